@@ -373,9 +373,9 @@ def nobody_loses_patience(patch: Patch) -> None:
 
 def who_is_passed_loses_its_ticket(patch: Patch) -> None:
     """Q6: whoever passes an idle ticket removes it."""
-    real = queue.QueueEntry.overtake
+    real = queue.QueueEntry.pass_idle_waiters
 
-    def overtake(self: queue.QueueEntry) -> None:
+    def pass_idle_waiters(self: queue.QueueEntry) -> None:
         real(self)
         there = queue.opened(self.env, self._request.queue)
         if there is not None:
@@ -383,7 +383,7 @@ def who_is_passed_loses_its_ticket(patch: Patch) -> None:
                 there.remove(name)
             there.close()
 
-    patch.setattr(queue.QueueEntry, "overtake", overtake)
+    patch.setattr(queue.QueueEntry, "pass_idle_waiters", pass_idle_waiters)
 
 
 def a_slot_keeps_the_place(patch: Patch) -> None:

@@ -96,7 +96,7 @@ def may_begin(name: str, data: bytes) -> bool:
     return is_named_so(name) or data.startswith(SIGNATURE) or _SEMA.match(data) is not None
 
 
-def recognise(name: str, mode: int, data: bytes) -> Record | None:
+def record_in(name: str, mode: int, data: bytes) -> Record | None:
     """The record of a lock file; None for what is none, or is damaged."""
     try:
         if name == BEADS_NAME:

@@ -299,7 +299,7 @@ class Reaper:
             data = env.read(fd, found.st_size + 1)
         finally:
             env.close(fd)
-        record = detect.recognise(path.rpartition("/")[2], found.st_mode, data)
+        record = detect.record_in(path.rpartition("/")[2], found.st_mode, data)
         if record is None or record.marker is None or record.protocol == "flock":
             return None
         return request_of(path, record.protocol)

@@ -348,7 +348,7 @@ class Survey:
                 return None  # of fencing tokens; it is locked while a process counts
             if not locked and not detect.may_begin(name, seen.data) and not seen.unfinished:
                 return None
-            record = detect.recognise(name, opened.st_mode, seen.data)
+            record = detect.record_in(name, opened.st_mode, seen.data)
             if record is not None and record.protocol == "flock":
                 return self._by_the_kernel(path, seen, record)
             if record is not None or seen.unfinished:
@@ -374,7 +374,7 @@ class Survey:
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
         if verdict.reclaim:
             return DEAD if verdict.by_proof or assessed.evidence.proven else STALE
-        if verdict.closed:
+        if verdict.left_to_caller:
             return STALE
         if assessed.evidence.source == "guard" and assessed.liveness is Liveness.ALIVE:
             return HELD

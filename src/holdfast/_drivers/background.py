@@ -175,7 +175,7 @@ class Keeper:
             for entry in queue.entries.copy():
                 entry.drop_ticket()
         try:
-            self._env.operations.recover()  # J4
+            self._env.operations.finish_broken_off()  # J4
         except Exception as error:
             print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
         for held in list(self._env.holds.values()):

@@ -60,7 +60,7 @@ numbers = itertools.count(1)
 
 
 class Operation:
-    """One call in the course: acquiring, waiting, looking, breaking."""
+    """One call that is still running: acquiring, waiting, looking, breaking."""
 
     task: Callable[[], Any] | None = None
     """A weak reference to the task that it is done by, if it is one."""
@@ -124,7 +124,7 @@ class Operations:
         """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it."""
         outer = None
         if self.running:
-            self.recover()
+            self.finish_broken_off()
             outer = self.current()
         operation = Operation(env, sys._getframe(1) if task is None else None, outer)
         if task is not None:
@@ -169,7 +169,7 @@ class Operations:
         operation.undo()
         self.end(operation)
 
-    def recover(self) -> None:
+    def finish_broken_off(self) -> None:
         """Undo what was broken off (J4)."""
         for number, left in list(self.running.items()):
             with self._exclusive:

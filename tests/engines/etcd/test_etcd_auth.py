@@ -51,7 +51,7 @@ def guarded() -> Iterator[Node]:
 
 def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     """EC3: it is fetched again, for the keep-alives, for the waits, and for the release."""
-    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=2"
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=5"
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]

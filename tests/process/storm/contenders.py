@@ -24,6 +24,8 @@ PATIENCE = 60.0
 """Seconds after which a contender believes that it will never get the lock: a failure."""
 TOGETHER = 3
 """Threads or tasks of one process."""
+OF_CHILD = "c"
+"""What the name of a forked child that contends has more than its parent's."""
 FORK_SHARE, STEP_SHARE, HASTE_SHARE = 0.03, 0.02, 0.1
 CLOCK_STEPS = {"sema": 1000, "semats": 1000, "sidecar": 5}
 """Seconds; a year for the rest. No more where foreign implementations contend that judge by age."""
@@ -217,7 +219,7 @@ def fork(contender: Contender, hold: Any) -> None:
         elif how == "outlives":
             time.sleep(random.random() * 0.3)
         elif how == "contends":
-            _contend_once(contender, contender.name + "c")
+            _contend_once(contender, contender.name + OF_CHILD)
         status = 0
     except BaseException:
         import traceback

@@ -209,6 +209,8 @@ class Crowd(Storm):
         """Kill it, with its whole group if it has one, and start another one of its kind."""
         kind = self.kinds[pid]
         self.signal(pid, signal.SIGKILL)
+        if KINDS[kind].prefix:
+            self.killed.append(self.workers[pid] + contenders.OF_CHILD)  # of its group, and of its container
         self.reap(pid)
         self.begin(kind)
 

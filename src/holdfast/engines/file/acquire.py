@@ -102,8 +102,8 @@ class AcquireAttempt:
         self._changed: list[WatchedFile] = []
         """The files that an event was about, to be looked at first."""
         self._recheck_at = 0.0
-        """When to look at the lock although a waiter is ahead. Once we wait: first at once, if it seems to be free, as
-        the waiters ahead may be idle (queue.py, Q6), or know of fewer slots; else soon."""
+        """When to look at the lock although a waiter is ahead. The first time: at once if there is no lock file, else
+        after FIRST_LOOK. The waiters ahead may be idle (queue.py, Q6), or count fewer slots than we do."""
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
@@ -160,7 +160,7 @@ class AcquireAttempt:
             self._answered = True
             return self.queued
         self._answered = False
-        if self.is_closed:
+        if self.is_left_to_caller:
             raise stale(self.refusal())
         if not self._behind or self._may_pass(free=free):
             return (yield from self._try())
@@ -218,7 +218,7 @@ class AcquireAttempt:
         now = self._env.monotonic()
         if self._entry.has_reason_to_look():
             return True
-        if self._recheck_at == 0.0 and all(file.seems_held() for file in self.files):
+        if self._recheck_at == 0.0 and all(file.path_exists() for file in self.files):
             self._recheck_at = now + FIRST_LOOK
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
@@ -236,7 +236,7 @@ class AcquireAttempt:
         if ahead is not None and now >= self._idle_until and not self._spared and not self._entry.is_idle(ahead):
             self._spared, self._idle_until = True, now + PATIENCE
         if ahead is not None and (now >= self._idle_until or self._idle_firsts > _MOST_IDLE):
-            self._entry.overtake()
+            self._entry.pass_idle_waiters()
             return True
         # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.
         return self._deadline.is_over() and not self._request.shared
@@ -296,9 +296,9 @@ class AcquireAttempt:
         return next((f.verdict.asked for f in self.files if f.there and f.verdict.asked is not None), None)
 
     @property
-    def is_closed(self) -> bool:
+    def is_left_to_caller(self) -> bool:
         """Whether waiting is useless: all are stale, and only the caller may have them removed (policy.py, V5)."""
-        return all(file.there and file.verdict.closed for file in self.files)
+        return all(file.there and file.verdict.left_to_caller for file in self.files)
 
     def _try_each(self) -> Generator[Wait, None, bool]:
         """Try to get an available one; whether another contender was faster."""
@@ -469,7 +469,7 @@ def wait_until_free(
     attempt = AcquireAttempt(env, requests, timeout, context, queued=False)
     try:
         while not (attempt.look() and any(file.is_free() for file in attempt.files)):
-            if attempt.is_closed:
+            if attempt.is_left_to_caller:
                 raise stale(attempt.refusal())
             if attempt.is_over:
                 return attempt.refusal()

@@ -320,7 +320,7 @@ class WatchedFlock(WatchedFile):
     def could_be_had(self) -> bool:
         return not self.there or not self._refused
 
-    def seems_held(self) -> bool:
+    def path_exists(self) -> bool:
         return False  # the file stays; only a try shows it
 
     def is_free(self) -> bool:

@@ -48,7 +48,7 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
 }
-"""What is missing, by the error that says so."""
+"""What is at the path instead of a regular file, by its type."""
 _USUAL_RECORD = 4096
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"

@@ -40,7 +40,7 @@ class Verdict(Value):
     reason: str
     stale_at: float | None = None
     """When time alone may change the verdict, in seconds since the epoch."""
-    closed: bool = False
+    left_to_caller: bool = False
     """Whether waiting is useless as well (V5)."""
     asked: Signal | None = None
     """Set once the caller knows the answer (V7)."""
@@ -78,7 +78,9 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     by_rule = request.protocol.is_stale(record, assessed.liveness, now, limit)
     stale_at = None if by_rule else request.protocol.stale_at(record, limit)
     if by_rule and request.protocol.fails_closed and (stale == "protocol" or assessed.liveness is not Liveness.ALIVE):
-        return Verdict(False, False, f"it is older than {limit:g} s, and may be a dead holder's", closed=True)  # V5
+        return Verdict(
+            False, False, f"it is older than {limit:g} s, and may be a dead holder's", left_to_caller=True
+        )  # V5
     if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
         older = "" if limit == math.inf else f" (older than {limit:g} s)"  # a rule without an age
         return Verdict(True, False, f"the {request.protocol.name} rule calls it stale{older}")

@@ -707,8 +707,8 @@ class QueueEntry:
         found = self._ticket.queue.living(ahead)
         return found is not None and not is_holding(found)
 
-    def overtake(self) -> None:
-        """Q6."""
+    def pass_idle_waiters(self) -> None:
+        """Ignore all that are ahead now, in this process and in others: they have left a free lock alone (Q6)."""
         ahead = self._ahead_here()
         with self._local.mutex:
             for entry in ahead:
@@ -781,8 +781,8 @@ class QueueEntry:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def recheck(self, now: float) -> float:
-        """Seconds until the next look at the lock although a waiter is ahead (A2): few if our turn is near, many if a
-        thousand wait, and in a long wait as many as it has lasted."""
+        """Seconds until the next look at the lock although a waiter is ahead (A2): one for each waiter ahead, or as
+        many as we have waited if that is more; RECHECK at most."""
         return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), now - self.started))
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:

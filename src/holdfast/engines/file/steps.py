@@ -24,7 +24,7 @@ UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of a user who may not write there."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
-_NEEDS = {
+_NEEDS = {  # what is missing, by the error that says so
     errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
     "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
     errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "

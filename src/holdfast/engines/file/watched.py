@@ -109,8 +109,8 @@ class WatchedFile:
         self.there = self.missed = False
         return True
 
-    def seems_held(self) -> bool:
-        """Whether there is a lock file, at a glance."""
+    def path_exists(self) -> bool:
+        """Whether there is a lock file; it may be anything."""
         return self.env.exists(self.request.path)
 
     def is_free(self) -> bool:

@@ -32,7 +32,7 @@ holdfast.cli holdfast.cli.detached holdfast.cli.locks holdfast.cli.options holdf
 RUN = f"{COMMAND} holdfast.cli.run holdfast.cli.guardian holdfast._platform.libc holdfast._platform.tree"
 TRY = f"{COMMAND} holdfast.cli.shell holdfast.cli.keeper holdfast.cli.owner"
 STANDARD = {
-    *("__future__", "_contextvars", "_functools", "_operator", "atexit", "errno", "fcntl", "itertools", "math"),
+    *("__future__", "_functools", "_operator", "atexit", "errno", "fcntl", "itertools"),
     *("select", "_ctypes", "gc"),
     *("_collections_abc", "_stat", "genericpath", "os", "posixpath", "stat"),  # of `site`, which is left out here
 }

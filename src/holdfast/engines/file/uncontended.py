@@ -5,13 +5,12 @@ The fast path publishes the lock file and is done. Where that fails, an `Acquire
 
 from __future__ import annotations
 
-import math
-
 from ... import events
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
 from ..._platform.fork import forking, to_load
 from ...errors import set_error_path
+from ...model import INFINITY
 from .publish import publish
 from .steps import UNWRITABLE, prepare
 
@@ -70,7 +69,7 @@ def _acquire(
     context: tuple[object, ...],
     generation: int,
 ) -> Generator[Wait, None, HoldRef | Refusal]:
-    attempt_events, ends = None, math.inf
+    attempt_events, ends = None, INFINITY
     if timeout is not None and requests[0].fencing:
         ends = env.monotonic() + timeout
     if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):

@@ -47,8 +47,9 @@ check: $(VENV)/.check
 	$(BIN)/mypy tests/packaging/typed
 	$(BIN)/pyright
 
+# A current pip: the start scripts that older ones write import `re`, which costs as much as half the bare interpreter.
 bench: $(VENV)/.test
-	$(BIN)/python -m venv $(VENV)/bench
+	$(BIN)/python -m venv --upgrade-deps $(VENV)/bench
 	$(VENV)/bench/bin/python -m pip install --quiet . -r bench/peers.txt
 	$(VENV)/bench/bin/python bench/run.py $(ARGS)
 

@@ -8,13 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from engines.toy import Toy
-from holdfast import Lock, LockLost
+from holdfast import Lock, LockLost, engines
 from holdfast._platform import environment
 from holdfast.cli import doctor, ls, parse, perform, watch
 from holdfast.cli.console import url_id_of as id_of
 from holdfast.cli.locks import is_url
 from holdfast.cli.outcome import masked
-from holdfast.engines import registry
 from holdfast.liveness import Liveness
 from holdfast.model import Evidence, Holder, Record, Status, Waiter
 from process.support import eventually
@@ -92,7 +91,7 @@ def test_two_acquisitions_have_two_names() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Toy:
     made = Toy()
-    monkeypatch.setitem(registry._made, "toy", made)
+    monkeypatch.setitem(engines._made, "toy", made)
     return made
 
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.support import MARKER, VECTORS, input_of, read_or_refused, who
-from holdfast import Lock
+from holdfast import Lock, protocols
 from holdfast.errors import HoldfastError
 from holdfast.liveness import Liveness
 from holdfast.model import Identity, Record
-from holdfast.protocols import Protocol, get, is_persistent, names, recognise, registry
+from holdfast.protocols import Protocol, get, is_persistent, names, recognise
 
 OWN = ["beads", "flock", "sema", "semats", "sidecar"]
 
@@ -67,8 +67,8 @@ Install = Callable[..., None]
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Make it as if packages with these entry points were installed."""
-    monkeypatch.setattr(registry, "_made", dict(registry._made))
-    monkeypatch.setattr(registry, "_no_protocols", set())
+    monkeypatch.setattr(protocols, "_made", dict(protocols._made))
+    monkeypatch.setattr(protocols, "_no_protocols", set())
     monkeypatch.setitem(sys.modules, "foreign_package", sys.modules[__name__])
     found: list[EntryPoint] = []
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [e for e in found if e.group == group])
@@ -115,7 +115,7 @@ def test_a_lock_can_use_an_installed_protocol(install: Install, disk: Any) -> No
 def test_an_installed_protocol_does_not_replace_one_of_ours(install: Install) -> None:
     for name in OWN:
         install(name, "Foreign")
-    registry._made.clear()
+    protocols._made.clear()
     for name in OWN:
         assert type(get(name)).__module__.startswith("holdfast.")
         assert names().count(name) == 1
@@ -169,7 +169,7 @@ def test_importing_holdfast_reads_no_other_protocol() -> None:
     lazy = ("json", "re", "datetime", "email", "importlib.metadata")
     lazy += tuple(f"holdfast.protocols.{name}" for name in ("semats", "sidecar", "beads", "jsontext", "dates"))
     code = f"import sys, holdfast; holdfast.Lock('/tmp/l'); print([m for m in {lazy!r} if m in sys.modules])"
-    source = registry.__file__.rsplit("/holdfast/", 1)[0]
+    source = protocols.__file__.rsplit("/holdfast/", 1)[0]
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {source!r}); {code}"],
         capture_output=True,

@@ -27,7 +27,6 @@ PARTS = {
     "what engines share": (
         "engines/__init__.py",
         "engines/base.py",
-        "engines/registry.py",
         "engines/connections.py",
         "engines/remote.py",
         "plugins.py",

@@ -16,13 +16,12 @@ import pytest
 
 import holdfast
 from engines.toy import Toy
-from holdfast import AsyncLock, Lock, Semaphore
+from holdfast import AsyncLock, Lock, Semaphore, engines
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Agent
 from holdfast._drivers.agent import agent as agent_of
 from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
-from holdfast.engines import registry
 from holdfast.lock import bind, leave_to
 from holdfast.several import in_order
 from process.support import eventually
@@ -43,7 +42,7 @@ def _doorbell() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     made = Toy()
-    monkeypatch.setitem(registry._made, "toy", made)
+    monkeypatch.setitem(engines._made, "toy", made)
     yield made
     assert all(not queue for queue in made.server.queues.values())
     assert not [held for held in environment().holds.values() if held.waits]
@@ -67,10 +66,10 @@ def test_a_password_is_not_shown(toy: Toy) -> None:
 def test_an_engine_of_an_installed_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"engines.toy:Toy": "", "engines.toy:NOTHING": "not a holdfast.engines.Engine", "a:b": "cannot be loaded"}
     for value, wrong in kinds.items():
-        entry = EntryPoint("another", value, registry.GROUP)
-        offered = {registry.GROUP: [entry]}
+        entry = EntryPoint("another", value, engines.GROUP)
+        offered = {engines.GROUP: [entry]}
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group, offered=offered: offered[group])
-        monkeypatch.setattr(registry, "_made", {})
+        monkeypatch.setattr(engines, "_made", {})
         if wrong:
             with pytest.raises(holdfast.HoldfastError, match=wrong):
                 Lock("another://host")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import protocols
 from holdfast._core.options import Options
 from holdfast.cli import options as cli_options
-from holdfast.protocols import registry
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "holdfast"
@@ -343,8 +343,8 @@ def test_every_built_in_protocol_is_named_where_people_choose_one() -> None:
     """In the signatures, for editors, and in the help of the command line."""
     for kind in (holdfast.Lock, holdfast.Semaphore):
         shown = str(inspect.signature(kind).parameters["protocol"].annotation)
-        assert set(re.findall(r"""["'](\w+)["']""", shown)) == set(registry._BUILT_IN)
-    assert set(cli_options.PROTOCOLS) == set(registry._BUILT_IN)
+        assert set(re.findall(r"""["'](\w+)["']""", shown)) == set(protocols._BUILT_IN)
+    assert set(cli_options.PROTOCOLS) == set(protocols._BUILT_IN)
 
 
 @pytest.mark.parametrize("name", ["AsyncLock", "Semaphore", "AsyncSemaphore"])

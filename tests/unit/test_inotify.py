@@ -14,7 +14,8 @@ import pytest
 from holdfast._platform.descriptors import Descriptors
 from holdfast._platform.inotify import FileWatch, Hub
 from holdfast._platform.operations import Operations
-from holdfast._platform.values import CHANGED, CLOSED, waiting_loop
+from holdfast._platform.values import CHANGED, CLOSED
+from holdfast._platform.waiting import waiting_loop
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender
 

@@ -17,11 +17,11 @@ holdfast holdfast.errors holdfast.events holdfast.lock holdfast.model
 holdfast._core holdfast._core.attempt holdfast._core.hold holdfast._core.options holdfast._core.wait
 holdfast._drivers holdfast._drivers.background holdfast._drivers.sync
 holdfast._platform holdfast._platform.fork holdfast._platform.operations holdfast._platform.values
-holdfast.engines holdfast.engines.base holdfast.engines.registry
+holdfast.engines holdfast.engines.base
 holdfast.engines.file holdfast.engines.file.hold holdfast.engines.file.interop holdfast.engines.file.paths
 holdfast.engines.file.publish holdfast.engines.file.request holdfast.engines.file.steps
 holdfast.engines.file.uncontended
-holdfast.protocols holdfast.protocols.base holdfast.protocols.registry holdfast.protocols.sema
+holdfast.protocols holdfast.protocols.base holdfast.protocols.sema
 """
 ACQUIRE = f"""{IMPORT}
 holdfast._platform.descriptors holdfast._platform.linux holdfast._platform.portable holdfast._platform.procfs
@@ -32,7 +32,7 @@ holdfast.cli holdfast.cli.detached holdfast.cli.locks holdfast.cli.options holdf
 RUN = f"{COMMAND} holdfast.cli.run holdfast.cli.guardian holdfast._platform.libc holdfast._platform.tree"
 TRY = f"{COMMAND} holdfast.cli.shell holdfast.cli.keeper holdfast.cli.owner"
 STANDARD = {
-    *("__future__", "_contextvars", "_functools", "_operator", "atexit", "errno", "fcntl", "itertools", "math"),
+    *("__future__", "_functools", "_operator", "atexit", "errno", "fcntl", "itertools"),
     *("select", "_ctypes", "gc"),
     *("_collections_abc", "_stat", "genericpath", "os", "posixpath", "stat"),  # of `site`, which is left out here
 }

@@ -18,12 +18,12 @@ H3  A garbage-collected handle leaves the lock held, and a ResourceWarning says 
 from __future__ import annotations
 
 import _thread
-import math
 import sys
 from abc import abstractmethod
 
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import is_heard
+from ..model import INFINITY
 from .attempt import AttemptEvents
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ class HoldState:
         self.frame = self.outer = None
         self.keeper: Any = None
         """It sends the heartbeats, and checks whether the hold is lost."""
-        self.next_beat = math.inf
+        self.next_beat = INFINITY
         self.acquired = env.monotonic()
         self.token: int | None = None
         """The fencing token, where there is one."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from ..events import check_callback
+from ..model import INFINITY
 from ..protocols.base import clean_tag
 
 TYPE_CHECKING = False
@@ -113,7 +112,7 @@ class Request:
         self.watched = self.on_lost is not None or self.on_event is not None
         self.shared = bool(options.get("shared", False))
         self.fencing = bool(options.get("fencing", False))
-        self.beat_every = math.inf
+        self.beat_every = INFINITY
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -123,9 +122,9 @@ def check_timeout(timeout: float | None) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
     timeout = _float(timeout)
-    if math.isnan(timeout) or timeout < 0:
+    if not timeout >= 0:  # nor is NaN
         raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (for ever), not {timeout!r}")
-    return None if timeout == math.inf else timeout
+    return None if timeout == INFINITY else timeout
 
 
 def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None:
@@ -135,7 +134,7 @@ def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
     value = _float(value)
-    if math.isnan(value) or value < 0 or (value == 0 and not zero):
+    if not value >= 0 or (value == 0 and not zero):  # nor is NaN
         raise ValueError(f"{name} is a number of seconds {'not below' if zero else 'above'} 0, not {value!r}")
     return value
 
@@ -144,7 +143,7 @@ def _float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # an int beyond the largest float
-        return math.inf if value > 0 else -math.inf
+        return INFINITY if value > 0 else -INFINITY
 
 
 def check_tag(tag: str | None) -> str | None:

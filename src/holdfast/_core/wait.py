@@ -6,7 +6,7 @@ LM1  If the caller counts tries, each try is a complete look. A pause begins whe
 
 from __future__ import annotations
 
-import math
+from ..model import INFINITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class Deadline:
         self.env = env
         self.request = request
         self.started = env.monotonic()
-        self.deadline = math.inf if timeout is None else self.started + timeout
+        self.deadline = INFINITY if timeout is None else self.started + timeout
         self._retries = 0 if request.tries is None else request.tries[0]
         self._pause = None if request.tries is None else request.tries[1]
         self._made = 0
-        self._next_try = -math.inf
+        self._next_try = -INFINITY
         """When the pause before the next try ends, if tries are counted."""
         self._noticed = request.notice is None
         self._generation = env.generation if generation is None else generation
@@ -99,12 +99,12 @@ class Deadline:
     @property
     def is_endless(self) -> bool:
         """Whether the wait may last for ever."""
-        return self.deadline == math.inf and self._pause is None
+        return self.deadline == INFINITY and self._pause is None
 
     def is_over(self) -> bool:
         if self._pause is not None and self._made == self._retries and self.env.monotonic() >= self._next_try:
             return True
-        return self.deadline < math.inf and self.env.monotonic() >= self.deadline
+        return self.deadline < INFINITY and self.env.monotonic() >= self.deadline
 
     def is_due(self) -> bool:
         """Whether the next try is due, or there will be none."""
@@ -133,8 +133,8 @@ class Deadline:
 
     def bounded(self, until: float) -> float:
         """The earliest of `until`, the caller's deadline, the next try, and the time to announce the wait."""
-        due = math.inf if self._pause is None or self._next_try == -math.inf else self._next_try
-        return min(until, self.deadline, due, math.inf if self._noticed else self.started + _NOTICE_AFTER)
+        due = INFINITY if self._pause is None or self._next_try == -INFINITY else self._next_try
+        return min(until, self.deadline, due, INFINITY if self._noticed else self.started + _NOTICE_AFTER)
 
     def require_same_process(self) -> None:
         """RuntimeError after a fork by a signal handler: our descriptors are closed, or belong to other files now."""

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from .._core.wait import Signal, Wait
 from .._platform.interface import Environment
 from .._platform.operations import Operation
-from .._platform.values import waiting_loop
+from .._platform.waiting import waiting_loop
 from . import sync
 
 T = TypeVar("T")

@@ -27,12 +27,12 @@ from __future__ import annotations
 import _thread
 import atexit
 import errno
-import math
 import os
 import sys
 import time
 
 from .._core.wait import Signal, Wait
+from ..model import INFINITY
 from .sync import wait_for
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ class Keeper:
         self._mutex = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
         self._kept: dict[HoldState, int | None] = {}
         """All that are kept, with their keys among the watches."""
-        self._due = math.inf
+        self._due = INFINITY
         """No beat is due earlier."""
         self._watches: WatchSet | None = None
         self._watched: dict[int, HoldState] = {}
@@ -79,7 +79,7 @@ class Keeper:
         self._awaited = False
         """Whether the thread waits for the watches: then a new one needs no wake-up."""
         self._next_wake = 0.0
-        self.wakes = math.inf
+        self.wakes = INFINITY
         """When the thread will wake, while it sleeps: it finds holds that are due later by itself (K2)."""
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
@@ -248,7 +248,7 @@ class Keeper:
 
             with self._mutex:
                 if self._thread is threading.current_thread():
-                    self._thread, self.wakes = None, math.inf
+                    self._thread, self.wakes = None, INFINITY
 
     def _keep_all(self) -> None:
         generation = self._env.generation
@@ -272,7 +272,7 @@ class Keeper:
         now = time.monotonic()
         with self._mutex:
             if now >= self._next_wake:
-                self.wakes = math.inf
+                self.wakes = INFINITY
                 self._find()
             if not self._kept:
                 if now < self._next_wake:
@@ -309,7 +309,7 @@ class Keeper:
         """Keep the holds that have come since (K2)."""
         for held in list(self._env.holds.values()):
             request = held.request
-            if request.beat_every == math.inf or request.watched or held.waits or held in self._kept or not held.refs:
+            if request.beat_every == INFINITY or request.watched or held.waits or held in self._kept or not held.refs:
                 continue
             held.keeper = self  # K7
             held.next_beat = held.acquired + request.beat_every
@@ -362,7 +362,7 @@ class Keeper:
 
 def _is_nearly_due(held: HoldState, now: float) -> bool:
     every = held.request.beat_every
-    return held.next_beat - (every * _NEARLY if every < math.inf else 0.0) <= now
+    return held.next_beat - (every * _NEARLY if every < INFINITY else 0.0) <= now
 
 
 def start(thread: threading.Thread) -> None:

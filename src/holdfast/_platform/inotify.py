@@ -60,7 +60,8 @@ from .masks import (
     IN_UNMOUNT,
     MASKS,
 )
-from .values import CHANGED, CLOSED, waiting_loop
+from .values import CHANGED, CLOSED
+from .waiting import waiting_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

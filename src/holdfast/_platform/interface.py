@@ -111,8 +111,6 @@ class Environment(Protocol):
     """Whether the end of a FIFO's reader wakes its writers here."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
-    clock_shift: float
-    """Seconds by which `monotonic()` is ahead of the clock that all processes share: a time namespace shifts it."""
     holds: dict[tuple[object, ...], Any]
     """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible;
     those of other engines by what the engine says."""
@@ -126,6 +124,10 @@ class Environment(Protocol):
     """The tickets of idle waiters that this process ignores, and until when (queue.py, Q6)."""
 
     # who and when
+    @property
+    def clock_shift(self) -> float:
+        """Seconds by which `monotonic()` is ahead of the clock that all processes share: a time namespace shifts it."""
+
     def identity(self, pid: int | None = None) -> Identity: ...
     def inspect(self, pid: int) -> Process: ...
     def command(self, pid: int) -> str | None: ...

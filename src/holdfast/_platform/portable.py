@@ -146,7 +146,6 @@ class GenericEnvironment:
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
         self.generation = 0
-        self.clock_shift = clock_shift()
         self.holds: dict[tuple[object, ...], Any] = {}
         self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
@@ -157,6 +156,7 @@ class GenericEnvironment:
         self.keep = self._descriptors.keep
         self._forking = forking
         self._identity: Identity | None = None
+        self._clock_shift: float | None = None
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._in_child)
 
@@ -172,7 +172,7 @@ class GenericEnvironment:
         self._descriptors.clear()
         self.operations.forked()
         self._identity = None
-        self.clock_shift = clock_shift()
+        self._clock_shift = None
         self.holds = {}
         self.local_queues = {}
         self.generation += 1
@@ -195,6 +195,13 @@ class GenericEnvironment:
 
     def disown(self, fd: int) -> None:
         self._descriptors.disown(fd)
+
+    @property
+    def clock_shift(self) -> float:
+        shift = self._clock_shift
+        if shift is None:
+            shift = self._clock_shift = clock_shift()
+        return shift
 
     # -- who ---------------------------------------------------------------------------------------------------------
 

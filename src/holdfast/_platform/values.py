@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from _contextvars import ContextVar
-
 from ..model import Value
 from .fork import forking
 
@@ -64,10 +62,6 @@ RECHECK = 10.0
 
 DYING = 0.0127
 """Seconds for which a guard may still be held although the close event of a dying holder has come (watched.py, WF2)."""
-
-
-waiting_loop: ContextVar[int] = ContextVar("waiting_loop", default=0)
-"""What does the waiting for the step that runs now: the id of an event loop, or 0 for the thread itself."""
 
 
 def temporary_name(identity: Identity, token: str) -> str:

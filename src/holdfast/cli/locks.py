@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engines.registry import scheme_of
+from ..engines import scheme_of
 from ..lock import Lock, Semaphore, announce
 from .outcome import say
 

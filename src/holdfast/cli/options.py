@@ -8,8 +8,6 @@ table. A test says that both read the same words alike.
 
 from __future__ import annotations
 
-import math
-
 from ..errors import HoldfastError
 from .outcome import HELD, HELD_RUN
 
@@ -33,7 +31,7 @@ class Wrong(ValueError):
 
 def seconds(text: str) -> float:
     value = number(text)
-    if math.isnan(value) or value < 0:
+    if not value >= 0:  # nor is NaN
         raise Wrong(f"{text!r} is not a number of seconds from 0 up")
     return value
 
@@ -142,14 +140,9 @@ PROTOCOLS = {
 # -- the options -------------------------------------------------------------------------------------------------------
 
 
-def _option(spelled: str, text: str, **more: Any) -> tuple[list[str], dict[str, Any]]:
-    """As argparse takes it: `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand."""
-    flags, _, metavar = spelled.partition("=")
-    if metavar:
-        more["metavar"] = metavar
-    elif "choices" not in more:
-        more["action"] = "store_true"
-    return flags.split(), {"help": text, **more}
+def _option(spelled: str, text: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+    """Spelled `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand. `more` is for argparse."""
+    return spelled, text, more
 
 
 SHELLS = ("bash", "zsh", "fish")
@@ -276,7 +269,7 @@ def _read(name: str, words: list[str]) -> Namespace | None:
     """The values of options and operand, with the defaults of what is not given."""
     options, operand = Namespace(), ""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for flags, more in map(_OPTIONS.__getitem__, options_of(name)):
+    for flags, more in map(option_of, options_of(name)):
         dest = more.get("dest") or flags[-1].lstrip("-").replace("-", "_")
         setattr(options, dest, more.get("default", False if "action" in more else None))
         if flags[0].startswith("-"):
@@ -355,7 +348,13 @@ def _wrong_for_protocol(options: Namespace) -> str:
 
 def option_of(name: str) -> tuple[list[str], dict[str, Any]]:
     """Its flags, and what argparse is to know of it."""
-    return _OPTIONS[name]
+    spelled, text, more = _OPTIONS[name]
+    flags, _, metavar = spelled.partition("=")
+    if metavar:
+        more = {"metavar": metavar, **more}
+    elif "choices" not in more:
+        more = {"action": "store_true", **more}
+    return flags.split(), {"help": text, **more}
 
 
 def options_of(command: str) -> list[str]:

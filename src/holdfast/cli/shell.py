@@ -11,12 +11,13 @@ from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
 from .locks import lock_of
-from .outcome import DONE, USAGE, say, show
+from .outcome import DONE, USAGE, end_quickly, say, show
 from .owner import Owner, owner_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import NoReturn
 
     from ..engines.file.inspect import Assessment, Observation
     from ..lock import Hold, Lock
@@ -45,7 +46,7 @@ def acquire_(options: argparse.Namespace) -> int:
     try:
         hold = lock.acquire(options.timeout)
         if file_request(lock).kept_for and file_hold(hold).guarded:
-            return _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
+            _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
         return _leave_alone(lock, hold, options, owner)
     except AcquireTimeout as error:
         return tell_held(lock, options, error)
@@ -54,14 +55,14 @@ def acquire_(options: argparse.Namespace) -> int:
         raise
 
 
-def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: Owner) -> int:
+def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: Owner) -> NoReturn:
     """Tell of the lock before it is left to the keeper: a caller that does not hear of it does not get it."""
     try:
         tell_acquired(lock, options, owner.pid, keeper.pid, keeper.token)
     except BaseException:
         keeper.give_up()
         raise
-    return DONE if keeper.go() else owner.tell_ended(lock.path)
+    end_quickly(DONE if keeper.go() else owner.tell_ended(lock.path))
 
 
 def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Owner) -> int:

@@ -1,5 +1,89 @@
-"""Where locks are stored: in files, unless the resource is a URL whose scheme names another engine."""
+"""Where locks are stored: in files, unless the resource is a URL whose scheme names another engine.
 
+Installed packages add others through the entry point group `holdfast.engines`: the name of an entry point is the
+scheme, its object an instance or a subclass of `Engine`. They never replace holdfast's own engines.
+"""
+
+from __future__ import annotations
+
+from ..errors import EngineUnavailable, InvalidPath
 from .base import Engine as Engine
-from .registry import engine_of as engine_of
-from .registry import names as names
+from .file import FILES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+
+GROUP = "holdfast.engines"
+_BUILT_IN: dict[str, tuple[str, str, str]] = {
+    "etcd": (".etcd", "ENGINE", "etcd"),
+    "etcds": (".etcd", "ENGINE", "etcd"),
+    "postgres": (".postgresql", "ENGINE", "postgresql"),
+    "postgresql": (".postgresql", "ENGINE", "postgresql"),
+}
+"""By scheme: the module, the engine in it, and the extra that installs what it needs. Imported on demand."""
+_made: dict[str, Engine] = {}
+
+
+def engine_of(resource: str | os.PathLike[str]) -> Engine:
+    """The engine for a resource. Anything but a URL is a path.
+
+    InvalidPath for a URL whose scheme no engine has. EngineUnavailable if the client library is not installed.
+    """
+    scheme = scheme_of(resource)
+    if not scheme:
+        return FILES
+    try:
+        return _made[scheme]
+    except KeyError:
+        pass
+    if scheme in _BUILT_IN:
+        return _made.setdefault(scheme, _import(scheme))
+    from .. import plugins
+
+    found = plugins.find(GROUP, Engine, scheme)  # type: ignore[type-abstract]
+    if found is not None:
+        return _made.setdefault(scheme, found)
+    known, plus, driver = scheme.partition("+")
+    if plus and known in _BUILT_IN:
+        raise InvalidPath(
+            f"{scheme}:// is how SQLAlchemy names a driver ({driver}); holdfast has its own: write {known}://",
+            path=scheme,
+        )
+    raise InvalidPath(
+        f"no engine stores locks at {scheme}://; there are: {', '.join(f'{name}://' for name in names())}. A file of "
+        f"that name is ./{scheme}://…",
+        path=scheme,
+    )
+
+
+def scheme_of(resource: str | os.PathLike[str]) -> str:
+    """The scheme of a URL, in lower case; empty for a path."""
+    if not isinstance(resource, str):
+        return ""
+    scheme, colon, _ = resource.partition("://")
+    known = colon and scheme[:1].isalpha() and scheme.isascii() and scheme.replace("+", "").replace("-", "").isalnum()
+    return scheme.lower() if known else ""
+
+
+def names() -> list[str]:
+    """The schemes of all engines but files, sorted. Loads none of them."""
+    from .. import plugins
+
+    return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
+
+
+def _import(scheme: str) -> Engine:
+    import importlib
+
+    module, name, extra = _BUILT_IN[scheme]
+    try:
+        found: Engine = getattr(importlib.import_module(module, __package__), name)
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"locks at {scheme}:// need a package that is not installed ({error.name}): "
+            f"pip install 'holdfast[{extra}]'",
+            protocol=extra,
+        ) from error
+    return found

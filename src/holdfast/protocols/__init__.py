@@ -1,6 +1,122 @@
-"""The protocols: how to write, read and judge the lock files of existing systems."""
+"""The protocols: how to write, read and judge the lock files of existing systems. By name; and the one that a stray
+record belongs to.
 
-from .base import Protocol
-from .registry import get, is_persistent, names, recognise
+Installed packages add others through the entry point group `holdfast.protocols`: the name of an entry point is the
+protocol's `name`, its object an instance or a subclass of `Protocol`. They never replace holdfast's own protocols.
+"""
 
-__all__ = ["Protocol", "get", "is_persistent", "names", "recognise"]
+from __future__ import annotations
+
+from ..errors import HoldfastError, MalformedRecord
+from .base import Protocol as Protocol
+from .sema import Sema, Semats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+GROUP = "holdfast.protocols"
+
+
+def _sidecar() -> Protocol:
+    from .sidecar import Sidecar
+
+    return Sidecar()
+
+
+def _flock() -> Protocol:
+    from .flock import Flock
+
+    return Flock()
+
+
+def _beads() -> Protocol:
+    from .beads import Beads
+
+    return Beads()
+
+
+_BUILT_IN: dict[str, Callable[[], Protocol]] = {
+    "beads": _beads,
+    "flock": _flock,
+    "sema": Sema,
+    "semats": Semats,
+    "sidecar": _sidecar,
+}
+"""What is not `sema` or its like is imported on demand."""
+_RECOGNISED = ("flock", "sema", "beads", "sidecar")
+"""The most liberal comes last. The records of semats are those of sema."""
+_made: dict[str, Protocol] = {}
+_no_protocols: set[str] = set()
+"""Names that `is_persistent` did not find, such as an engine's: each search costs an event loop milliseconds."""
+
+
+def get(name: str) -> Protocol:
+    """The protocol of that name, the same object each time: its `decode` reads a record, its `encode` writes one.
+
+    ValueError, which lists all names, if there is none. HoldfastError if an installed package offers a broken one; the
+    cause is chained.
+    """
+    try:
+        return _made[name]
+    except (KeyError, TypeError):
+        pass
+    make = _BUILT_IN.get(name) if isinstance(name, str) else None
+    if make is not None:
+        return _made.setdefault(name, make())
+    found = _offered(name) if isinstance(name, str) else None
+    if found is not None:
+        return _made.setdefault(name, found)
+    raise ValueError(f"unknown protocol {name!r}; holdfast speaks: {', '.join(names())}")
+
+
+def names() -> list[str]:
+    """Names of all protocols, holdfast's own and those of installed packages, sorted.
+
+    Loads nothing, but searches the installed packages, which takes some milliseconds.
+    """
+    from .. import plugins
+
+    return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
+
+
+def _offered(name: str) -> Protocol | None:
+    """The protocol that an installed package offers by that name."""
+
+    def wrong(found: Protocol) -> str:
+        return "" if found.name == name else f"calls itself {found.name!r}; the two names must be one"
+
+    from .. import plugins
+
+    return plugins.find(GROUP, Protocol, name, ", or choose another protocol", wrong)  # type: ignore[type-abstract]
+
+
+def is_persistent(name: object) -> bool:
+    """Whether locks of the protocol of that name are pure kernel locks; False for an unknown name."""
+    if not isinstance(name, str) or (name in _no_protocols and name not in _made):
+        return False
+    try:
+        return get(name).persistent
+    except (ValueError, HoldfastError):
+        _no_protocols.add(name)
+        return False
+
+
+def recognise(data: bytes) -> str | None:
+    """The protocol whose record `data` looks like, for the message about a mismatch; None if there is none.
+
+    `sema` stands for `semats` as well. Protocols of installed packages are not asked.
+    """
+    is_object = data.lstrip(b" \t\r\n").startswith(b"{")
+    for name in _RECOGNISED:
+        if name in ("beads", "sidecar") and not is_object:
+            break
+        try:
+            if get(name).decode(data).legible:
+                return name
+        except MalformedRecord:
+            if name == "beads" and b'"holder"' in data and b'"started_at"' in data:
+                return name  # a damaged one is not a sidecar, whose payload may be any object
+            continue
+    return None

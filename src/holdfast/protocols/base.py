@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+
+from ..model import INFINITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Protocol(ABC):
     """Whether several holders that all asked for it `shared` may hold a lock together."""
     persistent: ClassVar[bool] = False
     """Whether the lock file stays, and its guard alone is the lock: no record decides anything."""
-    recheck: ClassVar[float] = math.inf
+    recheck: ClassVar[float] = INFINITY
     """Seconds after which a waiter looks again, because a release may make no event. Infinity: the engine decides."""
     padding: ClassVar[bytes] = b"\n"
     """One byte that readers ignore at the end of a record: a takeover overwrites the rest of the old record with it."""

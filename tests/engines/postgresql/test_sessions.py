@@ -394,9 +394,9 @@ def test_a_holder_does_not_keep_vacuum_from_its_work(postgres: Postgres) -> None
 def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from holdfast.engines import registry
+    from holdfast import engines
 
-    monkeypatch.setattr(registry, "_made", {})
+    monkeypatch.setattr(engines, "_made", {})
     for name in [name for name in sys.modules if name.startswith("holdfast.engines.postgresql")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 from ..._core.options import Request, check_seconds
 from ..._platform.fork import forking
-from ...model import marker_text
+from ...model import INFINITY, marker_text
 from ...protocols import get
 from .paths import check_path, locate, queue_of
 
@@ -83,12 +82,12 @@ class FileRequest(Request):
         self.stale_after = own if chosen is None else chosen
         # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity means never.
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
-        pace = min(self.stale_after, own) / 3 if every is None else every or math.inf
+        pace = min(self.stale_after, own) / 3 if every is None else every or INFINITY
         self.beat_every = max(pace, _FASTEST_BEAT)
         # How to publish in this directory; moves on when a method turns out not to work here.
         self.method = "unnamed"
         # The longest pause, in seconds, between looks of the first waiter, where no events arrive.
-        self.look_every = math.inf
+        self.look_every = INFINITY
         # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
         # set (acquire.py, A6).
         self.prepare: Callable[[], Signal | None] | None = None

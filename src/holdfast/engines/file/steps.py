@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import math
 import stat
 
 from ..._core.wait import Wait
 from ..._platform.operations import let_go
 from ...errors import InvalidPath
-from ...model import MARKER_VERSION
+from ...model import INFINITY, MARKER_VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
     """Wait until the caller's function has its answer (acquire.py, A6)."""
     generation = env.generation
     while not known.is_set and generation == env.generation:
-        yield Wait((), math.inf, known)
+        yield Wait((), INFINITY, known)
 
 
 def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:

@@ -5,24 +5,35 @@ The fast path publishes the lock file and is done. Where that fails, an `Acquire
 
 from __future__ import annotations
 
-import math
-
 from ... import events
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
 from ..._platform.fork import forking, to_load
 from ...errors import set_error_path
+from ...model import INFINITY
 from .publish import publish
 from .steps import UNWRITABLE, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from ..._core.hold import HoldRef
     from ..._core.wait import Wait
     from ..._platform.interface import Environment
+    from .hold import FileHold
     from .request import FileRequest
+
+_take: Callable[[Environment, FileRequest], FileHold | None] | None = None
+"""That of flock.py, which is loaded for the first such lock: an import in each acquisition takes a tenth of it."""
+
+
+def _load_take() -> Callable[[Environment, FileRequest], FileHold | None]:
+    global _take
+    with forking:
+        from .flock import take
+    _take = take
+    return take
 
 
 def _load_the_rest() -> None:
@@ -39,9 +50,14 @@ def acquire(
 
     `context` names the caller that a wait would block (sync.caller).
     """
-    generation = env.generation
+    generation, first = env.generation, requests[0]
+    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and not _is_told(first)
+    result: HoldRef | Refusal | None = None
     try:
-        result = yield from _acquire(env, requests, timeout, context, generation)
+        if at_once:
+            result = _take_at_once(env, first, timeout, context)
+        if result is None:
+            result = yield from _acquire(env, requests, timeout, context, generation, tried=at_once)
     except Refused as refused:
         return refused.refusal()
     except OSError as error:
@@ -69,14 +85,16 @@ def _acquire(
     timeout: float | None,
     context: tuple[object, ...],
     generation: int,
+    *,
+    tried: bool,
 ) -> Generator[Wait, None, HoldRef | Refusal]:
-    attempt_events, ends = None, math.inf
+    attempt_events, ends = None, INFINITY
     if timeout is not None and requests[0].fencing:
         ends = env.monotonic() + timeout
-    if events.listeners or requests[0].on_event is not None or events.is_logged(events.DEBUG):
+    if _is_told(requests[0]):
         attempt_events = AttemptEvents(env, requests[0], context)
     try:
-        ref = yield from _fast_path(env, requests, timeout, context, ends)
+        ref = None if tried else (yield from _fast_path(env, requests, timeout, context, ends))
         if ref is None:
             attempt_events = attempt_events or AttemptEvents(env, requests[0], context)
             with forking:
@@ -109,6 +127,27 @@ def _acquire(
     return ref
 
 
+def _is_told(request: FileRequest) -> bool:
+    """Whether there is a listener for what happens to this lock."""
+    return bool(events.listeners) or request.on_event is not None or events.is_logged(events.DEBUG)
+
+
+def _take_at_once(
+    env: Environment, request: FileRequest, timeout: float | None, context: tuple[object, ...]
+) -> HoldRef | None:
+    """The fast path for one kernel lock. It waits for nothing, so it is no generator."""
+    held = None if _is_contended(env, request, timeout) else (_take or _load_take())(env, request)
+    return None if held is None else _first_ref(held, context)
+
+
+def _first_ref(held: FileHold, context: tuple[object, ...]) -> HoldRef:
+    try:
+        return held.ref(context)
+    except BaseException:  # an interruption: nothing else knows of the hold yet
+        held.give_back()
+        raise
+
+
 def _fast_path(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...], ends: float
 ) -> Generator[Wait, None, HoldRef | None]:
@@ -120,9 +159,7 @@ def _fast_path(
         return None
     for request in requests:
         if request.protocol.persistent:
-            with forking:
-                from .flock import take
-            held = take(env, request)
+            held = (_take or _load_take())(env, request)
         else:
             taken = len(requests) > 1 and _is_taken(env, request)
             if taken is None:
@@ -143,11 +180,7 @@ def _fast_path(
             if held is None:
                 return None
         if held is not None:
-            try:
-                return held.ref(context)
-            except BaseException:  # an interruption: nothing else knows of the hold yet
-                held.give_back()
-                raise
+            return _first_ref(held, context)
     return None
 
 

@@ -323,6 +323,15 @@ def test_the_version_has_one_source() -> None:
     assert whole["tool"]["hatch"]["version"]["path"] == "src/holdfast/__init__.py"
 
 
+def test_what_the_architecture_page_says_is_decided_somewhere_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("## Where it is decided")[2].partition("\n## ")[0]
+    places = re.findall(r"`([\w/]+\.py)` `(\w+)`", table)
+    assert len(places) > 20
+    for file, name in places:
+        assert re.search(rf"\b(def|class) {name}\b", (SOURCE / file).read_text()), (file, name)
+
+
 @pytest.mark.parametrize("option", sorted(Options.__annotations__))
 def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
     assert f"- `{option}`:" in (inspect.getdoc(holdfast.Lock) or "")

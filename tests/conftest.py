@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import abilities
+import instances
 import leftovers
 import places
 import rewriting
@@ -171,10 +172,10 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
 
 def open_descriptors() -> dict[int, str]:
     """What this process has open, without what is kept for its whole life: by the library one inotify and one doorbell,
-    and the server of warm processes."""
+    the server of warm processes, and what `instances` keeps."""
     from holdfast import _platform, lock
 
-    kept = warm.descriptors()
+    kept = warm.descriptors() | instances.kept()
     hub = getattr(_platform._current, "_hub", None)
     if hub is not None:
         kept.add(hub.fd)

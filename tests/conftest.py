@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -18,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import abilities
+import ahead
+import instances
 import leftovers
 import places
 import rewriting
@@ -29,6 +29,8 @@ from process.foreign import node
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*abilities): skipped, and why, where one is missing (abilities.py)")
     config.addinivalue_line("markers", "unmeasured(why): under `make coverage`, what it starts does not measure itself")
+    config.addinivalue_line("markers", "ahead(body): may begin while the test before it runs (ahead.py)")
+    config.pluginmanager.register(ahead)
     if os.environ.get(shuffled.SEED):
         config.pluginmanager.register(shuffled)
     _heed_signals()
@@ -120,26 +122,18 @@ def _heed_signals() -> None:
             signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 
-def _place(parent: str) -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
-    place.chmod(0o755)  # some tests look at it as another user
-    yield place
-    shutil.rmtree(place)
-
-
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """A directory on disk."""
-    yield from _place(places.disk())
+    with places.directory(places.disk()) as made:
+        yield made
 
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
     """A directory in memory."""
-    parent = places.memory()
-    if parent is None:
-        pytest.skip("/dev/shm is not there or not writable")
-    yield from _place(parent)
+    with places.directory_in_memory() as made:
+        yield made
 
 
 @pytest.fixture(params=["disk"] if places.PLACE else ["disk", "shm"])
@@ -171,10 +165,10 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
 
 def open_descriptors() -> dict[int, str]:
     """What this process has open, without what is kept for its whole life: by the library one inotify and one doorbell,
-    and the server of warm processes."""
+    the server of warm processes, and what `instances` keeps."""
     from holdfast import _platform, lock
 
-    kept = warm.descriptors()
+    kept = warm.descriptors() | instances.kept()
     hub = getattr(_platform._current, "_hub", None)
     if hub is not None:
         kept.add(hub.fd)

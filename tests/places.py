@@ -7,7 +7,13 @@ Without a run, as for a tool that is started by hand, the places themselves.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 RUN = "HOLDFAST_TEST_RUN"
 
@@ -41,3 +47,24 @@ def memory() -> str | None:
     if PLACE:
         return below(PLACE)
     return below("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+
+
+@contextmanager
+def directory(parent: str) -> Iterator[Path]:
+    """An empty one, until the end of the block."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
+    place.chmod(0o755)  # some tests look at it as another user
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place)
+
+
+@contextmanager
+def directory_in_memory() -> Iterator[Path]:
+    """The same; without memory to write to, the test is skipped."""
+    parent = memory()
+    if parent is None:
+        pytest.skip("/dev/shm is not there or not writable")
+    with directory(parent) as place:
+        yield place

@@ -51,7 +51,7 @@ def test_a_lost_lock_ends_every_part_of_the_tree(world: World, path: Path) -> No
     lines = {line.split()[0]: pid_of(line) for line in (run.hear(""), run.hear(""), run.hear(""))}
     assert lines.keys() == {"mild", "stubborn", "ready"}
     path.unlink()
-    assert run.wait() == 4
+    assert run.wait() == 4, run.complaint()
     for pid in lines.values():
         assert ended(pid)
     assert not ended(other.pid)

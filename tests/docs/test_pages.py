@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from ahead import Ran
 from docs import pages, run
 from engines.postgresql.server import Postgres
 from process.foreign import node
 
+_SERVER = re.compile(r"<!-- needs:[^>]*\b(?:postgresql|etcd)\b")
 PAGES = {path.relative_to(pages.ROOT).as_posix(): path for path in pages.pages()}
 
 
+def _report(name: str) -> run.Report | None:
+    """None of a page that needs a server: the fixtures of its test start that."""
+    if _SERVER.search(PAGES[name].read_text(encoding="utf-8")):
+        return None
+    return run.run(PAGES[name], lambda engine: SERVERS[engine](None), name)
+
+
+@pytest.mark.ahead(body=_report)
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_works(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_page_shows_what_works(name: str, request: pytest.FixtureRequest, ran: Ran) -> None:
     def servers(engine: str) -> Mapping[str, str] | str:
         try:
             return SERVERS[engine](request)
         except pytest.skip.Exception as skipped:
             return str(skipped)
 
-    report = run.run(PAGES[name], servers, name)
+    report = ran() or run.run(PAGES[name], servers, name)
     if report.failures:
         pytest.fail("\n\n".join(report.failures), pytrace=False)
     if report.skipped:
@@ -49,7 +60,7 @@ def _etcd(request: pytest.FixtureRequest) -> dict[str, str]:
     return {r"^(?:etcd\d*\.example(?::2379)?,)*etcd\d*\.example(?::2379)?": node.host, "etcd1.example:2379": node.host}
 
 
-def _fs_safe(_request: pytest.FixtureRequest) -> dict[str, str] | str:
+def _fs_safe(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
     """No server, but fetched once, too: where its module is, which each Node can import by that path."""
     try:
         return {"@openclaw/fs-safe/file-lock": node.fs_safe("0.3.0")}
@@ -57,4 +68,8 @@ def _fs_safe(_request: pytest.FixtureRequest) -> dict[str, str] | str:
         return str(missing)
 
 
-SERVERS = {"postgresql": _postgresql, "etcd": _etcd, "fs-safe": _fs_safe}
+SERVERS: dict[str, Callable[..., dict[str, str] | str]] = {
+    "postgresql": _postgresql,
+    "etcd": _etcd,
+    "fs-safe": _fs_safe,
+}

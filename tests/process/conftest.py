@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from process.foreign import node
-from process.foreign.play import HERE, Player, script
+from process.foreign.play import HERE, Player, playing
 from process.support import Peer
 
 
@@ -33,16 +33,8 @@ def spawn() -> Iterator[Callable[..., Peer]]:
 @pytest.fixture
 def play() -> Iterator[Callable[..., Player]]:
     """Start a script of `foreign`, by its name, or another command, given as a list."""
-    players: list[Player] = []
-
-    def start(what: str | list[object], *arguments: object, **environment: str) -> Player:
-        command = script(what, *arguments) if isinstance(what, str) else [*what, *arguments]
-        players.append(Player(command, **environment))
-        return players[-1]
-
-    yield start
-    for player in players:
-        player.destroy()
+    with playing() as start:
+        yield start
 
 
 @pytest.fixture(params=node.VERSIONS)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import places
 from abilities import LINUX
+from ahead import Ran
 from holdfast import AcquireTimeout, Lock
 from process.support import Peer, eventually, state
 
@@ -57,17 +59,23 @@ PUBLISHING = {
 }
 
 
+def _killed(operation: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    with places.directory_in_memory() as shm:
+        return subprocess.run(
+            [sys.executable, str(STEPS), str(shm / "a.lock"), operation],
+            env={**os.environ, **LINUX, **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.mark.ahead(body=_killed)
 @pytest.mark.unmeasured("hundreds of forks, each of which would begin to measure anew")
 @pytest.mark.parametrize("env", PUBLISHING.values(), ids=PUBLISHING)
 @pytest.mark.parametrize("operation", ["acquire", "takeover", "release"])
-def test_a_kill_at_any_step_leaves_a_lock_that_can_be_acquired(shm: Path, operation: str, env: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(STEPS), str(shm / "a.lock"), operation],
-        env={**os.environ, **LINUX, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def test_a_kill_at_any_step_leaves_a_lock_that_can_be_acquired(operation: str, env: dict[str, str], ran: Ran) -> None:
+    done = ran()
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["problems"] == [], done.stderr

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import places
+from ahead import Ran
 from process.interrupts.tracer import why_not
 
 SCRIPT = Path(__file__).with_name("interrupts") / "script.py"
@@ -38,21 +40,27 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("operation", EVERY)
-@pytest.mark.parametrize("times", ["once", "twice"])
-def test_nothing_is_left_of_an_operation_interrupted_before_any_bytecode(operation: str, times: str, shm: Path) -> None:
-    """J1, J2, J3, J4, J5, N7, K7, U2."""
+def _interrupted(operation: str, times: str) -> subprocess.CompletedProcess[str]:
     if SECONDS is None:
         words = ["--every", str(EVERY[operation])] if times == "once" else ["--random", str(PAIRS // FEWER[operation])]
     else:
         all_pairs = ["--random", "1000000000"] if operation in BY_CHANCE else ["--pairs"]
         words = ["--seconds", SECONDS, *(all_pairs if times == "twice" else [])]
-    done = subprocess.run(
-        [sys.executable, SCRIPT, shm, operation, *words],
-        capture_output=True,
-        text=True,
-        timeout=120 if SECONDS is None else 120 + 2 * float(SECONDS),
-    )
+    with places.directory_in_memory() as shm:
+        return subprocess.run(
+            [sys.executable, SCRIPT, shm, operation, *words],
+            capture_output=True,
+            text=True,
+            timeout=120 if SECONDS is None else 120 + 2 * float(SECONDS),
+        )
+
+
+@pytest.mark.ahead(body=_interrupted)
+@pytest.mark.parametrize("operation", EVERY)
+@pytest.mark.parametrize("times", ["once", "twice"])
+def test_nothing_is_left_of_an_operation_interrupted_before_any_bytecode(operation: str, times: str, ran: Ran) -> None:
+    """J1, J2, J3, J4, J5, N7, K7, U2."""
+    done = ran()
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     print(f"{operation}, {times}: {result['trials']} trials")

@@ -615,6 +615,17 @@ def test_a_process_looks_no_younger_than_a_record_that_it_wrote(spawn: Callable[
 # -- mounts ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def overlaid(tmp_path: Path, mount: Callable[..., None]) -> tuple[Path, Path]:
+    """An overlay, and its upper directory."""
+    need_root("mount")
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for directory in (lower, upper, work, merged):
+        directory.mkdir()
+    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    return merged, upper
+
+
 def need_root(what: str) -> None:
     if os.geteuid() != 0:
         pytest.skip(f"needs root, to {what}")
@@ -658,14 +669,10 @@ def test_a_fifo_is_one_pipe_through_a_bind_mount(
 
 
 def test_a_fifo_is_two_pipes_on_an_overlay_and_in_its_upper_directory(
-    tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
+    overlaid: tuple[Path, Path], opened: Callable[..., int]
 ) -> None:
     # The reason why a ticket says on which device it was made: that nobody reads it here proves nothing there.
-    need_root("mount")
-    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
-    for directory in (lower, upper, work, merged):
-        directory.mkdir()
-    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    merged, upper = overlaid
     (merged / "queue").mkdir()
     opened(fifo(merged / "queue" / "t"), OWNER)
     opened(merged / "queue" / "t", BEHIND)
@@ -675,13 +682,9 @@ def test_a_fifo_is_two_pipes_on_an_overlay_and_in_its_upper_directory(
 
 
 def test_an_overlay_shares_neither_device_nor_guard_with_its_upper_directory(
-    tmp_path: Path, mount: Callable[..., None], opened: Callable[..., int]
+    overlaid: tuple[Path, Path], opened: Callable[..., int]
 ) -> None:
-    need_root("mount")
-    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
-    for directory in (lower, upper, work, merged):
-        directory.mkdir()
-    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    merged, upper = overlaid
     with Lock(merged / "x"):
         # A guard that is held looks free from there: only the device says that this proves nothing.
         assert free(opened(upper / "x", os.O_RDONLY))
@@ -696,13 +699,9 @@ def test_an_overlay_shares_neither_device_nor_guard_with_its_upper_directory(
 
 
 def test_a_dead_holders_lock_on_an_overlay_is_recovered(
-    spawn: Callable[..., Peer], tmp_path: Path, mount: Callable[..., None]
+    spawn: Callable[..., Peer], overlaid: tuple[Path, Path]
 ) -> None:
-    need_root("mount")
-    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
-    for directory in (lower, upper, work, merged):
-        directory.mkdir()
-    mount("-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged)
+    merged, _upper = overlaid
     holder = spawn("Lock(path).acquire(); say('holding'); hear()", merged / "x")
     holder.expect("holding")
     holder.kill()

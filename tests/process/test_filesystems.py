@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ahead import Ran
 from process.filesystem import KINDS, UNABLE, Unable, command
 from process.foreign.play import Player
 from process.support import eventually
@@ -29,13 +30,18 @@ def _able() -> None:
         pytest.skip("runs on a certain filesystem already (HOLDFAST_TEST_PLACE)")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_filesystem_excludes_and_shows_deaths_and_releases(kind: str) -> None:
+def _on_filesystem(kind: str) -> subprocess.CompletedProcess[str]:
     try:
         words = command(kind, [sys.executable, str(SHORT), str(SECONDS), str(int(kind not in POLLED))])
     except Unable as why:
         pytest.skip(f"no {kind} here: {why}")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.ahead(body=_on_filesystem)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_filesystem_excludes_and_shows_deaths_and_releases(kind: str, ran: Ran) -> None:
+    done = ran()
     print(done.stdout)
     if done.returncode == UNABLE:
         pytest.skip(done.stderr.strip())

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import places
+from ahead import Ran
 from holdfast import Lock, LockLost
-from process.foreign.play import Player, stale_rounds, storm
+from process.foreign.play import Player, playing, stale_rounds, storm
 from process.support import eventually, polling
 
 Play = Callable[..., Player]
@@ -30,6 +34,10 @@ def plant(path: str, pid: int) -> None:
 
 @pytest.fixture
 def gone(play: Play) -> int:
+    return ended(play)
+
+
+def ended(play: Play) -> int:
     """The pid of a process that has ended."""
     player = play("sema", "-")
     player.kill()
@@ -90,6 +98,34 @@ def test_a_release_of_theirs_wakes_a_waiter(play: Play, path: str, tool: str) ->
     ours.expect("acquired")
 
 
+@contextmanager
+def stage() -> Iterator[tuple[Play, str]]:
+    """What the fixtures give, for a test that may begin early."""
+    with places.directory(tempfile.gettempdir()) as place, playing() as play:
+        yield play, str(place / "the.lock")
+
+
+def _settled(tool: str, whose: str, step: str) -> None:
+    with stage() as (play, path):
+        if whose == "theirs":
+            plant(path, ended(play))
+        else:
+            leave_dead(play, path)
+        theirs, ours = play(tool, path), play("ours", path, tool, 2)
+        old = Path(path).read_bytes()
+        theirs.stop_at(step, "take")
+        ours.say("acquire")
+        eventually(lambda: taken_over(path, old), what="the takeover")
+        theirs.go()
+        theirs.expect("acquired")
+        eventually(lambda: polling(ours.pid), what="the wait")
+        assert ours.silent()
+        theirs.ask("release")
+        ours.expect("acquired")
+        assert ours.ask("lost") == "kept"
+
+
+@pytest.mark.ahead(body=_settled)
 @pytest.mark.parametrize(
     ("tool", "whose", "step"),
     [
@@ -99,27 +135,10 @@ def test_a_release_of_theirs_wakes_a_waiter(play: Play, path: str, tool: str) ->
         ("semats", "theirs", "rename"),
     ],
 )
-def test_a_takeover_settles_beside_one_who_removes_the_stale_lock(
-    play: Play, path: str, gone: int, tool: str, whose: str, step: str
-) -> None:
+def test_a_takeover_settles_beside_one_who_removes_the_stale_lock(tool: str, whose: str, step: str, ran: Ran) -> None:
     """Stopped between its look and its unlink, or at the rename after that, it must find us still settling, whosever
     lock it was (T5)."""
-    if whose == "theirs":
-        plant(path, gone)
-    else:
-        leave_dead(play, path)
-    theirs, ours = play(tool, path), play("ours", path, tool, 2)
-    old = Path(path).read_bytes()
-    theirs.stop_at(step, "take")
-    ours.say("acquire")
-    eventually(lambda: taken_over(path, old), what="the takeover")
-    theirs.go()
-    theirs.expect("acquired")
-    eventually(lambda: polling(ours.pid), what="the wait")
-    assert ours.silent()
-    theirs.ask("release")
-    ours.expect("acquired")
-    assert ours.ask("lost") == "kept"
+    ran()
 
 
 def test_one_who_removes_a_stale_lock_far_too_late_is_noticed(play: Play, path: str, gone: int, tool: str) -> None:
@@ -151,24 +170,40 @@ def test_a_dead_holder_of_ours_is_replaced_before_their_hour_is_over(play: Play,
     theirs.expect("acquired")
 
 
+def _stormed(tool: str, protocol: str, beside: int) -> None:
+    with stage() as (play, path):
+        for number in range(beside):
+            Path(f"{path}.{number}").touch()
+        players = {
+            "theirs": (play(tool, path), 0.0),
+            "one": (play("ours", path, protocol), 0.0005),
+            "two": (play("ours", path, protocol), 0.0005),
+        }
+        storm(Path(path).with_name("state"), players, SECONDS)
+
+
+@pytest.mark.ahead(body=_stormed)
 @pytest.mark.parametrize(
     ("tool", "protocol", "beside"),
     [("sema", "sema", 0), ("semats", "semats", 0), ("semats", "sema", 0), ("semats", "sema", 5000)],
 )
-def test_a_storm_with_them_lets_one_in_at_a_time(
-    play: Play, path: str, tmp_path: Path, tool: str, protocol: str, beside: int
-) -> None:
+def test_a_storm_with_them_lets_one_in_at_a_time(tool: str, protocol: str, beside: int, ran: Ran) -> None:
     """Y1; and Y7, as a directory that is large is not listed for long."""
-    for number in range(beside):
-        Path(f"{path}.{number}").touch()
-    players = {
-        "theirs": (play(tool, path), 0.0),
-        "one": (play("ours", path, protocol), 0.0005),
-        "two": (play("ours", path, protocol), 0.0005),
-    }
-    storm(tmp_path / "state", players, SECONDS)
+    ran()
 
 
+def _raced(tool: str, protocol: str, whose: str) -> dict[str, int]:
+    with stage() as (play, path):
+        theirs, ours = play(tool, path), [play("ours", path, protocol) for _ in range(2)]
+        if whose == "theirs":
+            plant(path, ended(play))
+        else:
+            leave_dead(play, path)
+        stale = Path(path).read_bytes()
+        return stale_rounds(path, ROUNDS, lambda: Path(path).write_bytes(stale), theirs, ours)
+
+
+@pytest.mark.ahead(body=_raced)
 @pytest.mark.parametrize(
     ("tool", "protocol", "whose"),
     [
@@ -178,14 +213,8 @@ def test_a_storm_with_them_lets_one_in_at_a_time(
         ("semats", "sema", "theirs"),
     ],
 )
-def test_a_stale_lock_lets_one_in(play: Play, path: str, gone: int, tool: str, protocol: str, whose: str) -> None:
-    theirs, ours = play(tool, path), [play("ours", path, protocol) for _ in range(2)]
-    if whose == "theirs":
-        plant(path, gone)
-    else:
-        leave_dead(play, path)
-    stale = Path(path).read_bytes()
-    seen = stale_rounds(path, ROUNDS, lambda: Path(path).write_bytes(stale), theirs, ours)
+def test_a_stale_lock_lets_one_in(tool: str, protocol: str, whose: str, ran: Ran) -> None:
+    seen = ran()
     assert seen["together"] == 0
     assert seen["theirs"] + seen["ours"] > 0
 

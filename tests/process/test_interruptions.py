@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import places
+from ahead import Ran
+
 SCRIPT = Path(__file__).with_name("interruptions.py")
 KINDS = ("ctrl-c", "handler", "fork")
 EVERY = {"acquire": 2, "enter": 4, "release": 2, "again": 10, "takeover": 12, "wait": 24}
@@ -17,14 +20,19 @@ EVERY = {"acquire": 2, "enter": 4, "release": 2, "again": 10, "takeover": 12, "w
 ALL = "HOLDFAST_TEST_SECONDS" in os.environ
 
 
-@pytest.mark.parametrize("operation", EVERY)
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_left_or_broken_by_what_comes_between_two_steps(kind: str, operation: str, shm: Path) -> None:
+def _interrupted(kind: str, operation: str) -> subprocess.CompletedProcess[str]:
     every = str(1 if ALL else EVERY[operation])
     quiet = ["-W", "ignore:This process:DeprecationWarning"]
-    done = subprocess.run(
-        [sys.executable, *quiet, SCRIPT, shm / "l", operation, kind, every], capture_output=True, text=True, timeout=300
-    )
+    with places.directory_in_memory() as shm:
+        words = [sys.executable, *quiet, SCRIPT, shm / "l", operation, kind, every]
+        return subprocess.run(words, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.ahead(body=_interrupted)
+@pytest.mark.parametrize("operation", EVERY)
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_or_broken_by_what_comes_between_two_steps(kind: str, operation: str, ran: Ran) -> None:
+    done = ran()
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["steps"] > 20

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import places
 from abilities import LINUX, has
+from ahead import Ran
 from holdfast import Hold, Semaphore
 from process.journal import read_journal
 from process.support import Peer, descriptors, eventually, state, switches
@@ -132,9 +134,15 @@ VARIANTS = {
 }
 
 
+def _stormed(env: dict[str, str]) -> None:
+    with places.directory_in_memory() as shm:
+        storm(shm, SOME, {**LINUX, **env})
+
+
+@pytest.mark.ahead(body=_stormed)
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
-def test_a_lesser_way_of_publishing_or_waiting_lets_in_no_more_than_the_slots(shm: Path, env: dict[str, str]) -> None:
-    storm(shm, SOME, {**LINUX, **env})
+def test_a_lesser_way_of_publishing_or_waiting_lets_in_no_more_than_the_slots(env: dict[str, str], ran: Ran) -> None:
+    ran()
 
 
 @pytest.mark.needs("flock")

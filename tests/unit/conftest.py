@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import instances
 from faces import Tasks, Threads
 from holdfast._platform import environment, linux
 from holdfast._platform.linux import LinuxEnvironment
@@ -45,7 +46,8 @@ def environments() -> Iterator[Callable[..., Stepped]]:
         made.append(Stepped(real))
         return made[-1]
 
-    yield make
+    with instances.reused():
+        yield make
     for env in made:
         env.end()
     for env in made:

@@ -17,9 +17,9 @@ import os
 import select
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+import instances
 from holdfast._drivers import background
 from holdfast._platform import descriptors, inotify, linux, portable, proc_locks, procfs
 from process.support import inotify_instance
@@ -77,7 +77,6 @@ ANSWERS = frozenset({"ENOENT", "ENOTDIR", "EEXIST", "EAGAIN"})
 
 
 NO_FILE = "no file"
-_libc = ctypes.CDLL(None)
 
 
 class Tap:
@@ -334,25 +333,11 @@ class _Library:
         return call
 
 
-_instances: list[int] = []
-"""inotify instances of processes that have ended, for others to come: closing one blocks for 10 ms."""
-
-
 def instance(*args: Any) -> int:
-    """One of them, or a new one."""
+    """One that a process has left, or a new one."""
+    found = instances.take()
     # Others may have used up all of this user's.
-    return _instances.pop() if _instances else inotify_instance(*args)
-
-
-def recycle(instance: int) -> None:
-    """End an inotify instance as its process does: without its watches and its events it is as good as new."""
-    for line in Path(f"/proc/self/fdinfo/{instance}").read_text().splitlines():
-        if line.startswith("inotify wd:"):
-            _libc.inotify_rm_watch(instance, int(line[len("inotify wd:") :].split()[0], 16))
-    with contextlib.suppress(BlockingIOError):
-        while os.read(instance, 65536):
-            pass
-    _instances.append(instance)
+    return inotify_instance(*args) if found is None else found
 
 
 class _Module:
@@ -417,8 +402,6 @@ def tapped() -> Iterator[Tap]:
         yield tap
     finally:
         tap.open = False
-        while _instances:
-            os.close(_instances.pop())
         for holder, name, value in before:
             if value is _ABSENT:
                 delattr(holder, name)

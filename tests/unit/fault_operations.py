@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import instances
 from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
 from holdfast._core.wait import Wait
@@ -31,7 +32,7 @@ from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.engines.file.uncontended import acquire
 from holdfast.errors import HoldfastError
 from holdfast.model import Identity, Record, Status, marker_text
-from unit.failing import ANSWERS, DOCUMENTED, Tap, recycle
+from unit.failing import ANSWERS, DOCUMENTED, Tap
 from unit.stepping import device_in, forged_ticket, sema_record
 
 NOBODY = 2**22 + 5
@@ -229,7 +230,7 @@ def die(env: Any) -> None:
     for fd in env._descriptors:
         env._descriptors.disown(fd)
         if hub is not None and fd == hub.fd:
-            recycle(fd)
+            instances.leave(fd)
         else:
             os.close(fd)
     env._hub = None

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import instances
 from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
 from holdfast._core.wait import Wait
@@ -103,10 +104,7 @@ class Stepped:
     def crash(self) -> None:
         """End the process as SIGKILL does: its descriptors are closed, and nothing else happens."""
         self.dead = True
-        for fd in self.real._descriptors:
-            os.close(fd)
-        self.real._descriptors.clear()
-        self.real._hub = None
+        self.dispose()
         _crashed.append(self)
 
     def end(self) -> None:
@@ -123,8 +121,12 @@ class Stepped:
                 held.abandon()
 
     def dispose(self) -> None:
+        hub = getattr(self.real, "_hub", None)
         for fd in self.real._descriptors:
-            os.close(fd)
+            if hub is not None and fd == hub.fd:
+                instances.leave(fd)
+            else:
+                os.close(fd)
         self.real._descriptors.clear()
         self.real._hub = None
 

@@ -27,7 +27,6 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
 from holdfast.model import Identity, marker_text
-from unit import failing
 from unit.elsewhere import NOBODY as STRANGER
 from unit.failing import instance
 from unit.fault_operations import NOBODY, die
@@ -129,8 +128,6 @@ def watchful() -> Iterator[Watchful]:
     finally:
         made.open = False
         os.supports_dir_fd.difference_update(added)
-        while failing._instances:
-            os.close(failing._instances.pop())
         for holder, name, value in reversed(before):
             if value is None:
                 delattr(holder, name)

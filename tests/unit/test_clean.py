@@ -8,7 +8,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from holdfast._admin.clean import (
     safe_or_approved,
 )
 from holdfast._admin.scan import Survey
+from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform.values import Presence, Process, temporary_name
 from holdfast.engines.file.hold import FileHold
@@ -39,7 +40,7 @@ from holdfast.engines.file.paths import queue_of
 from holdfast.engines.file.queue import QueueEntry
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
-from unit.stepping import Contend, Contender, Crash, Stepped, forged_ticket, sema_record, ticket_name
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped, forged_ticket, sema_record, ticket_name
 
 Environments = Callable[..., Stepped]
 SAFE = safe_or_approved(approved=False)
@@ -80,6 +81,16 @@ def stale(disk: Path, dead_pid: int) -> Path:
     return path
 
 
+def settled(steps: Generator[Wait, None, Removal], clock: Clock) -> Removal:
+    """What comes of it, when time passes while it waits."""
+    while True:
+        try:
+            clock.now = max(clock.now, next(steps).deadline)
+        except StopIteration as done:
+            result: Removal = done.value
+            return result
+
+
 # -- a contender comes in between --------------------------------------------------------------------------------------
 
 
@@ -87,7 +98,15 @@ def stale(disk: Path, dead_pid: int) -> Path:
 @pytest.mark.parametrize("kind", ["linux", "generic"])
 @pytest.mark.parametrize("when", ["at_step", "past_step"])
 def test_a_lock_taken_over_meanwhile_is_not_removed(
-    when: str, kind: str, which: str, disk: Path, dead_pid: int, environments: Environments, contend: Contend
+    when: str,
+    kind: str,
+    which: str,
+    disk: Path,
+    dead_pid: int,
+    environments: Environments,
+    clocked: Environments,
+    clock: Clock,
+    contend: Contend,
 ) -> None:
     """M7, M8, M9: at each step of the removal, another one tries to get the lock; what it holds stays."""
     path = disk / "l.lock"
@@ -99,7 +118,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
         holder.crash()
     record, number, won = path.read_bytes(), 0, 0
     while True:
-        env = environments(kind=kind)
+        env = clocked(kind=kind)
         path.write_bytes(record)
         other = contend(path, environments(kind=kind, pid=os.getppid()))
 
@@ -108,7 +127,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
                 other.run()
 
         setattr(env, when, compete)
-        removal = drive(remove_lock(env, request_of(str(path), "sema"), SAFE))
+        removal = settled(remove_lock(env, request_of(str(path), "sema"), SAFE), clock)
         if not other.done:
             break
         held = other.result

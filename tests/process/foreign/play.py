@@ -6,7 +6,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from process.support import Peer
@@ -40,6 +41,23 @@ class Player(Peer):
 
 def script(name: str, *arguments: object) -> list[object]:
     return [sys.executable, HERE / f"{name}.py", *arguments]
+
+
+@contextmanager
+def playing() -> Iterator[Callable[..., Player]]:
+    """Start a script from here, by its name, or another command, given as a list; all end with the block."""
+    players: list[Player] = []
+
+    def start(what: str | list[object], *arguments: object, **environment: str) -> Player:
+        command = script(what, *arguments) if isinstance(what, str) else [*what, *arguments]
+        players.append(Player(command, **environment))
+        return players[-1]
+
+    try:
+        yield start
+    finally:
+        for player in players:
+            player.destroy()
 
 
 def storm(state: Path, players: dict[str, tuple[Player, float]], seconds: float) -> dict[str, int]:

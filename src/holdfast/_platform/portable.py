@@ -135,6 +135,7 @@ class GenericEnvironment:
 
     guards = False
     fifos = False
+    lingering = False
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
     unlink = staticmethod(os.unlink)
@@ -413,6 +414,9 @@ class GenericEnvironment:
 
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
+
+    def guard_content(self, fd: int) -> None:
+        pass
 
     # -- holders and waiters -------------------------------------------------------------------------------------------
 

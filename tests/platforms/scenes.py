@@ -204,6 +204,43 @@ def tasks(protocol: str, place: Path) -> None:
 
 
 @scene
+def turns(place: Path, journal: Path) -> None:
+    """What each process of `order` does: one turn, and says when it waits."""
+    ours = holdfast.Lock(place / "l", timeout=60)
+    assert ours.try_acquire() is None
+    waiter = threading.Thread(target=lambda: take_turn(ours, journal))
+    waiter.start()
+    while os.getpid() not in [one.pid for one in ours.status().waiters]:
+        time.sleep(0.005)
+    ready()
+    waiter.join()
+
+
+def take_turn(ours: holdfast.Lock, journal: Path) -> None:
+    with ours, open(journal, "a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+@scene
+def order(place: Path) -> None:
+    """Waiters of several processes get the lock in the order of their arrival; one that is killed is passed."""
+    journal = place.with_name(f"{place.name}.journal")
+    held = holdfast.Lock(place / "l").acquire()
+    crowd = [other("turns", place, journal) for _ in range(5)]
+    assert [one.pid for one in holdfast.Lock(place / "l").status().waiters] == [one.pid for one in crowd]
+    crowd[2].kill()
+    crowd[2].wait()
+    began = time.perf_counter()
+    held.release()
+    for one in crowd:
+        one.communicate()
+    print(f"four hand-overs after {(time.perf_counter() - began) * 1000:.0f} ms, the ends of the processes included")
+    said = [int(line) for line in journal.read_text().split()]
+    assert said == [one.pid for one in crowd if one is not crowd[2]], said
+    require_nothing_left(place)
+
+
+@scene
 def semaphore(place: Path) -> None:
     """As many holders as slots, then no more; all or none of several."""
     with holdfast.Semaphore(place / "pool", 2) as first, holdfast.Semaphore(place / "pool", 2) as second:
@@ -437,14 +474,24 @@ def contend(place: Path, counter: Path) -> None:
     inside, new = counter.with_suffix(".inside"), counter.with_suffix(f".{os.getpid()}")
     ours = lock(place, PROTOCOLS[os.getpid() // 4 % 3], timeout=120)
     while True:
-        with ours as hold:
-            if hold.recovered_from is None:
-                assert not inside.exists(), "another is inside"
-            inside.write_text("")
-            new.write_text(str(int(counter.read_text()) + 1))
-            os.replace(new, counter)
+        with ours:
+            if inside.exists():
+                require_end(int(inside.read_text()))
+            for path, text in ((inside, os.getpid()), (counter, int(counter.read_text()) + 1)):
+                new.write_text(str(text))
+                os.replace(new, path)
             print(counter.read_text(), flush=True)
             inside.unlink()
+
+
+def require_end(pid: int) -> None:
+    """The process was inside when it was killed. Its locks may go a moment before it counts as ended."""
+    from holdfast._platform import environment
+
+    until = time.monotonic() + 5
+    while not environment().inspect(pid).has_ended:
+        assert time.monotonic() < until, f"process {pid} is inside as well"
+        time.sleep(0.001)
 
 
 PROTOCOLS = ("sema", "semats", "sema")
@@ -501,5 +548,5 @@ def storm(seconds: str, place: Path) -> None:
 if __name__ == "__main__":
     words = [Path(word) if "\\" in word else word for word in sys.argv[2:]]
     SCENES[sys.argv[1]](*words)
-    if sys.argv[1] not in ("refused", "who", "hold", "increment"):
+    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns"):
         print("done")

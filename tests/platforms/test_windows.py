@@ -46,7 +46,7 @@ def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Pat
 
 
 def test_it_is_the_environment_of_windows(play: Play) -> None:
-    """WI6: the boot is the same for all processes, the start times differ."""
+    """WI7: the boot is the same for all processes, the start times differ."""
     play("environment")
 
 
@@ -75,6 +75,11 @@ def test_threads_exclude_each_other(play: Play, protocol: str) -> None:
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
 def test_tasks_exclude_each_other_on_both_event_loops(play: Play, protocol: str) -> None:
     play("tasks", protocol)
+
+
+def test_waiters_of_several_processes_have_an_order(play: Play) -> None:
+    """WI6."""
+    play("order")
 
 
 def test_a_semaphore_lets_in_as_many_as_it_has_slots_and_several_locks_are_taken_together(play: Play) -> None:

@@ -50,7 +50,7 @@ def _make() -> None:
 def folder_watch() -> FolderWatch | None:
     """Events of whole directories, on an instance of its own; None where there are none, or no instance is left."""
     env = environment()
-    if not env.fifos or "events" in env.without:  # only Linux has them
+    if not env.guards or env.lingering or "events" in env.without:  # only Linux has them
         return None
     from .inotify import FolderWatch
 

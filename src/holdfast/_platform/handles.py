@@ -21,18 +21,35 @@ _POLL = 0.025
 """Seconds after which to look where not all can be waited for together."""
 
 
+class Waitable(Descriptor):
+    """One that is waited for by handles."""
+
+    handles: tuple[Handle, ...] = ()
+
+
 class Handle(Descriptor):
-    """One that can be waited for: a process, or the changes of a directory."""
+    """One that can be waited for itself: a process, an event, or the changes of a directory."""
 
     end = None if _winapi is None else _winapi.CloseHandle
 
 
+def handles_of(fds: tuple[int, ...]) -> list[int]:
+    """What to wait for in place of these; nothing if they are descriptors that a selector takes."""
+    found: list[int] = []
+    for fd in fds:
+        if isinstance(fd, Handle):
+            found.append(int(fd))
+        elif isinstance(fd, Waitable):
+            found += map(int, fd.handles)
+    return found
+
+
 def wait_for_handles(fds: tuple[int, ...], seconds: float) -> bool:
     """Return True when one of the handles is signalled or the time is up, or earlier; False if there is none."""
-    handles = [int(fd) for fd in fds if isinstance(fd, Handle)]
+    handles = handles_of(fds)
     if not handles:
         return False
-    if not len(fds) == len(handles) <= _MOST:
+    if len(handles) > _MOST or not all(isinstance(fd, (Handle, Waitable)) for fd in fds):
         seconds = min(seconds, _POLL)
     try:
         _winapi.WaitForMultipleObjects(handles[:_MOST], False, int(seconds * 1000) + 1)

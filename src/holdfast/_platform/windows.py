@@ -11,12 +11,16 @@ WI4  A removed file keeps its name until the last descriptor of it is closed, un
     has opened it without sharing, it is tried again.
 WI5  A file that another program has removed, and that somebody still has open, can neither be opened nor made anew. It
     counts as held: there is something, and it is none that we know.
-WI6  The start of a process is its creation time, in units of 100 ns, which does not change with the clock. The boot is
+WI6  A ticket of the queue is a file that its owner keeps guarded, which proves that it lives, with the names of two
+    events: one that it sets when it leaves, and one that others set to have it look. A waiter behind it waits for the
+    first, and for the end of the process.
+WI7  The start of a process is its creation time, in units of 100 ns, which does not change with the clock. The boot is
     told by its time, from which Windows takes what the clock was set by since.
 """
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import itertools
@@ -25,13 +29,14 @@ import stat
 import time
 
 from .descriptors import Created, Descriptor
-from .handles import Handle
+from .handles import Handle, Waitable
 from .operations import unlink_quietly
 from .portable import GenericEnvironment
-from .values import CHANGED, Presence, Process, temporary_name, temporary_prefix, waiting_loop
+from .values import CHANGED, Presence, Process, temporary_name, temporary_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .interface import Stat
@@ -64,7 +69,9 @@ _DENIED, _SHARING, _NO_PROCESS, _TOO_LONG = 5, 32, 87, 206
 _DELETE_PENDING = 0xC0000056
 _DISPOSITION_EX, _POSIX_DELETE = 21, 1 | 2 | 0x10
 _END_OF_FILE = 38
-_QUERY, _SYNCHRONIZE = 0x1000, 0x00100000
+_QUERY, _SYNCHRONIZE, _MODIFY = 0x1000, 0x00100000, 0x0002
+_DESCRIPTION = ".tag"
+"""How the names of files end that stand beside tickets and are none."""
 _CHANGES = 0x01 | 0x08 | 0x10
 """Names, sizes and last writes of what is in the directory."""
 _REMOTE = 4
@@ -72,6 +79,7 @@ _TIME_OF_DAY = 3
 _EPOCH = 116_444_736_000_000_000
 """1970, in the units of Windows: 100 ns since 1601."""
 _MOST_DESCRIPTORS = 8192
+_MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
 _LONGEST_PATH = 247
 """Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
@@ -113,12 +121,17 @@ def _declare() -> None:
         ("FindNextChangeNotification", handle),
         ("GetProcessTimes", handle, pointer, pointer, pointer, pointer),
         ("GetProcessId", handle),
+        ("CreateEventW", pointer, ctypes.c_int, ctypes.c_int, text),
+        ("OpenEventW", _DWORD, ctypes.c_int, text),
+        ("SetEvent", handle),
         ("QueryFullProcessImageNameW", handle, _DWORD, text, size),
         ("GetDriveTypeW", text),
         ("GetVolumeInformationW", text, text, _DWORD, pointer, pointer, pointer, text, _DWORD),
     ):
         getattr(_KERNEL, name).argtypes = arguments
     _KERNEL.FindFirstChangeNotificationW.restype = ctypes.c_ssize_t  # -1 is none
+    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW):
+        function.restype = ctypes.c_ssize_t  # 0 is none
 
 
 _declare()
@@ -141,19 +154,29 @@ class New(File, Created):
     """That of a file that did not exist before."""
 
 
+class Ticket(File, Waitable):
+    """That of a ticket (WI6): its owner's, or a follower's."""
+
+    gone: Handle | None = None
+    """The event that its owner sets when it leaves, if this is the owner's."""
+    token = ""
+
+
 class WindowsEnvironment(GenericEnvironment):
     guards = True
+    fifos = True
     lingering = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
         self.close = self._close
+        self.keep = self._keep
         self._remote: dict[str, bool] = {}
 
     # -- who -----------------------------------------------------------------------------------------------------------
 
     def _boot(self) -> str:
-        """WI6."""
+        """WI7."""
         found = _TimeOfDay()
         if _NT.NtQuerySystemInformation(_TIME_OF_DAY, ctypes.byref(found), ctypes.sizeof(found), None) != 0:
             return super()._boot()
@@ -263,6 +286,8 @@ class WindowsEnvironment(GenericEnvironment):
 
     def _close(self, fd: int) -> None:
         temporary = getattr(fd, "temporary", "")
+        if isinstance(fd, Ticket):
+            self._end_ticket(fd)
         self._descriptors.close(fd)
         if temporary:
             unlink_quietly(self, temporary)  # its token makes it ours, whatever came between
@@ -283,6 +308,8 @@ class WindowsEnvironment(GenericEnvironment):
     def stat(self, path: str, *, dir_fd: int | None = None) -> Stat:  # type: ignore[override]
         """WI5: of a file that is about to go, Python says what its directory says: without a number."""
         found = os.lstat(_at(path, dir_fd))
+        if dir_fd is not None and stat.S_ISREG(found.st_mode) and not path.endswith(_DESCRIPTION):
+            return _changed(found, mode=stat.S_IFIFO)
         if path.endswith("/.") and not stat.S_ISDIR(os.stat(native(path)).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
         return found
@@ -290,10 +317,9 @@ class WindowsEnvironment(GenericEnvironment):
     def fstat(self, fd: int) -> Stat:  # type: ignore[override]
         """Under Wine a file that was renamed while it is open is said to be on no device."""
         found, device = os.fstat(fd), getattr(fd, "device", 0)
-        if found.st_dev or not device:
-            return found
-        times = {name: getattr(found, name) for name in ("st_atime", "st_mtime", "st_ctime")}
-        return os.stat_result((found.st_mode, found.st_ino, device, *found[3:10]), times)
+        if isinstance(fd, Ticket):
+            return _changed(found, mode=stat.S_IFIFO | self._read_ticket(fd)[0], device=device)
+        return found if found.st_dev or not device else _changed(found, device=device)
 
     def unlink(self, path: str, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
         """WI4."""
@@ -342,7 +368,9 @@ class WindowsEnvironment(GenericEnvironment):
         return count.value
 
     def chmod(self, fd: int, mode: int) -> None:
-        pass  # there are no permission bits: access is inherited from the directory
+        if isinstance(fd, Ticket):
+            self.write(fd, b"%06o" % mode, 0)
+        # Elsewhere there are no permission bits: access is inherited from the directory.
 
     def sync_directory(self, directory: str) -> None:
         pass  # names are in the journal of NTFS; a directory cannot be flushed
@@ -376,6 +404,88 @@ class WindowsEnvironment(GenericEnvironment):
 
     def open_limit(self) -> int | None:
         return _MOST_DESCRIPTORS
+
+    # -- tickets (WI6) -------------------------------------------------------------------------------------------------
+
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
+        fd = self.open_new(name, mode, dir_fd=dir_fd)
+        try:
+            self.write(fd, b"%06o %s %d\n" % (mode, self.token().encode(), os.getpid()), 0)
+        finally:
+            self.close(fd)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        path = _at(name, dir_fd)
+        fd: Any = self._open_handle(path, _READ if write else _READ | _WRITE, _EXISTING, Ticket)
+        try:
+            if write and self.guarded(fd) is False:
+                raise OSError(errno.ENXIO, "its owner has left", path)  # perhaps before it had written anything
+            _, fd.token, pid = self._read_ticket(fd)
+            if write:
+                self._follow(fd, path, pid)
+            elif self.guard(fd):
+                fd.gone = self._new_event(fd.token, "gone", lasts=True)
+                fd.handles = (self._new_event(fd.token, "look"),)
+            else:
+                raise FileNotFoundError(errno.ENOENT, "another process looks at it", path)
+        except BaseException:
+            self.close(fd)
+            raise
+        return fd  # type: ignore[no-any-return]
+
+    def _read_ticket(self, fd: int) -> tuple[int, str, int]:
+        """Its mode, the token in the names of its events, and its process. EINVAL: it is none."""
+        words = self.read(fd, 64).split()
+        try:
+            return int(words[0], 8), words[1].decode(), int(words[2])
+        except (ValueError, IndexError):
+            raise OSError(errno.EINVAL, "not a ticket", getattr(fd, "path", "")) from None
+
+    def _follow(self, fd: Ticket, path: str, pid: int) -> None:
+        gone = self._descriptors.open(_KERNEL.OpenEventW, _SYNCHRONIZE, False, _event(fd.token, "gone"), kind=Handle)
+        if gone:
+            process = self.watch_process(pid)
+            fd.handles = (gone,) if process is None else (gone, process)  # type: ignore[assignment]
+        else:
+            self._descriptors.disown(gone)
+        if self.hung_up(fd):
+            raise OSError(errno.ENXIO, "its owner has left", path)
+        if not gone:  # another user's
+            raise PermissionError(errno.EACCES, "its events may not be opened", path)
+
+    def _new_event(self, token: str, what: str, *, lasts: bool = False) -> Handle:
+        made: Any = self._descriptors.open(_KERNEL.CreateEventW, None, lasts, False, _event(token, what), kind=Handle)
+        if not made:
+            self._descriptors.disown(made)
+            raise _ctypes.WinError(_ctypes.get_last_error())
+        return made  # type: ignore[no-any-return]
+
+    def _end_ticket(self, fd: Ticket) -> None:
+        gone, handles, fd.handles = fd.gone, fd.handles, ()
+        if gone is not None and self.is_open(gone):
+            _KERNEL.SetEvent(int(gone))
+            self._descriptors.close(gone)
+        for handle in handles:
+            self._descriptors.close(handle)
+
+    def _keep(self, fd: int) -> None:
+        if isinstance(fd, Ticket):
+            for handle in (fd.gone, *fd.handles):
+                if handle is not None:
+                    self._descriptors.keep(handle)
+        self._descriptors.keep(fd)
+
+    def hung_up(self, fd: int) -> bool:
+        return any(_is_signalled(one) for one in getattr(fd, "handles", ())) or self.guarded(fd) is False
+
+    def nudge(self, fd: int) -> None:
+        event = _KERNEL.OpenEventW(_MODIFY, False, _event(getattr(fd, "token", ""), "look"))
+        if event:
+            _KERNEL.SetEvent(event)
+            _winapi.CloseHandle(event)
+
+    def drain(self, fd: int) -> bool:
+        return any(_is_signalled(one) for one in getattr(fd, "handles", ()))
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
@@ -416,8 +526,7 @@ class WindowsEnvironment(GenericEnvironment):
     # -- events --------------------------------------------------------------------------------------------------------
 
     def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
-        # The end of a kernel lock makes no event. An event loop cannot wait for a handle.
-        if readers or "events" in self.without or waiting_loop.get():
+        if readers or "events" in self.without:  # the end of a kernel lock makes no event
             return None
         directory, seen = os.path.dirname(native(path)), _fingerprint(path)
         if seen is None:
@@ -428,8 +537,6 @@ class WindowsEnvironment(GenericEnvironment):
         return FileWatch(self, handle, path, seen, self.operations.current())
 
     def watch_process(self, pid: int) -> int | None:
-        if waiting_loop.get():
-            return None
         try:
             return self._descriptors.open(_winapi.OpenProcess, _SYNCHRONIZE, False, pid, kind=Handle)
         except OSError:
@@ -486,15 +593,36 @@ class FileWatch:
         self._env.close(self._handle)
 
     def _read(self) -> None:
-        try:
-            if _winapi.WaitForSingleObject(int(self._handle), 0) != 0:
-                return
-        except OSError:
+        if not _is_signalled(self._handle):
             return
         _KERNEL.FindNextChangeNotification(self._handle)  # before the look: what changes after it is told again
         found = _fingerprint(self._path)
         if found != self._seen:
             self._seen, self._change = found, CHANGED
+
+
+class Alarm:
+    """Calls a function from a thread of its own when one of the handles is signalled, for an event loop, which cannot
+    wait for them. The thread ends soon after `stop`, and closes what it waits for."""
+
+    def __init__(self, handles: list[int], tell: Callable[[], object]) -> None:
+        self._stopped = _KERNEL.CreateEventW(None, True, False, None)
+        if self._stopped:
+            _thread.start_new_thread(self._run, ([*handles[: _MOST_AT_ONCE - 1], self._stopped], tell))
+
+    def stop(self) -> None:
+        if self._stopped:
+            _KERNEL.SetEvent(self._stopped)
+
+    def _run(self, handles: list[int], tell: Callable[[], object]) -> None:
+        try:
+            _winapi.WaitForMultipleObjects(handles, False, _FOR_EVER)
+            tell()
+        except (OSError, RuntimeError):
+            pass  # they have been closed, or the loop has: the wait polls, or nobody waits any more
+        _winapi.WaitForSingleObject(self._stopped, _FOR_EVER)
+        stopped, self._stopped = self._stopped, 0
+        _winapi.CloseHandle(stopped)
 
 
 def native(path: str) -> str:
@@ -516,6 +644,27 @@ def _fingerprint(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _changed(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:
+    words = (
+        found.st_mode if mode is None else mode,
+        found.st_ino,
+        found.st_dev if device is None else device,
+        *found[3:10],
+    )
+    return os.stat_result(words, {name: getattr(found, name) for name in ("st_atime", "st_mtime", "st_ctime")})
+
+
+def _event(token: str, what: str) -> str:
+    return f"Global\\holdfast-{token}-{what}"
+
+
+def _is_signalled(handle: int) -> bool:
+    try:
+        return bool(_winapi.WaitForSingleObject(int(handle), 0) == 0)
+    except OSError:
+        return False  # it has been closed
 
 
 def _is_link(fd: int) -> bool:

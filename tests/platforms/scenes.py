@@ -6,8 +6,10 @@ A scene ends with status 0 and prints `done`, or ends with a traceback. It runs 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -403,6 +405,127 @@ def who() -> None:
 
     mine = environment().identity()
     print(mine.boot, mine.started, mine.pid)
+
+
+def holdfast_(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    """One command of the command line."""
+    command = [sys.executable, "-m", "holdfast", *map(str, words)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, **more)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@scene
+def run(place: Path) -> None:
+    """`holdfast run` holds the lock while its command runs, and ends as that does; a loss ends all of it."""
+    path = place / "l"
+    done = holdfast_("run", path, "--", *python("import sys; sys.exit(7)"))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", ""), done
+    done = holdfast_(
+        "run", path, "--", *python("import os; lock = os.environ['HOLDFAST_LOCK']; print(os.stat(lock).st_size > 0)")
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done
+    assert holdfast_("run", path, "--", "no-such-program").returncode == 127
+    inner = [sys.executable, "-m", "holdfast", "run", "-n", path, "--", *python("")]
+    done = holdfast_("run", path, "--", *inner)
+    assert (done.returncode, "held by process" in done.stderr) == (75, True), done
+    late = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LATE!r}])")
+    done = holdfast_("run", path, "--", *late)
+    assert (done.returncode, "True\n" in done.stdout, "--until" in done.stderr) == (0, True, True), done
+    steal = "import os, time; lock = os.environ['HOLDFAST_LOCK']; os.rename(lock, lock + '.away'); time.sleep(60)"
+    done = holdfast_("run", path, "--", *python(steal))
+    assert (done.returncode, "Ending the command" in done.stderr) == (4, True), done
+    os.unlink(f"{path}.away")
+    require_nothing_left(place)
+
+
+LATE = "import os, time; time.sleep(0.5); print(os.path.exists(os.environ['HOLDFAST_LOCK']), flush=True)"
+
+
+@scene
+def killed_run(place: Path) -> None:
+    """The command of a killed `holdfast run` ends with it, and its lock is taken over."""
+    path, ticks = place / "l", place.with_name(f"{place.name}.ticks")
+    ticks.write_text("")
+    work = f"import time\nwhile True:\n open({str(ticks)!r}, 'a').write('x'); time.sleep(0.01)"
+    command = [sys.executable, "-m", "holdfast", "run", str(path), "--", *python(work)]
+    running = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    while not ticks.stat().st_size:
+        time.sleep(0.01)
+    assert holdfast.Lock(path).status().holder.pid == running.pid
+    running.kill()
+    running.wait()
+    with holdfast.Lock(path, timeout=SOON) as hold:
+        assert hold.recovered_from.pid == running.pid
+        until = time.monotonic() + SOON
+        while True:
+            before = ticks.stat().st_size
+            time.sleep(0.3)
+            if ticks.stat().st_size == before:
+                break
+            assert time.monotonic() < until, "the command goes on"
+    require_nothing_left(place)
+
+
+@scene
+def shell(place: Path) -> None:
+    """`holdfast try` binds the lock to the shell that calls it, and it is free when that ends."""
+    path, script = place / "l", place.with_name(f"{place.name}.bat")
+    ours = f'"{sys.executable}" -m holdfast'
+    lines = ("try", "status", "release", "status", "try")
+    script.write_text("@echo off\n" + "".join(f"{ours} {one} -q {path}\necho {one} %ERRORLEVEL%\n" for one in lines))
+    shell = subprocess.run(["cmd", "/c", str(script)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    said = [line.strip() for line in shell.stdout.splitlines() if line.strip()]
+    assert said == ["try 0", "status 1", "release 0", "status 0", "try 0"], (shell, said)
+    status = holdfast.Lock(path).status()
+    assert (status.locked, status.stale, status.evidence.proven) == (False, True, True), status
+    with holdfast.Lock(path, timeout=1) as hold:
+        assert hold.recovered_from is not None
+    require_nothing_left(place)
+
+
+@scene
+def commands(place: Path) -> None:
+    """The other commands: what they say of a lock, and what cannot be had there is refused in plain words."""
+    path = place / "l"
+    holder = other("hold", "sema", place)
+    done = holdfast_("status", "--json", path)
+    assert (done.returncode, json.loads(done.stdout)["holder"]["pid"]) == (1, holder.pid), done
+    assert holdfast_("wait", "-w", "0.1", path).returncode == 1
+    done = holdfast_("ls", place)
+    assert (done.returncode, str(holder.pid) in done.stdout) == (0, True), done
+    done = holdfast_("doctor", place)
+    assert (done.returncode, "all promises hold here" in done.stdout) == (0, True), done
+    holder.communicate()
+    assert holdfast_("wait", "-w", "1", path).returncode == 0
+    assert holdfast_("clean", place).returncode == 0
+    assert holdfast_("sema", "try", path).returncode == 0
+    assert holdfast_("sema", "release", path).returncode == 0
+    for words in (["watch", place], ["top", place], ["reap", place], ["beads", "daemon", place, "--", "x"]):
+        done = holdfast_(*words)
+        assert (done.returncode, "that this system does not have" in done.stderr) == (3, True), done
+    done = holdfast_("status", place / "schlüssel-☃", env={**os.environ, "PYTHONUTF8": "1"}, encoding="utf-8")
+    assert (done.returncode, "schlüssel-☃" in done.stdout) == (0, True), done
+    require_nothing_left(place)
+
+
+@scene
+def interruption(place: Path) -> None:
+    """Ctrl-C ends a wait for another process at once, and nothing is left of it."""
+    holder = other("hold", "sema", place)
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    began = time.monotonic()
+    try:
+        lock(place, "sema").acquire()
+    except KeyboardInterrupt:
+        assert time.monotonic() - began < SOON / 2
+    else:
+        raise AssertionError("nothing came")
+    assert lock(place, "sema").status().waiters == ()
+    holder.communicate()
+    require_nothing_left(place)
 
 
 PEERS = {"filelock": "hold_filelock", "portalocker": "hold_portalocker"}

@@ -114,6 +114,26 @@ def test_what_a_kill_leaves_is_removed_by_the_next_process(play: Play) -> None:
     play("leftovers")
 
 
+def test_an_interruption_ends_a_wait(play: Play) -> None:
+    play("interruption")
+
+
+def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
+    play("run")
+
+
+def test_the_command_of_a_killed_run_ends_with_it(play: Play) -> None:
+    play("killed_run")
+
+
+def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:
+    play("shell")
+
+
+def test_the_other_commands_say_what_they_can_and_what_they_cannot(play: Play) -> None:
+    play("commands")
+
+
 @pytest.mark.parametrize("library", ["filelock", "portalocker"])
 def test_kernel_locks_exclude_those_of_other_libraries(play: Play, library: str) -> None:
     play("peer", library)

@@ -17,6 +17,8 @@ else:
 
 _MOST = 60
 """Handles of one wait: Windows takes 64, and Python adds one for Ctrl-C."""
+_LONGEST = 1.0
+"""Seconds until Ctrl-Break is heeded, which does not end a wait."""
 _POLL = 0.025
 """Seconds after which to look where not all can be waited for together."""
 
@@ -49,6 +51,7 @@ def wait_for_handles(fds: tuple[int, ...], seconds: float) -> bool:
     handles = handles_of(fds)
     if not handles:
         return False
+    seconds = min(seconds, _LONGEST)
     if len(handles) > _MOST or not all(isinstance(fd, (Handle, Waitable)) for fd in fds):
         seconds = min(seconds, _POLL)
     try:

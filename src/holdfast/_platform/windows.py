@@ -26,6 +26,7 @@ import errno
 import itertools
 import os
 import stat
+import sys
 import time
 
 from .descriptors import Created, Descriptor
@@ -79,6 +80,10 @@ _TIME_OF_DAY = 3
 _EPOCH = 116_444_736_000_000_000
 """1970, in the units of Windows: 100 ns since 1601."""
 _MOST_DESCRIPTORS = 8192
+_SUSPENDED, _KILL_ON_CLOSE = 0x4, 0x2000
+_ACCOUNTS, _LIMITS = 1, 9
+_STARTERS = frozenset({"holdfast.exe", "py.exe", "uv.exe", "uvx.exe"})
+_MOST_STARTERS = 4
 _MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
 _LONGEST_PATH = 247
 """Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
@@ -121,6 +126,11 @@ def _declare() -> None:
         ("FindNextChangeNotification", handle),
         ("GetProcessTimes", handle, pointer, pointer, pointer, pointer),
         ("GetProcessId", handle),
+        ("CreateJobObjectW", pointer, text),
+        ("SetInformationJobObject", handle, ctypes.c_int, pointer, _DWORD),
+        ("QueryInformationJobObject", handle, ctypes.c_int, pointer, _DWORD, pointer),
+        ("AssignProcessToJobObject", handle, handle),
+        ("TerminateJobObject", handle, ctypes.c_uint32),
         ("CreateEventW", pointer, ctypes.c_int, ctypes.c_int, text),
         ("OpenEventW", _DWORD, ctypes.c_int, text),
         ("SetEvent", handle),
@@ -130,7 +140,7 @@ def _declare() -> None:
     ):
         getattr(_KERNEL, name).argtypes = arguments
     _KERNEL.FindFirstChangeNotificationW.restype = ctypes.c_ssize_t  # -1 is none
-    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW):
+    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW, _KERNEL.CreateJobObjectW):
         function.restype = ctypes.c_ssize_t  # 0 is none
 
 
@@ -166,6 +176,7 @@ class WindowsEnvironment(GenericEnvironment):
     guards = True
     fifos = True
     lingering = True
+    has_jobs = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
@@ -216,6 +227,20 @@ class WindowsEnvironment(GenericEnvironment):
     def program(self, pid: int) -> tuple[str, list[str]] | None:
         path = self.command(pid)
         return None if path is None else (path.rpartition("\\")[2], [])
+
+    def caller(self) -> int:
+        """Past what is started between a shell and us: the interpreter of a virtual environment starts another one, and
+        so do `py` and the program that pip makes of an entry point."""
+        mine = (self.command(os.getpid()) or "").casefold()
+        starters = {sys.executable.casefold(), *_STARTERS} - {mine}
+        pid, child = _parent(os.getpid()), os.getpid()
+        for _ in range(_MOST_STARTERS):
+            path = ((self.command(pid) if pid else None) or "").casefold()
+            if not starters.intersection((path, path.rpartition("\\")[2])):
+                break
+            pid, child = _parent(pid), pid
+        since, born = self.inspect(pid).since, self.inspect(child).since
+        return pid if since is None or born is None or since <= born else 0  # else the number is another's by now
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -601,6 +626,60 @@ class FileWatch:
             self._seen, self._change = found, CHANGED
 
 
+class Job:
+    """A command and all that it starts, which end when this is closed: at the end of our process at the latest."""
+
+    def __init__(self) -> None:
+        self._job = _KERNEL.CreateJobObjectW(None, None)
+        if not self._job:
+            raise _ctypes.WinError(_ctypes.get_last_error())
+        self._process: Any = None
+        self._limit(_KILL_ON_CLOSE)
+
+    def start(self, words: list[str], variables: dict[str, str]) -> int:
+        """Start it; what tells its end to a wait. It runs when it is in the job, and not before."""
+        import shutil
+        import subprocess
+
+        found = shutil.which(words[0], path=variables.get("PATH"))
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
+        process: Any = subprocess.Popen([found, *words[1:]], env=variables, creationflags=_SUSPENDED)
+        handle = int(process._handle)
+        if not _KERNEL.AssignProcessToJobObject(self._job, handle):
+            error = _ctypes.WinError(_ctypes.get_last_error())
+            process.kill()
+            raise error
+        _NT.NtResumeProcess(_HANDLE(handle))
+        self._process = process
+        return Handle(handle)
+
+    def status(self) -> int | None:
+        """The exit status, once it has ended; as a number that our own process can end with."""
+        found: int | None = self._process.poll()
+        return found if found is None or found < 1 << 31 else found - (1 << 32)
+
+    def count(self) -> int:
+        """How many processes of it have not ended."""
+        found = (_DWORD * 12)()
+        if not _KERNEL.QueryInformationJobObject(self._job, _ACCOUNTS, found, ctypes.sizeof(found), None):
+            return 0
+        return int(found[10])  # behind four times of 64 bits, page faults and all that there ever were
+
+    def end(self) -> None:
+        """Kill them all."""
+        _KERNEL.TerminateJobObject(self._job, 1)
+
+    def let_go(self) -> None:
+        """Let them live on."""
+        self._limit(0)
+
+    def _limit(self, flags: int) -> None:
+        limits = (ctypes.c_uint64 * 18)()
+        limits[2] = flags  # behind two times
+        _KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits))
+
+
 class Alarm:
     """Calls a function from a thread of its own when one of the handles is signalled, for an event loop, which cannot
     wait for them. The thread ends soon after `stop`, and closes what it waits for."""
@@ -644,6 +723,20 @@ def _fingerprint(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _parent(pid: int) -> int:
+    """The process that has started it; 0 if that cannot be known."""
+    try:
+        handle = _winapi.OpenProcess(_QUERY, False, pid)
+    except OSError:
+        return 0
+    try:
+        found = (ctypes.c_size_t * 6)()
+        status = _NT.NtQueryInformationProcess(_HANDLE(handle), 0, found, ctypes.sizeof(found), None)
+        return int(found[5]) if status == 0 else 0
+    finally:
+        _winapi.CloseHandle(handle)
 
 
 def _changed(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:

@@ -271,7 +271,7 @@ def _main(number: int, *measured: str) -> None:
 
 
 def _import_holdfast() -> None:
-    """All of it but what needs other packages; and what else commands and tests import when they need it."""
+    """All of it but what needs other packages or another system; and what else commands and tests import at need."""
     import holdfast
     from holdfast.cli import parse
 
@@ -285,7 +285,7 @@ def _import_holdfast() -> None:
 
 def _import_all_of(package: ModuleType) -> None:
     for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if found.name.rpartition(".")[2] not in ("__main__", "metrics", "testing", "tracing", *_ENGINES):
+        if found.name.rpartition(".")[2] not in ("__main__", "metrics", "testing", "tracing", "windows", *_ENGINES):
             module = importlib.import_module(found.name)
             if found.ispkg:
                 _import_all_of(module)

@@ -92,6 +92,7 @@ def become(system: str) -> None:
                     with contextlib.suppress(AttributeError):
                         delattr(sys.modules[holder], name)
     sys.platform = system
+    os.environ["HOLDFAST_OS"] = "generic"  # what Windows itself has is for tests/platforms
 
 
 def every_module() -> list[str]:
@@ -99,7 +100,7 @@ def every_module() -> list[str]:
     import holdfast
 
     names = [name for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
-    ours = {"linux", "inotify", "proc_locks", "probes", "tree"}
+    ours = {"linux", "inotify", "proc_locks", "probes", "tree", "windows"}
     return [
         name
         for name in names

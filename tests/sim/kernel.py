@@ -531,6 +531,7 @@ class Process:
 
     guards = True
     fifos = True
+    lingering = False
 
     def __init__(
         self, kernel: Kernel, name: str, pid: int, *, namespace: str = "1", mount: Mount | None = None
@@ -960,6 +961,9 @@ class Process:
             return True
         self.unguard(fd)
         return False
+
+    def guard_content(self, fd: int) -> None:
+        pass
 
     def unguard(self, fd: int) -> None:
         file = self.files[fd]

@@ -25,6 +25,7 @@ Environments = Callable[..., Stepped]
 BEST = Abilities(
     filesystem="ext4", network=False, served=False, mode=0o755, uid=0, exclusive=True, unnamed=True, link_proc=True,
     link_empty=True, link=True, guard=True, guard_by_names=True, guard_by_mounts=(), events=True, sync=True, bits=True,
+    ordered=True,
 )  # fmt: skip
 PLENTY = Limits(
     instances=1, most_instances=128, watches=1, most_watches=1000, descriptors=1024, most_descriptors=None,

@@ -48,6 +48,12 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
     if can.guard:
         yield _visibility(can)
     yield _events(can)
+    if not can.ordered:
+        yield Finding(
+            "order", WEAKER, "waiters of several processes have no queue",
+            "a lock that is released goes to the process that is the first to notice; threads and tasks of one process "
+            "take their turns",
+        )  # fmt: skip
     if can.sync:
         yield Finding("fsync", GOOD, "files and directories can be synchronised (durable=True, --durable)")
     else:
@@ -70,6 +76,8 @@ def _filesystem(can: Abilities) -> Finding:
 
 
 def _permissions(can: Abilities, uid: int | None) -> Finding:
+    if uid is None:
+        return Finding("permissions", NOTE, "its access control list says who may make and remove files here")
     mode = f"mode {can.mode:04o}, owner {can.uid}"
     others = "everybody" if can.mode & stat.S_IWOTH else "the group"
     if can.mode & stat.S_IWOTH and not can.mode & stat.S_ISVTX:
@@ -140,7 +148,7 @@ def _visibility(can: Abilities) -> Finding:
 
 def _events(can: Abilities) -> Finding:
     if can.events:
-        return Finding("events", GOOD, "waiters are woken by an event (inotify)")
+        return Finding("events", GOOD, "waiters are woken by an event")
     pause = "100 ms" if can.network else "25 ms"
     return Finding(
         "events", WEAKER, "not every change of a file here makes an event, or there are no events",

@@ -20,18 +20,22 @@ import asyncio
 import contextvars
 import gc
 import math
+import select
 import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.wait import Signal, Wait
 from .._platform.interface import Environment
 from .._platform.operations import Operation
 from .._platform.waiting import waiting_loop
 from . import sync
+
+if TYPE_CHECKING:
+    from .._platform.windows import Alarm
 
 T = TypeVar("T")
 
@@ -126,9 +130,10 @@ async def wait_for(wait: Wait) -> None:
     readers: list[int] = []
     writers: list[int] = []
     timer: asyncio.TimerHandle | None = None
+    alarm = None if hasattr(select, "poll") else _alarm(wait, woken)
     try:
         try:
-            for fd in wait.fds:
+            for fd in wait.fds if alarm is None else ():
                 loop.add_reader(fd, _wake, woken)
                 readers.append(fd)
             for fd in wait.writes:
@@ -145,10 +150,24 @@ async def wait_for(wait: Wait) -> None:
             wait.signal.unsubscribe()
         if timer is not None:
             timer.cancel()
+        if alarm is not None:
+            alarm.stop()
         for fd in readers:
             loop.remove_reader(fd)
         for fd in writers:
             loop.remove_writer(fd)
+
+
+def _alarm(wait: Wait, woken: asyncio.Future[None]) -> Alarm | None:
+    """What wakes the loop where it cannot wait for what it is to wait for: the handles of Windows."""
+    from .._platform.handles import handles_of
+
+    handles = handles_of(wait.fds)
+    if not handles:
+        return None
+    from .._platform.windows import Alarm
+
+    return Alarm(handles, _Subscription(woken))
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

@@ -68,7 +68,10 @@ def wait_for(wait: Wait) -> None:
             poll.register(fd, select.POLLIN * (fd in wait.fds) | select.POLLOUT * (fd in wait.writes))
         poll.poll(max(0.0, pause) * 1000)
     else:
-        select.select(wait.fds, wait.writes, (), max(0.0, pause))
+        from .._platform.handles import wait_for_handles
+
+        if not wait_for_handles(wait.fds, max(0.0, pause)):
+            select.select(wait.fds, wait.writes, (), max(0.0, pause))
 
 
 def _wait_for_signal(signal: Signal, pause: float) -> None:

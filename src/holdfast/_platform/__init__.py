@@ -37,6 +37,10 @@ def _make() -> None:
         from .linux import LinuxEnvironment
 
         _current = LinuxEnvironment(without)
+    elif sys.platform == "win32" and forced != "generic":
+        from .windows import WindowsEnvironment
+
+        _current = WindowsEnvironment(without)
     else:
         from .portable import GenericEnvironment
 
@@ -46,7 +50,7 @@ def _make() -> None:
 def folder_watch() -> FolderWatch | None:
     """Events of whole directories, on an instance of its own; None where there are none, or no instance is left."""
     env = environment()
-    if not env.guards or "events" in env.without:  # the portable one has neither
+    if not env.guards or env.lingering or "events" in env.without:  # only Linux has them
         return None
     from .inotify import FolderWatch
 

@@ -26,6 +26,8 @@ class Descriptor(int):
 
     key: tuple[int, int] = (0, -1)
     """Of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
+    end: Callable[[int], object] | None = None
+    """What closes it, if it is not a file's."""
     undo: Callable[[int], object] | None = None
     """What undoes what was done by it, and closes it; None: closing it is all."""
 
@@ -61,7 +63,7 @@ class Descriptors:
             made, key = self._made, fd.key
             with forking:
                 if key in made:
-                    for _ in map(os.close, map(made.pop, (key,))):
+                    for _ in map(fd.end or os.close, map(made.pop, (key,))):
                         pass
 
     def keep(self, fd: int) -> None:

@@ -109,6 +109,9 @@ class Environment(Protocol):
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
     fifos: bool
     """Whether the end of a FIFO's reader wakes its writers here."""
+    lingering: bool
+    """Whether a removed file that is open somewhere stays in the way, and nothing tells when a descriptor is closed.
+    Then a waiter keeps none, and waits for the process of the holder."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
     holds: dict[tuple[object, ...], Any]
@@ -217,6 +220,9 @@ class Environment(Protocol):
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""
 
+    def guard_content(self, fd: int) -> None:
+        """From now on the guard of this descriptor is the lock that programs without guards take on a file."""
+
     # holders and waiters, for showing only: no decision may rest on it, as it is outdated when it is read
     def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
         """The holders and the blocked waiters of kernel locks (`flock`, by any program) on a file (`st_dev`, `st_ino`).
@@ -322,7 +328,8 @@ class Abilities(Value):
     """What can be done in a directory. None: that cannot be tried there.
 
     `guard_by_names` and `guard_by_mounts`: whether a held guard is seen through another name of the file, and where
-    else the directory is mounted without it being seen. `events`: whether all changes are told of.
+    else the directory is mounted without it being seen. `events`: whether all changes are told of. `ordered`: whether
+    waiters of several processes have a queue.
     """
 
     filesystem: str
@@ -341,6 +348,7 @@ class Abilities(Value):
     events: bool
     sync: bool
     bits: bool
+    ordered: bool
 
 
 class Limits(Value):

@@ -135,6 +135,9 @@ class GenericEnvironment:
 
     guards = False
     fifos = False
+    lingering = False
+    has_jobs = False
+    """Whether the processes that a command starts can be kept together by the system: Windows."""
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
     unlink = staticmethod(os.unlink)
@@ -290,6 +293,10 @@ class GenericEnvironment:
         name = found.stdout.strip().rpartition("/")[2]
         return (name, []) if name else None
 
+    def caller(self) -> int:
+        """The process that has called this one; 0 where it cannot be seen."""
+        return os.getppid()
+
     def setproctitle(self, name: str, about: str) -> None:
         pass
 
@@ -420,6 +427,9 @@ class GenericEnvironment:
 
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
+
+    def guard_content(self, fd: int) -> None:
+        pass
 
     # -- holders and waiters -------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ def abilities(env: GenericEnvironment, directory: str) -> Abilities:
             events=probe.events(),
             sync=probe.sync(),
             bits=probe.bits(),
+            ordered=env.fifos,
         )
     finally:
         probe.end()
@@ -91,6 +92,9 @@ class _Probe:
         return False
 
     def unnamed(self) -> bool:
+        """Whether there are files that leave nothing when their process is killed before it gives them a name."""
+        if self._env.lingering:
+            return False
         try:
             self._env.close(self._env.open_unnamed(self._directory, 0o600))
         except OSError:
@@ -99,6 +103,8 @@ class _Probe:
 
     def link_unnamed(self, way: str) -> bool | None:
         """Whether an unnamed file can be given a name; None where there are none."""
+        if self._env.lingering:
+            return None
         try:
             fd = self._env.open_unnamed(self._directory, 0o600)
         except OSError:
@@ -180,6 +186,9 @@ class _Probe:
         watch = self._env.watch(self.path)
         if watch is None:
             return False
+        if self._env.lingering:  # nothing can be removed that this has open
+            watch.close()
+            return self._env.events_reach(self.path)
         try:
             os.close(os.open(self.path, os.O_WRONLY | CLOEXEC | NOFOLLOW | NONBLOCK))
             closed = watch.take()

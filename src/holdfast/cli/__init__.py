@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from .._platform import environment
 from .outcome import FAILED, die_of, end_quickly, failed, hide, say
 
 TYPE_CHECKING = False
@@ -97,7 +98,10 @@ def _dispatch(arguments: list[str]) -> int:
         if any("://" in word for word in arguments):
             hide(arguments)
         if options.command == "run":
-            from .run import run
+            if environment().has_jobs:
+                from .job import run
+            else:
+                from .run import run
 
             end_quickly(run(options))
         _heed_signals(quiet_end=True)
@@ -142,7 +146,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def _lacking(command: str, step: str) -> str:
     """Why this system cannot run that command; empty where it can. Linux can run all of them (docs/platforms.md)."""
     if command == "run" or (command == "beads" and step == "daemon"):
-        if not hasattr(signal, "sigtimedwait"):
+        if not hasattr(signal, "sigtimedwait") and not (command == "run" and environment().has_jobs):
             return (
                 f"{command} needs a call that this system does not have (sigtimedwait). Hold the lock in the program "
                 "itself, or between `holdfast try` and `holdfast release`"
@@ -193,7 +197,7 @@ def _heed_signals(*, quiet_end: bool) -> None:
     """Unless they are ignored, let the signals that end a process end a wait, which then leaves nothing behind."""
     if quiet_end and hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)

@@ -19,6 +19,8 @@ else:
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
+_CONTROL_C = -0x3FFFFEC6
+"""STATUS_CONTROL_C_EXIT, which Windows gives to what Ctrl-C has ended. It has no signals to die of."""
 STDOUT = "standard output"
 _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
 _SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
@@ -94,6 +96,8 @@ def die_of(number: int) -> NoReturn:
     agent = sys.modules.get("holdfast._drivers.agent")
     if agent is not None:
         agent.settle()
+    if not hasattr(signal, "SIGKILL"):
+        sys.exit(_CONTROL_C)
     if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
         signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):

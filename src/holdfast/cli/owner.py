@@ -45,7 +45,7 @@ def owner_of(options: argparse.Namespace, *, binds: bool) -> int | None:
     if options.owner_pid:
         named: int = options.owner_pid
         return named
-    pid = os.getppid()
+    pid = environment().caller()
     if pid <= 0:
         say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
         return None
@@ -136,7 +136,7 @@ class Owner:
     def __init__(self, pid: int) -> None:
         self._env = env = environment()
         self.pid = pid
-        opened = env.watch_process(pid)
+        opened = env.watch_process(pid) if hasattr(os, "fork") else None
         self.fd = -1
         if opened is not None:
             self.fd = os.dup(opened)  # a forked child closes all that the environment has opened

@@ -53,7 +53,7 @@ _LOOK_EVERY = 0.2
 _KEPT_AFTER = 0.02
 """Seconds for which the lock is neither watched nor refreshed: what that needs takes longer to load than most of `run`.
 A loss that has come by then is seen then, or by the release."""
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 class _Interrupted(BaseException):
@@ -151,11 +151,11 @@ class _Child:
         guardian = Guardian(hold, self._kill_after, self._until)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
         try:
-            self._pid = guardian.start(self._command, _environment(hold), mask)
+            self._pid = guardian.start(self._command, environment_of(hold), mask)
         except OSError as error:
             guardian.dismiss()
             say(f"{self._command[0]}: {error.strerror}")
-            return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         self._guardian, tree.root = guardian, guardian.pid
         if not self._pid:
             os.waitpid(guardian.pid, 0)  # G4: what it has started is ours now
@@ -288,7 +288,8 @@ def _guardless() -> int:
     return FAILED
 
 
-def _environment(hold: Hold) -> dict[str, str]:
+def environment_of(hold: Hold) -> dict[str, str]:
+    """What the command finds in its environment: ours, and what is to be known of the lock."""
     # An outer `run` may have set them, about another lock.
     ours = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
     variables = {name: value for name, value in os.environ.items() if name not in ours}

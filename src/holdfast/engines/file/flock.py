@@ -106,6 +106,7 @@ def take(env: Environment, request: FileRequest) -> FileHold | None:
     for _ in range(_TRIES):
         fd, created = _open(env, request)
         try:
+            env.guard_content(fd)
             guard = try_guard(env, request, fd)
             held = settle(env, request, fd) if guard else None
         except BaseException as error:
@@ -307,6 +308,7 @@ class WatchedFlock(WatchedFile):
         if fd is None:
             return False
         try:
+            env.guard_content(fd)
             found = env.fstat(fd)
             require_regular(found, request)
             self._seen = Observation(found, fd)
@@ -404,6 +406,9 @@ class WatchedFlock(WatchedFile):
         return held
 
     # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """F6: it becomes the hold's."""
 
     def _subscribe(self) -> Watch | None:
         return self.env.watch(self.request.path, readers=True)  # F8

@@ -238,7 +238,8 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     held = env.guarded(seen.fd) if seen.fd >= 0 else None
     record = seen.record
     if held:
-        return Assessment(Liveness.ALIVE, Evidence("guard", "the kernel lock on its file is held", proven=True))
+        guarded = Evidence("guard", "the kernel lock on its file is held", proven=True)
+        return Assessment(Liveness.ALIVE, guarded, _guardian(env, record) if env.lingering else None)
     if seen.unfinished and held is False:
         return Assessment(Liveness.UNKNOWN, Evidence(UNFINISHED_SOURCE, "its creator has not written its record"))
     if record is None:
@@ -265,6 +266,12 @@ def assess(env: Environment, seen: Observation) -> Assessment:
         )
     where = "another PID namespace" if same_boot else f"host {marker.identity.host}"
     return _unknown(f"the record comes from {where}, whose processes cannot be seen from here")
+
+
+def _guardian(env: Environment, record: Record | None) -> int | None:
+    """The process whose end drops the guard, as far as the record tells."""
+    marker = None if record is None else record.marker
+    return marker.identity.pid if marker is not None and marker.identity.shares_pids_with(env.identity()) else None
 
 
 def _by_process(env: Environment, record: Record, marker: Marker | None) -> Assessment:

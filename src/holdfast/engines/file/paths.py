@@ -32,7 +32,7 @@ def followed(path: str, protocol: str, *, last: bool = False) -> str:
     InvalidPath for a link that is not to be trusted (LK1); `last`: a lock file would be created where the path ends.
     """
     if not hasattr(os, "geteuid"):
-        return os.path.realpath(path)
+        return _absolute(os.path.realpath(path), protocol)
     at, rest, links = "/", path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
@@ -99,7 +99,7 @@ def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
     """
     in_directory = protocol.suffix.startswith("/")
     named = check_path(path, protocol.name, directory=in_directory)
-    if protocol.refuses_parent_components and ".." in named.split("/"):
+    if protocol.refuses_parent_components and ".." in os.fsdecode(path).replace(os.sep, "/").split("/"):
         raise InvalidPath(
             f"{named!r} has a component '..', which the {protocol.name} protocol refuses; name the directory itself",
             path=named,
@@ -110,7 +110,7 @@ def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
     elif protocol.resolves == "directory":
         # First as text, then the links: other implementations do it in this order, so another would name another file.
         directory, name = os.path.split(os.path.normpath(named))
-        named = os.path.join(followed(directory, protocol.name), name)
+        named = os.path.join(followed(directory, protocol.name), name).replace(os.sep, "/")
     return named, (named.rstrip("/") if in_directory else named) + protocol.suffix
 
 
@@ -127,7 +127,19 @@ def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool =
         raise InvalidPath(f"{text!r} is not a file name here; use another", path=text, protocol=protocol) from None
     if os.path.basename(text) in ("", ".", "..") and not directory:
         raise InvalidPath(f"{text!r} names a directory; a lock path names a file", path=text, protocol=protocol)
-    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+    return _absolute(text, protocol)
+
+
+def _absolute(path: str, protocol: str) -> str:
+    """With a slash between its components, on every system."""
+    if os.sep == "/":
+        return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    with forking:
+        from ..._platform.drives import absolute
+    try:
+        return absolute(path)
+    except ValueError as error:
+        raise InvalidPath(f"{path!r} {error}; choose another path", path=path, protocol=protocol) from None
 
 
 def queue_of(directory: str, name: str) -> str:

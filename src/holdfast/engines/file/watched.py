@@ -218,6 +218,8 @@ class WatchedFile:
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:
         """Descriptors to wait on, and the latest time to wake up. `poll`: do not trust events this time."""
         self._waiting = False
+        if self.env.lingering:
+            self._let_go()
         if self._burst:
             pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
             return (), now + pause
@@ -244,6 +246,10 @@ class WatchedFile:
             self.seen.blocked = None  # permissions may have changed, which nothing announces
         over = over or self._pidfd is not None  # the process may have ended
         return self._waiting and self._watch is not None and self._watch.woken(over=over)
+
+    def _let_go(self) -> None:
+        """Keep no descriptor while we wait."""
+        forget(self.env, self._seen)
 
     def rest(self) -> None:
         """Give up the descriptor and the watch."""

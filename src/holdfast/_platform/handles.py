@@ -1,0 +1,61 @@
+"""Handles of Windows among the descriptors, and the wait for one of them."""
+
+from __future__ import annotations
+
+from .descriptors import Descriptor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _winapi: Any
+else:
+    try:
+        import _winapi
+    except ImportError:
+        _winapi = None  # another system: there are no handles
+
+_MOST = 60
+"""Handles of one wait: Windows takes 64, and Python adds one for Ctrl-C."""
+_LONGEST = 1.0
+"""Seconds until Ctrl-Break is heeded, which does not end a wait."""
+_POLL = 0.025
+"""Seconds after which to look where not all can be waited for together."""
+
+
+class Waitable(Descriptor):
+    """One that is waited for by handles."""
+
+    handles: tuple[Handle, ...] = ()
+
+
+class Handle(Descriptor):
+    """One that can be waited for itself: a process, an event, or the changes of a directory."""
+
+    end = None if _winapi is None else _winapi.CloseHandle
+
+
+def handles_of(fds: tuple[int, ...]) -> list[int]:
+    """What to wait for in place of these; nothing if they are descriptors that a selector takes."""
+    found: list[int] = []
+    for fd in fds:
+        if isinstance(fd, Handle):
+            found.append(int(fd))
+        elif isinstance(fd, Waitable):
+            found += map(int, fd.handles)
+    return found
+
+
+def wait_for_handles(fds: tuple[int, ...], seconds: float) -> bool:
+    """Return True when one of the handles is signalled or the time is up, or earlier; False if there is none."""
+    handles = handles_of(fds)
+    if not handles:
+        return False
+    seconds = min(seconds, _LONGEST)
+    if len(handles) > _MOST or not all(isinstance(fd, (Handle, Waitable)) for fd in fds):
+        seconds = min(seconds, _POLL)
+    try:
+        _winapi.WaitForMultipleObjects(handles[:_MOST], False, int(seconds * 1000) + 1)
+    except InterruptedError:
+        pass  # Ctrl-C: Python raises it next
+    return True

@@ -1,0 +1,812 @@
+"""Windows: the guard is `LockFileEx`, events are change notifications, processes are `OpenProcess` and creation times.
+
+WI1  A file is opened with all sharing, so that others can read, rename and remove it meanwhile; nothing inherits it.
+WI2  The guard is a lock on one byte far behind any content. Locks are mandatory here: on the content they would keep
+    others from reading who holds it. Programs that lock the file itself, as filelock and portalocker do, lock its first
+    byte; so do we in their protocol (`guard_content`).
+WI3  An unnamed file is one with a temporary name, and its link is a rename, which never replaces. It is open and
+    guarded the whole time. A kill before that leaves the temporary name, which the next process here removes.
+WI4  A removed file keeps its name until the last descriptor of it is closed, unless the filesystem can do as POSIX
+    does. So it is renamed first, and the name is free at once. Where that is refused for an instant, because somebody
+    has opened it without sharing, it is tried again.
+WI5  A file that another program has removed, and that somebody still has open, can neither be opened nor made anew. It
+    counts as held: there is something, and it is none that we know.
+WI6  A ticket of the queue is a file that its owner keeps guarded, which proves that it lives, with the names of two
+    events: one that it sets when it leaves, and one that others set to have it look. A waiter behind it waits for the
+    first, and for the end of the process.
+WI7  The start of a process is its creation time, in units of 100 ns, which does not change with the clock. The boot is
+    told by its time, from which Windows takes what the clock was set by since.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import errno
+import itertools
+import os
+import stat
+import sys
+import time
+
+from .descriptors import Created, Descriptor
+from .handles import Handle, Waitable
+from .operations import unlink_quietly
+from .portable import GenericEnvironment
+from .values import CHANGED, Presence, Process, temporary_name, temporary_prefix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .interface import Stat
+    from .operations import Operation
+
+    _winapi: Any
+    msvcrt: Any
+else:
+    import _winapi
+    import msvcrt
+
+_ctypes: Any = ctypes
+_KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)
+_NT = _ctypes.WinDLL("ntdll")
+_HANDLE, _DWORD = ctypes.c_void_p, ctypes.c_uint32
+
+_READ, _WRITE, _DELETE = 0x80000000, 0x40000000, 0x00010000
+_SHARED = 1 | 2 | 4
+_NEW, _EXISTING = 1, 3
+_AS_IT_IS = 0x00200000 | 0x02000000
+"""FILE_FLAG_OPEN_REPARSE_POINT, which follows no link, and FILE_FLAG_BACKUP_SEMANTICS, which opens directories."""
+_FLAGS: int = getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
+_LINK = 0x400
+_FAR, _FIRST = 0x4000_0000_0000_0000, 0
+_AT_ONCE, _EXCLUSIVELY = 1, 2
+_REFUSED = frozenset({33, 997})  # ERROR_LOCK_VIOLATION, ERROR_IO_PENDING
+_UNSUPPORTED = frozenset({1, 6, 50, 87})
+"""ERROR_INVALID_FUNCTION, _INVALID_HANDLE (of a directory), _NOT_SUPPORTED, _INVALID_PARAMETER."""
+_DENIED, _SHARING, _NO_PROCESS, _TOO_LONG = 5, 32, 87, 206
+_DELETE_PENDING = 0xC0000056
+_DISPOSITION_EX, _POSIX_DELETE = 21, 1 | 2 | 0x10
+_END_OF_FILE = 38
+_QUERY, _SYNCHRONIZE, _MODIFY = 0x1000, 0x00100000, 0x0002
+_DESCRIPTION = ".tag"
+"""How the names of files end that stand beside tickets and are none."""
+_CHANGES = 0x01 | 0x08 | 0x10
+"""Names, sizes and last writes of what is in the directory."""
+_REMOTE = 4
+_TIME_OF_DAY = 3
+_EPOCH = 116_444_736_000_000_000
+"""1970, in the units of Windows: 100 ns since 1601."""
+_MOST_DESCRIPTORS = 8192
+_SUSPENDED, _KILL_ON_CLOSE = 0x4, 0x2000
+_ACCOUNTS, _LIMITS = 1, 9
+_STARTERS = frozenset({"holdfast.exe", "py.exe", "uv.exe", "uvx.exe"})
+_MOST_STARTERS = 4
+_MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
+_LONGEST_PATH = 247
+"""Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
+_PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+"""Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
+_SWEEP_EVERY = 60.0
+
+
+class _Overlapped(ctypes.Structure):
+    _fields_ = (
+        ("internal", ctypes.c_size_t),
+        ("internal_high", ctypes.c_size_t),
+        ("offset", ctypes.c_uint64),
+        ("event", _HANDLE),
+    )
+
+
+class _TimeOfDay(ctypes.Structure):
+    _fields_ = (
+        ("boot", ctypes.c_int64),
+        ("now", ctypes.c_int64),
+        ("zone", ctypes.c_int64),
+        ("zone_id", _DWORD),
+        ("reserved", _DWORD),
+        ("set_by", ctypes.c_int64),
+        ("slept", ctypes.c_int64),
+    )
+
+
+def _declare() -> None:
+    overlapped, handle = ctypes.POINTER(_Overlapped), _HANDLE
+    pointer, text, size = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.POINTER(_DWORD)
+    for name, *arguments in (
+        ("LockFileEx", handle, _DWORD, _DWORD, _DWORD, _DWORD, overlapped),
+        ("UnlockFileEx", handle, _DWORD, _DWORD, _DWORD, overlapped),
+        ("ReadFile", handle, pointer, _DWORD, size, overlapped),
+        ("WriteFile", handle, pointer, _DWORD, size, overlapped),
+        ("SetFileInformationByHandle", handle, ctypes.c_int, pointer, _DWORD),
+        ("FindFirstChangeNotificationW", text, ctypes.c_int, _DWORD),
+        ("FindNextChangeNotification", handle),
+        ("GetProcessTimes", handle, pointer, pointer, pointer, pointer),
+        ("GetProcessId", handle),
+        ("CreateJobObjectW", pointer, text),
+        ("SetInformationJobObject", handle, ctypes.c_int, pointer, _DWORD),
+        ("QueryInformationJobObject", handle, ctypes.c_int, pointer, _DWORD, pointer),
+        ("AssignProcessToJobObject", handle, handle),
+        ("TerminateJobObject", handle, ctypes.c_uint32),
+        ("CreateEventW", pointer, ctypes.c_int, ctypes.c_int, text),
+        ("OpenEventW", _DWORD, ctypes.c_int, text),
+        ("SetEvent", handle),
+        ("QueryFullProcessImageNameW", handle, _DWORD, text, size),
+        ("GetDriveTypeW", text),
+        ("GetVolumeInformationW", text, text, _DWORD, pointer, pointer, pointer, text, _DWORD),
+    ):
+        getattr(_KERNEL, name).argtypes = arguments
+    _KERNEL.FindFirstChangeNotificationW.restype = ctypes.c_ssize_t  # -1 is none
+    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW, _KERNEL.CreateJobObjectW):
+        function.restype = ctypes.c_ssize_t  # 0 is none
+
+
+_declare()
+
+
+class File(Descriptor):
+    """The descriptor of a file or of a directory."""
+
+    at = _FAR
+    """Where its guard is (WI2)."""
+    guard = 0
+    """How we have it: 0, `_AT_ONCE` shared, `_AT_ONCE | _EXCLUSIVELY`."""
+    temporary = ""
+    """Its name, until it has the one that it is made for (WI3)."""
+    path = ""
+    device = 0
+
+
+class New(File, Created):
+    """That of a file that did not exist before."""
+
+
+class Ticket(File, Waitable):
+    """That of a ticket (WI6): its owner's, or a follower's."""
+
+    gone: Handle | None = None
+    """The event that its owner sets when it leaves, if this is the owner's."""
+    token = ""
+
+
+class WindowsEnvironment(GenericEnvironment):
+    guards = True
+    fifos = True
+    lingering = True
+    has_jobs = True
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        super().__init__(without)
+        self.close = self._close
+        self.keep = self._keep
+        self._remote: dict[str, bool] = {}
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> str:
+        """WI7."""
+        found = _TimeOfDay()
+        if _NT.NtQuerySystemInformation(_TIME_OF_DAY, ctypes.byref(found), ctypes.sizeof(found), None) != 0:
+            return super()._boot()
+        return f"windows:{found.boot - found.set_by:x}"
+
+    def inspect(self, pid: int) -> Process:
+        try:
+            handle = _winapi.OpenProcess(_QUERY | _SYNCHRONIZE, False, pid)
+        except OSError as error:
+            # Access is denied to processes of others and of the system, which are there.
+            return Process(Presence.GONE if error.winerror == _NO_PROCESS else Presence.RUNNING)  # type: ignore[attr-defined]
+        try:
+            # Numbers are multiples of four, and Windows takes the three above each for the same. One that has ended
+            # is still there for whoever has it open.
+            if _KERNEL.GetProcessId(handle) != pid or _winapi.WaitForSingleObject(handle, 0) == 0:
+                return Process(Presence.GONE)
+            times = (ctypes.c_uint64 * 4)()
+            at = [ctypes.byref(times, 8 * n) for n in range(4)]
+            if not _KERNEL.GetProcessTimes(handle, *at):
+                return Process(Presence.RUNNING)
+        finally:
+            _winapi.CloseHandle(handle)
+        return Process(Presence.RUNNING, f"c{times[0]:x}", (times[0] - _EPOCH) / 1e7)
+
+    def command(self, pid: int) -> str | None:
+        """The program: the words of another process's command line are not to be had without reading its memory."""
+        try:
+            handle = _winapi.OpenProcess(_QUERY, False, pid)
+        except OSError:
+            return None
+        try:
+            text, size = ctypes.create_unicode_buffer(32768), _DWORD(32768)
+            return text.value if _KERNEL.QueryFullProcessImageNameW(handle, 0, text, ctypes.byref(size)) else None
+        finally:
+            _winapi.CloseHandle(handle)
+
+    def program(self, pid: int) -> tuple[str, list[str]] | None:
+        path = self.command(pid)
+        return None if path is None else (path.rpartition("\\")[2], [])
+
+    def caller(self) -> int:
+        """Past what is started between a shell and us: the interpreter of a virtual environment starts another one, and
+        so do `py` and the program that pip makes of an entry point."""
+        mine = (self.command(os.getpid()) or "").casefold()
+        starters = {sys.executable.casefold(), *_STARTERS} - {mine}
+        pid, child = _parent(os.getpid()), os.getpid()
+        for _ in range(_MOST_STARTERS):
+            path = ((self.command(pid) if pid else None) or "").casefold()
+            if not starters.intersection((path, path.rpartition("\\")[2])):
+                break
+            pid, child = _parent(pid), pid
+        since, born = self.inspect(pid).since, self.inspect(child).since
+        return pid if since is None or born is None or since <= born else 0  # else the number is another's by now
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _open_handle(self, path: str, access: int, disposition: int, kind: type[File]) -> int:
+        """WI1. What opens it, and what enters it among the descriptors, is one call into C (operations.py, J1)."""
+        for pause in (*_PAUSES, None):
+            found: dict[str, int] = {}
+            arguments = (path, access, _SHARED, 0, disposition, _AS_IT_IS, 0)
+            handles: Any = map(found.setdefault, ("handle",), itertools.starmap(_winapi.CreateFile, (arguments,)))
+            opening: Any = map(msvcrt.open_osfhandle, handles, (_FLAGS,))
+            try:
+                fd: Any = self._descriptors.open(opening.__next__, kind=kind)
+            except OSError as error:
+                if "handle" in found:
+                    _winapi.CloseHandle(found["handle"])  # there is no descriptor left
+                if pause is None or not _lasts_an_instant(error):
+                    raise _named(error, path) from None
+                time.sleep(pause)
+            else:
+                fd.path, fd.device = path, os.fstat(fd).st_dev
+                return fd  # type: ignore[no-any-return]
+        raise AssertionError("the last try ends by raising")
+
+    def open_directory(self, path: str) -> int:
+        fd = self._open_handle(native(path), _READ, _EXISTING, File)
+        if stat.S_ISDIR(os.fstat(fd).st_mode) and not _is_link(fd):
+            return fd
+        self.close(fd)
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+
+    def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:  # noqa: ARG002
+        return self._open_handle(_at(path, dir_fd), _READ | _WRITE, _NEW, New)
+
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
+        fd = self._open_handle(_at(path, dir_fd), _READ | (_WRITE if write else 0), _EXISTING, File)
+        if not _is_link(fd):
+            return fd
+        self.close(fd)
+        raise OSError(errno.ELOOP, "it is a link", path)
+
+    def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
+        """WI3."""
+        if "unnamed" in self.without:
+            raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
+        self._sweep(directory)
+        temporary = f"{directory}/{temporary_name(self.identity(), self.token())}"
+        self.operations.about_to_make(temporary)
+        fd: Any = self._open_handle(native(temporary), _READ | _WRITE, _NEW, File)
+        fd.temporary = temporary
+        return fd  # type: ignore[no-any-return]
+
+    def link_unnamed(self, fd: int, path: str) -> None:
+        """WI3."""
+        file: Any = fd
+        for pause in (*_PAUSES, None):
+            try:
+                os.rename(native(file.temporary), native(path))
+            except PermissionError as error:
+                # A directory, or a file that is about to go (WI5), is in the way; or somebody has ours open.
+                if self.exists(path):
+                    raise FileExistsError(errno.EEXIST, "there is something already", path) from error
+                if pause is None:
+                    raise
+                time.sleep(pause)
+            else:
+                file.temporary = ""
+                return
+
+    def _close(self, fd: int) -> None:
+        temporary = getattr(fd, "temporary", "")
+        if isinstance(fd, Ticket):
+            self._end_ticket(fd)
+        self._descriptors.close(fd)
+        if temporary:
+            unlink_quietly(self, temporary)  # its token makes it ours, whatever came between
+
+    def _sweep(self, directory: str) -> None:
+        """Remove the temporary files that killed processes have left (WI3), now and then."""
+        now = self.monotonic()
+        if now < self.swept.get(directory, now):
+            return
+        self.swept[directory] = now + _SWEEP_EVERY
+        prefix = temporary_prefix(self.identity())
+        for name in self.list_directory(directory):
+            if name.startswith(prefix) and name.endswith(".tmp"):
+                pid = name[len(prefix) :].partition("-")[0]
+                if pid.isdecimal() and self.inspect(int(pid)).has_ended:
+                    unlink_quietly(self, f"{directory}/{name}")
+
+    def stat(self, path: str, *, dir_fd: int | None = None) -> Stat:  # type: ignore[override]
+        """WI5: of a file that is about to go, Python says what its directory says: without a number."""
+        found = os.lstat(_at(path, dir_fd))
+        if dir_fd is not None and stat.S_ISREG(found.st_mode) and not path.endswith(_DESCRIPTION):
+            return _changed(found, mode=stat.S_IFIFO)
+        if path.endswith("/.") and not stat.S_ISDIR(os.stat(native(path)).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        return found
+
+    def fstat(self, fd: int) -> Stat:  # type: ignore[override]
+        """Under Wine a file that was renamed while it is open is said to be on no device."""
+        found, device = os.fstat(fd), getattr(fd, "device", 0)
+        if isinstance(fd, Ticket):
+            return _changed(found, mode=stat.S_IFIFO | self._read_ticket(fd)[0], device=device)
+        return found if found.st_dev or not device else _changed(found, device=device)
+
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
+        """WI4."""
+        where = _at(path, dir_fd)
+        if stat.S_ISDIR(os.lstat(where).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory", path)
+        for pause in (*_PAUSES, None):
+            try:
+                if not _unlink_as_posix(where):
+                    self._rename_away(where)
+                return
+            except PermissionError:
+                if pause is None:
+                    raise
+                time.sleep(pause)
+
+    def _rename_away(self, path: str) -> None:
+        away = f"{os.path.dirname(path)}\\{temporary_name(self.identity(), self.token())}"
+        try:
+            os.rename(path, away)
+            os.unlink(away)
+        except OSError as error:
+            raise _named(error, path) from None
+
+    def rename(self, name: str, new: str, *, dir_fd: int) -> None:
+        os.rename(_at(name, dir_fd), _at(new, dir_fd))
+
+    def link(self, existing: str, path: str) -> None:
+        super().link(native(existing), native(path))
+
+    def read(self, fd: int, size: int) -> bytes:
+        """At its beginning, wherever another thread reads or writes meanwhile."""
+        content, count = ctypes.create_string_buffer(size), _DWORD()
+        at = _Overlapped(offset=0)
+        if not _KERNEL.ReadFile(msvcrt.get_osfhandle(fd), content, size, ctypes.byref(count), ctypes.byref(at)):
+            error = _ctypes.get_last_error()
+            if error == _END_OF_FILE or (error in _REFUSED and getattr(fd, "at", _FAR) == _FIRST):
+                return b""  # empty, or nobody may read it as long as it is locked (WI2)
+            raise _ctypes.WinError(error)
+        return content.raw[: count.value]
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        count, at = _DWORD(), _Overlapped(offset=offset)
+        if not _KERNEL.WriteFile(msvcrt.get_osfhandle(fd), data, len(data), ctypes.byref(count), ctypes.byref(at)):
+            raise _ctypes.WinError(_ctypes.get_last_error())
+        return count.value
+
+    def chmod(self, fd: int, mode: int) -> None:
+        if isinstance(fd, Ticket):
+            self.write(fd, b"%06o" % mode, 0)
+        # Elsewhere there are no permission bits: access is inherited from the directory.
+
+    def sync_directory(self, directory: str) -> None:
+        pass  # names are in the journal of NTFS; a directory cannot be flushed
+
+    def make_directories(self, directory: str) -> None:
+        os.makedirs(native(directory), exist_ok=True)
+
+    def list_directory(self, directory: str | int) -> list[str]:
+        path = native(directory) if isinstance(directory, str) else getattr(directory, "path", directory)
+        with self._forking:
+            return os.listdir(path)
+
+    def way_to(self, fd: int) -> str | None:
+        return getattr(fd, "path", None)
+
+    def exists(self, path: str) -> bool:
+        return os.access(native(path), os.F_OK)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        try:
+            os.mkdir(native(path), mode)
+        except PermissionError as error:
+            if self.exists(path):  # one that is about to go
+                raise FileExistsError(errno.EEXIST, "there is something already", path) from error
+            raise
+
+    def remove_directory(self, path: str) -> None:
+        if not stat.S_ISDIR(os.lstat(native(path)).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        os.rmdir(native(path))
+
+    def open_limit(self) -> int | None:
+        return _MOST_DESCRIPTORS
+
+    # -- tickets (WI6) -------------------------------------------------------------------------------------------------
+
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
+        fd = self.open_new(name, mode, dir_fd=dir_fd)
+        try:
+            self.write(fd, b"%06o %s %d\n" % (mode, self.token().encode(), os.getpid()), 0)
+        finally:
+            self.close(fd)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        path = _at(name, dir_fd)
+        fd: Any = self._open_handle(path, _READ if write else _READ | _WRITE, _EXISTING, Ticket)
+        try:
+            if write and self.guarded(fd) is False:
+                raise OSError(errno.ENXIO, "its owner has left", path)  # perhaps before it had written anything
+            _, fd.token, pid = self._read_ticket(fd)
+            if write:
+                self._follow(fd, path, pid)
+            elif self.guard(fd):
+                fd.gone = self._new_event(fd.token, "gone", lasts=True)
+                fd.handles = (self._new_event(fd.token, "look"),)
+            else:
+                raise FileNotFoundError(errno.ENOENT, "another process looks at it", path)
+        except BaseException:
+            self.close(fd)
+            raise
+        return fd  # type: ignore[no-any-return]
+
+    def _read_ticket(self, fd: int) -> tuple[int, str, int]:
+        """Its mode, the token in the names of its events, and its process. EINVAL: it is none."""
+        words = self.read(fd, 64).split()
+        try:
+            return int(words[0], 8), words[1].decode(), int(words[2])
+        except (ValueError, IndexError):
+            raise OSError(errno.EINVAL, "not a ticket", getattr(fd, "path", "")) from None
+
+    def _follow(self, fd: Ticket, path: str, pid: int) -> None:
+        gone = self._descriptors.open(_KERNEL.OpenEventW, _SYNCHRONIZE, False, _event(fd.token, "gone"), kind=Handle)
+        if gone:
+            process = self.watch_process(pid)
+            fd.handles = (gone,) if process is None else (gone, process)  # type: ignore[assignment]
+        else:
+            self._descriptors.disown(gone)
+        if self.hung_up(fd):
+            raise OSError(errno.ENXIO, "its owner has left", path)
+        if not gone:  # another user's
+            raise PermissionError(errno.EACCES, "its events may not be opened", path)
+
+    def _new_event(self, token: str, what: str, *, lasts: bool = False) -> Handle:
+        made: Any = self._descriptors.open(_KERNEL.CreateEventW, None, lasts, False, _event(token, what), kind=Handle)
+        if not made:
+            self._descriptors.disown(made)
+            raise _ctypes.WinError(_ctypes.get_last_error())
+        return made  # type: ignore[no-any-return]
+
+    def _end_ticket(self, fd: Ticket) -> None:
+        gone, handles, fd.handles = fd.gone, fd.handles, ()
+        if gone is not None and self.is_open(gone):
+            _KERNEL.SetEvent(int(gone))
+            self._descriptors.close(gone)
+        for handle in handles:
+            self._descriptors.close(handle)
+
+    def _keep(self, fd: int) -> None:
+        if isinstance(fd, Ticket):
+            for handle in (fd.gone, *fd.handles):
+                if handle is not None:
+                    self._descriptors.keep(handle)
+        self._descriptors.keep(fd)
+
+    def hung_up(self, fd: int) -> bool:
+        return any(_is_signalled(one) for one in getattr(fd, "handles", ())) or self.guarded(fd) is False
+
+    def nudge(self, fd: int) -> None:
+        event = _KERNEL.OpenEventW(_MODIFY, False, _event(getattr(fd, "token", ""), "look"))
+        if event:
+            _KERNEL.SetEvent(event)
+            _winapi.CloseHandle(event)
+
+    def drain(self, fd: int) -> bool:
+        return any(_is_signalled(one) for one in getattr(fd, "handles", ()))
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def guard_content(self, fd: int) -> None:
+        file: Any = fd
+        file.at = _FIRST
+
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
+        if "flock" in self.without:
+            return None
+        wanted = _AT_ONCE if shared else _AT_ONCE | _EXCLUSIVELY
+        had = getattr(fd, "guard", 0)
+        if had == wanted:
+            return True
+        if had:
+            self.unguard(fd)
+        taken = _lock(fd, wanted)
+        if taken and isinstance(fd, File):
+            fd.guard = wanted
+        return taken
+
+    def guarded(self, fd: int) -> bool | None:
+        if "flock" in self.without:
+            return None
+        # Shared, because two exclusive probes would each take the other for the holder.
+        taken = _lock(fd, _AT_ONCE)
+        if taken:
+            _unlock(fd)
+        return None if taken is None else not taken
+
+    def unguard(self, fd: int) -> None:
+        if isinstance(fd, File):
+            if not fd.guard:
+                return
+            fd.guard = 0
+        _unlock(fd)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
+        if readers or "events" in self.without:  # the end of a kernel lock makes no event
+            return None
+        directory, seen = os.path.dirname(native(path)), _fingerprint(path)
+        if seen is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+        handle = self._descriptors.open(_KERNEL.FindFirstChangeNotificationW, directory, False, _CHANGES, kind=Handle)
+        if handle < 0:
+            return None
+        return FileWatch(self, handle, path, seen, self.operations.current())
+
+    def watch_process(self, pid: int) -> int | None:
+        try:
+            return self._descriptors.open(_winapi.OpenProcess, _SYNCHRONIZE, False, pid, kind=Handle)
+        except OSError:
+            return None
+
+    def may_block(self, path: str) -> bool:
+        drive = os.path.splitdrive(native(path))[0]
+        known = self._remote.get(drive)
+        if known is None:
+            known = self._remote[drive] = _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
+        return known
+
+    def filesystem(self, path: str) -> str:
+        name = ctypes.create_unicode_buffer(64)
+        drive = os.path.splitdrive(native(path))[0]
+        if not _KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64):
+            return ""
+        return "cifs" if self.may_block(path) else name.value.lower()
+
+    def poll_limit(self, path: str) -> float:
+        return 0.1 if self.may_block(path) else 0.025
+
+    def events_reach(self, path: str) -> bool:
+        return not self.may_block(path)
+
+
+class FileWatch:
+    """See `Watch`. Notifications are of a whole directory, and say not what has changed."""
+
+    def __init__(
+        self, env: WindowsEnvironment, handle: int, path: str, seen: tuple[int, ...], made: Operation | None
+    ) -> None:
+        self._env = env
+        self._handle = handle
+        self._path = path
+        self._seen: tuple[int, ...] | None = seen
+        self._change = CHANGED if _fingerprint(path) != seen else 0
+        if made is not None:
+            made.watches = (*made.watches, self)
+
+    def fds(self) -> tuple[int, ...]:
+        return (self._handle,)
+
+    def woken(self, *, over: bool = True) -> bool:
+        self._read()
+        return over or bool(self._change)
+
+    def take(self) -> int:
+        self._read()
+        change, self._change = self._change, 0
+        return change
+
+    def close(self) -> None:
+        self._env.close(self._handle)
+
+    def _read(self) -> None:
+        if not _is_signalled(self._handle):
+            return
+        _KERNEL.FindNextChangeNotification(self._handle)  # before the look: what changes after it is told again
+        found = _fingerprint(self._path)
+        if found != self._seen:
+            self._seen, self._change = found, CHANGED
+
+
+class Job:
+    """A command and all that it starts, which end when this is closed: at the end of our process at the latest."""
+
+    def __init__(self) -> None:
+        self._job = _KERNEL.CreateJobObjectW(None, None)
+        if not self._job:
+            raise _ctypes.WinError(_ctypes.get_last_error())
+        self._process: Any = None
+        self._limit(_KILL_ON_CLOSE)
+
+    def start(self, words: list[str], variables: dict[str, str]) -> int:
+        """Start it; what tells its end to a wait. It runs when it is in the job, and not before."""
+        import shutil
+        import subprocess
+
+        found = shutil.which(words[0], path=variables.get("PATH"))
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
+        process: Any = subprocess.Popen([found, *words[1:]], env=variables, creationflags=_SUSPENDED)
+        handle = int(process._handle)
+        if not _KERNEL.AssignProcessToJobObject(self._job, handle):
+            error = _ctypes.WinError(_ctypes.get_last_error())
+            process.kill()
+            raise error
+        _NT.NtResumeProcess(_HANDLE(handle))
+        self._process = process
+        return Handle(handle)
+
+    def status(self) -> int | None:
+        """The exit status, once it has ended; as a number that our own process can end with."""
+        found: int | None = self._process.poll()
+        return found if found is None or found < 1 << 31 else found - (1 << 32)
+
+    def count(self) -> int:
+        """How many processes of it have not ended."""
+        found = (_DWORD * 12)()
+        if not _KERNEL.QueryInformationJobObject(self._job, _ACCOUNTS, found, ctypes.sizeof(found), None):
+            return 0
+        return int(found[10])  # behind four times of 64 bits, page faults and all that there ever were
+
+    def end(self) -> None:
+        """Kill them all."""
+        _KERNEL.TerminateJobObject(self._job, 1)
+
+    def let_go(self) -> None:
+        """Let them live on."""
+        self._limit(0)
+
+    def _limit(self, flags: int) -> None:
+        limits = (ctypes.c_uint64 * 18)()
+        limits[2] = flags  # behind two times
+        _KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits))
+
+
+class Alarm:
+    """Calls a function from a thread of its own when one of the handles is signalled, for an event loop, which cannot
+    wait for them. The thread ends soon after `stop`, and closes what it waits for."""
+
+    def __init__(self, handles: list[int], tell: Callable[[], object]) -> None:
+        self._stopped = _KERNEL.CreateEventW(None, True, False, None)
+        if self._stopped:
+            _thread.start_new_thread(self._run, ([*handles[: _MOST_AT_ONCE - 1], self._stopped], tell))
+
+    def stop(self) -> None:
+        if self._stopped:
+            _KERNEL.SetEvent(self._stopped)
+
+    def _run(self, handles: list[int], tell: Callable[[], object]) -> None:
+        try:
+            _winapi.WaitForMultipleObjects(handles, False, _FOR_EVER)
+            tell()
+        except (OSError, RuntimeError):
+            pass  # they have been closed, or the loop has: the wait polls, or nobody waits any more
+        _winapi.WaitForSingleObject(self._stopped, _FOR_EVER)
+        stopped, self._stopped = self._stopped, 0
+        _winapi.CloseHandle(stopped)
+
+
+def native(path: str) -> str:
+    """As Windows wants it. Long ones, and those that are to be taken as they are, have a prefix."""
+    path = path.replace("/", "\\")
+    if path.startswith("\\\\?\\") or len(path) <= _LONGEST_PATH:
+        return path.removesuffix("\\.") if path.startswith("\\\\?\\") else path
+    path = os.path.abspath(path)
+    return "\\\\?\\UNC\\" + path[2:] if path.startswith("\\\\") else "\\\\?\\" + path
+
+
+def _at(path: str, dir_fd: int | None) -> str:
+    return native(path) if dir_fd is None else native(f"{getattr(dir_fd, 'path', '.')}/{path}")
+
+
+def _fingerprint(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.lstat(native(path))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _parent(pid: int) -> int:
+    """The process that has started it; 0 if that cannot be known."""
+    try:
+        handle = _winapi.OpenProcess(_QUERY, False, pid)
+    except OSError:
+        return 0
+    try:
+        found = (ctypes.c_size_t * 6)()
+        status = _NT.NtQueryInformationProcess(_HANDLE(handle), 0, found, ctypes.sizeof(found), None)
+        return int(found[5]) if status == 0 else 0
+    finally:
+        _winapi.CloseHandle(handle)
+
+
+def _changed(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:
+    words = (
+        found.st_mode if mode is None else mode,
+        found.st_ino,
+        found.st_dev if device is None else device,
+        *found[3:10],
+    )
+    return os.stat_result(words, {name: getattr(found, name) for name in ("st_atime", "st_mtime", "st_ctime")})
+
+
+def _event(token: str, what: str) -> str:
+    return f"Global\\holdfast-{token}-{what}"
+
+
+def _is_signalled(handle: int) -> bool:
+    try:
+        return bool(_winapi.WaitForSingleObject(int(handle), 0) == 0)
+    except OSError:
+        return False  # it has been closed
+
+
+def _is_link(fd: int) -> bool:
+    return bool(getattr(os.fstat(fd), "st_file_attributes", 0) & _LINK)
+
+
+def _lasts_an_instant(error: OSError) -> bool:
+    """Whether the reason may have gone in a moment: a file open without sharing, or one that is about to go."""
+    number = getattr(error, "winerror", None)
+    return number == _SHARING or (number == _DENIED and _NT.RtlGetLastNtStatus() & 0xFFFFFFFF == _DELETE_PENDING)
+
+
+def _named(error: OSError, path: str) -> OSError:
+    if getattr(error, "winerror", None) == _TOO_LONG:
+        return OSError(errno.ENAMETOOLONG, error.strerror, path)
+    error.filename = path
+    return error
+
+
+def _unlink_as_posix(path: str) -> bool:
+    """Remove it so that its name goes at once. False where the filesystem cannot do that."""
+    try:
+        handle = _winapi.CreateFile(path, _DELETE, _SHARED, 0, _EXISTING, _AS_IT_IS, 0)
+    except OSError as refused:
+        raise _named(refused, path) from None
+    try:
+        how = _DWORD(_POSIX_DELETE)
+        if _KERNEL.SetFileInformationByHandle(handle, _DISPOSITION_EX, ctypes.byref(how), ctypes.sizeof(how)):
+            return True
+        error = _ctypes.get_last_error()
+    finally:
+        _winapi.CloseHandle(handle)
+    if error in _UNSUPPORTED:
+        return False
+    raise _named(_ctypes.WinError(error), path)
+
+
+def _lock(fd: int, how: int) -> bool | None:
+    at = _Overlapped(offset=getattr(fd, "at", _FAR))
+    if _KERNEL.LockFileEx(msvcrt.get_osfhandle(fd), how, 0, 1, 0, ctypes.byref(at)):
+        return True
+    error = _ctypes.get_last_error()
+    if error in _REFUSED:
+        return False
+    if error in _UNSUPPORTED:
+        return None
+    raise _ctypes.WinError(error)
+
+
+def _unlock(fd: int) -> None:
+    at = _Overlapped(offset=getattr(fd, "at", _FAR))
+    _KERNEL.UnlockFileEx(msvcrt.get_osfhandle(fd), 0, 1, 0, ctypes.byref(at))

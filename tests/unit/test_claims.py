@@ -162,6 +162,30 @@ def test_a_killed_claimants_claim_lets_others_in(
     assert claims(unguarded.parent) == []
 
 
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_killed_claimants_claim_goes_although_its_file_is_gone(
+    lives: bool,
+    unguarded: Path,
+    contend: Contend,
+    environments: Environments,
+    past_the_gates: Gates,
+    dead_pid: int,
+    live_pid: int,
+) -> None:
+    """T12: the next takeover there removes it; one whose process lives stays."""
+    crashed = contend(unguarded, environments("flock", pid=live_pid if lives else dead_pid))
+    past_the_gates(crashed.env, crashed.crash)
+    with pytest.raises(Crash):
+        crashed.run()
+    (claim,) = claims(unguarded.parent)
+    copy = unguarded.with_name("copy")
+    copy.write_bytes(unguarded.read_bytes())
+    copy.replace(unguarded)
+    assert contend(unguarded).get().recovered_from is not None
+    assert claims(unguarded.parent) == [claim] * lives
+    clear(unguarded.parent)
+
+
 def test_a_stopped_claimant_keeps_its_claim(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:

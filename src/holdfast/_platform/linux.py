@@ -174,8 +174,6 @@ class LinuxEnvironment(GenericEnvironment):
         except OSError:
             return False  # it is empty
 
-    chmod = staticmethod(os.fchmod)
-
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
 

@@ -92,7 +92,8 @@ def run(*words: object, place: Path | None = None, limit: float = 300) -> subpro
     """Run Python for Windows to its end."""
     cache = place or setup()
     command = [_wine(), str(cache / "python" / "python.exe"), *map(str, words)]
-    return subprocess.run(command, env=environment(cache), capture_output=True, text=True, timeout=limit)
+    # Wine takes no /dev/null for standard input.
+    return subprocess.run(command, env=environment(cache), input="", capture_output=True, text=True, timeout=limit)
 
 
 def wait_for_end(cache: Path | None = None) -> None:

@@ -593,7 +593,6 @@ def acquires(name: str, path: Path) -> bool:
 @scene
 def contend(place: Path, counter: Path) -> None:
     """What each process of `storm` does, until it is killed: count, and say what it has counted to."""
-    ready()
     inside, new = counter.with_suffix(".inside"), counter.with_suffix(f".{os.getpid()}")
     ours = lock(place, PROTOCOLS[os.getpid() // 4 % 3], timeout=120)
     while True:
@@ -632,7 +631,8 @@ def storm(seconds: str, place: Path) -> None:
     kills = 0
 
     def join() -> None:
-        one = other("contend", place, counter)
+        command = [sys.executable, __file__, "contend", str(place), str(counter)]
+        one = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
         def listen() -> None:
             said.extend(int(line) for line in one.stdout if line.endswith("\n"))
@@ -641,10 +641,10 @@ def storm(seconds: str, place: Path) -> None:
         thread.start()
         crowd.append((one, thread))
 
-    for _ in range(PROCESSES):
+    for _ in range(PROCESSES + 2):
         join()
     while time.monotonic() < until:
-        time.sleep(dice.uniform(0.05, 0.8))
+        time.sleep(dice.uniform(0.1, 1.2))
         one, _ = crowd[0]
         assert one.poll() is None, "a contender has ended by itself"
         one.kill()

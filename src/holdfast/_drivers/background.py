@@ -84,7 +84,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
         self._bell: Signal | None = None
-        """In place of the doorbell, on a system whose pipes cannot be waited for (Windows). It has no events either."""
+        """In place of the doorbell, on a system whose pipes cannot be waited for (Windows), nor many files watched."""
         self.is_prepared = False
 
     def prepare(self) -> None:

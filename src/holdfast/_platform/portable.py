@@ -498,9 +498,9 @@ def _host() -> str:
     if hasattr(os, "uname"):
         name = os.uname().nodename
     else:
-        import platform
+        import _socket  # not `platform`, which asks the whole system for its version
 
-        name = platform.node()
+        name = _socket.gethostname()
     # The host name is the last word of a marker, so a blank in it shifts nothing; a control character would.
     return "".join(c if c.isprintable() else "?" for c in name).strip() or "-"
 

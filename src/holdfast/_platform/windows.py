@@ -324,7 +324,11 @@ class WindowsEnvironment(GenericEnvironment):
             return
         self.swept[directory] = now + _SWEEP_EVERY
         prefix = temporary_prefix(self.identity())
-        for name in self.list_directory(directory):
+        try:
+            names = self.list_directory(directory)
+        except OSError:
+            return  # it is not there, or may not be listed
+        for name in names:
             if name.startswith(prefix) and name.endswith(".tmp"):
                 pid = name[len(prefix) :].partition("-")[0]
                 if pid.isdecimal() and self.inspect(int(pid)).has_ended:
@@ -334,17 +338,17 @@ class WindowsEnvironment(GenericEnvironment):
         """WI5: of a file that is about to go, Python says what its directory says: without a number."""
         found = os.lstat(_at(path, dir_fd))
         if dir_fd is not None and stat.S_ISREG(found.st_mode) and not path.endswith(_DESCRIPTION):
-            return _changed(found, mode=stat.S_IFIFO)
+            return _told(found, mode=stat.S_IFIFO)
         if path.endswith("/.") and not stat.S_ISDIR(os.stat(native(path)).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-        return found
+        return _told(found)
 
     def fstat(self, fd: int) -> Stat:  # type: ignore[override]
         """Under Wine a file that was renamed while it is open is said to be on no device."""
         found, device = os.fstat(fd), getattr(fd, "device", 0)
         if isinstance(fd, Ticket):
-            return _changed(found, mode=stat.S_IFIFO | self._read_ticket(fd)[0], device=device)
-        return found if found.st_dev or not device else _changed(found, device=device)
+            return _told(found, mode=stat.S_IFIFO | self._read_ticket(fd)[0], device=device)
+        return _told(found, device=None if found.st_dev else device)
 
     def unlink(self, path: str, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
         """WI4."""
@@ -675,9 +679,10 @@ class Job:
         self._limit(0)
 
     def _limit(self, flags: int) -> None:
-        limits = (ctypes.c_uint64 * 18)()
+        limits = (ctypes.c_uint64 * (18 if ctypes.sizeof(_HANDLE) == 8 else 14))()
         limits[2] = flags  # behind two times
-        _KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits))
+        if not _KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits)):
+            raise _ctypes.WinError(_ctypes.get_last_error())
 
 
 class Alarm:
@@ -739,13 +744,13 @@ def _parent(pid: int) -> int:
         _winapi.CloseHandle(handle)
 
 
-def _changed(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:
-    words = (
-        found.st_mode if mode is None else mode,
-        found.st_ino,
-        found.st_dev if device is None else device,
-        *found[3:10],
-    )
+def _told(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:
+    """What we say of a file: another mode or device, and of the device what all versions of Python tell: since 3.12 it
+    has 64 bits, of which the lower ones are what it had before."""
+    device = (device or found.st_dev) & 0xFFFFFFFF
+    if mode is None and device == found.st_dev:
+        return found
+    words = (found.st_mode if mode is None else mode, found.st_ino, device, *found[3:10])
     return os.stat_result(words, {name: getattr(found, name) for name in ("st_atime", "st_mtime", "st_ctime")})
 
 

@@ -22,7 +22,11 @@ KNOWN = {
     "events": "events of files",
     "linux": "what only the environment of Linux knows: boot id, start times, tables of the kernel",
 }
-_NOT_PORTABLE = frozenset({"unnamed", "proc", "flock", "events", "linux"})
+_LACKS = {
+    "generic": frozenset({"unnamed", "proc", "flock", "events", "linux"}),
+    "posix": frozenset({"unnamed", "proc", "events", "linux"}),
+}
+"""What an environment does without on Linux, by the value of HOLDFAST_OS."""
 
 LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 """For a process that is to have all that Linux can, whatever this run is made with."""
@@ -31,8 +35,9 @@ LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 def lacking(ability: str) -> str:
     """Why this run is without the ability; empty when it has it."""
     what = KNOWN[ability]
-    if os.environ.get("HOLDFAST_OS") == "generic" and ability in _NOT_PORTABLE:
-        return f"needs {ability} ({what}): HOLDFAST_OS=generic has none"
+    forced = os.environ.get("HOLDFAST_OS", "")
+    if ability in _LACKS.get(forced, ()):
+        return f"needs {ability} ({what}): HOLDFAST_OS={forced} has none"
     if ability in os.environ.get("HOLDFAST_WITHOUT", "").split(","):
         return f"needs {ability} ({what}): HOLDFAST_WITHOUT takes it away"
     return ""

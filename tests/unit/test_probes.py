@@ -208,10 +208,11 @@ def test_what_cannot_be_done_counts_as_not_done(
     name: str, call: str, disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probes, "_elsewhere", lambda _directory: ["/somewhere/else"])
-    probe = probes._Probe(environments().real, str(disk))
+    env = environments().real
+    probe = probes._Probe(env, str(disk))
     try:
         with monkeypatch.context() as changed:
-            changed.setattr(probes.os, call, refused)
+            changed.setattr(*((env, "chmod") if name == "bits" else (probes.os, call)), refused)
             assert not (probe.link_unnamed("proc") if name == "link_proc" else getattr(probe, name)())
     finally:
         probe.end()

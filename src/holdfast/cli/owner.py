@@ -136,7 +136,7 @@ class Owner:
     def __init__(self, pid: int) -> None:
         self._env = env = environment()
         self.pid = pid
-        opened = env.watch_process(pid) if hasattr(os, "fork") else None
+        opened = env.watch_process(pid, inherited=True)
         self.fd = -1
         if opened is not None:
             self.fd = os.dup(opened)  # a forked child closes all that the environment has opened

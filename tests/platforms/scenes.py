@@ -374,8 +374,14 @@ def leftovers(place: Path) -> None:
     crashed = other("crash", place)
     crashed.communicate()
     assert len(list(place.iterdir())) == 1
+    left = next(place.iterdir()).name
     with holdfast.Lock(place / "l"):
         assert [one.name for one in place.iterdir()] == ["l"]
+    queue = place / ".holdfast-l.queue"
+    queue.mkdir()
+    (queue / left).write_text("")
+    with holdfast.Lock(place / "l"):
+        pass
     require_nothing_left(place)
 
 

@@ -323,11 +323,13 @@ class WindowsEnvironment(GenericEnvironment):
         if now < self.swept.get(directory, now):
             return
         self.swept[directory] = now + _SWEEP_EVERY
-        prefix = temporary_prefix(self.identity())
         try:
-            names = self.list_directory(directory)
+            self._sweep_all(directory, self.list_directory(directory))
         except OSError:
-            return  # it is not there, or may not be listed
+            pass  # it is not there, or may not be listed
+
+    def _sweep_all(self, directory: str, names: list[str]) -> None:
+        prefix = temporary_prefix(self.identity())
         for name in names:
             if name.startswith(prefix) and name.endswith(".tmp"):
                 pid = name[len(prefix) :].partition("-")[0]
@@ -429,7 +431,14 @@ class WindowsEnvironment(GenericEnvironment):
     def remove_directory(self, path: str) -> None:
         if not stat.S_ISDIR(os.lstat(native(path)).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-        os.rmdir(native(path))
+        try:
+            os.rmdir(native(path))
+        except OSError:
+            names = self.list_directory(path)
+            if not names or not all(name.endswith(".tmp") for name in names):
+                raise
+            self._sweep_all(path, names)  # a kill has left what was renamed to be removed (WI4)
+            os.rmdir(native(path))
 
     def open_limit(self) -> int | None:
         return _MOST_DESCRIPTORS

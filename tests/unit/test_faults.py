@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import places
+from abilities import need_own_device
 from holdfast._core.attempt import Refusal
 from holdfast.engines.file.hold import FileHold
 from unit import faults_table
@@ -54,6 +55,9 @@ def test_no_fault_leaks_or_lies_and_each_has_the_outcome_of_the_page(
     assert number > 30
     assert wrong == []
     if not EVERY:
+        if kind.name.startswith("Status "):
+            (memory / "file").touch()
+            need_own_device(memory / "file")  # elsewhere the kernel's tables are read more often than the page says
         expected = faults_table.page_sections().get(kind.name)
         now = faults_table.section(kind, rows)
         assert now == expected, f"docs/faults.md is not what the code does: write it anew, or mend the code\n{now}"

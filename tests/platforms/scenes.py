@@ -652,23 +652,27 @@ def storm(seconds: str, place: Path) -> None:
         thread.start()
         crowd.append((one, thread, heard))
 
-    for _ in range(PROCESSES + 2):
-        join()
-    while time.monotonic() < until:
-        time.sleep(dice.uniform(0.1, 1.2))
-        one, thread, heard = crowd.pop(0)
-        assert heard.wait(120), "a contender has never had its turn"
-        assert one.poll() is None, "a contender has ended by itself"
+    def kill() -> None:
+        nonlocal kills
+        one, thread, _ = crowd.pop(0)
         one.kill()
         kills += 1
         one.wait()
         thread.join()
-        join()
-    for one, thread, _ in crowd:
-        one.kill()
-        kills += 1
-        one.wait()
-        thread.join()
+
+    try:
+        for _ in range(PROCESSES + 2):
+            join()
+        while time.monotonic() < until:
+            time.sleep(dice.uniform(0.1, 1.2))
+            one, _, heard = crowd[0]
+            assert heard.wait(120), "a contender has never had its turn"
+            assert one.poll() is None, "a contender has ended by itself"
+            kill()
+            join()
+    finally:
+        while crowd:
+            kill()
     last = int(counter.read_text())
     print(f"{kills} kills, counted to {last}, of which {last - len(said)} were not said")
     assert len(set(said)) == len(said), "counted twice"

@@ -105,10 +105,10 @@ flaky: $(VENV)/.test
 
 .PHONY: variants
 # The suite once more with portable Python only, and without each ability (tests/README.md): VARIANTS="generic flock" for some.
-VARIANTS ?= generic unnamed unnamed,link proc flock events
+VARIANTS ?= generic posix unnamed unnamed,link proc flock events
 variants: $(VENV)/.test
 	@for variant in $(VARIANTS); do echo "== $$variant"; \
-	    case $$variant in generic) set -- HOLDFAST_OS=generic;; *) set -- HOLDFAST_WITHOUT=$$variant;; esac; \
+	    case $$variant in generic|posix) set -- HOLDFAST_OS=$$variant;; *) set -- HOLDFAST_WITHOUT=$$variant;; esac; \
 	    env "$$@" $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(or $(ARGS),$(PARTS)) || failed="$$failed $$variant"; done; \
 	    test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 PARTS := tests/unit tests/process tests/cli tests/conformance tests/sim

@@ -11,6 +11,7 @@ A test that gives its processes an environment of their own needs nothing of thi
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -22,7 +23,12 @@ KNOWN = {
     "events": "events of files",
     "linux": "what only the environment of Linux knows: boot id, start times, tables of the kernel",
 }
-_NOT_PORTABLE = frozenset({"unnamed", "proc", "flock", "events", "linux"})
+_LACKS = {
+    "generic": frozenset({"unnamed", "proc", "flock", "events", "linux"}),
+    "posix": frozenset({"unnamed", "proc", "events", "linux"}),
+}
+"""What an environment does without, or a test cannot see there, by the value of HOLDFAST_OS."""
+_USUAL = {"linux": "linux", "win32": "generic"}
 
 LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 """For a process that is to have all that Linux can, whatever this run is made with."""
@@ -31,8 +37,9 @@ LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 def lacking(ability: str) -> str:
     """Why this run is without the ability; empty when it has it."""
     what = KNOWN[ability]
-    if os.environ.get("HOLDFAST_OS") == "generic" and ability in _NOT_PORTABLE:
-        return f"needs {ability} ({what}): HOLDFAST_OS=generic has none"
+    chosen = os.environ.get("HOLDFAST_OS") or _USUAL.get(sys.platform, "posix")
+    if ability in _LACKS.get(chosen, ()):
+        return f"needs {ability} ({what}): HOLDFAST_OS={chosen} has none"
     if ability in os.environ.get("HOLDFAST_WITHOUT", "").split(","):
         return f"needs {ability} ({what}): HOLDFAST_WITHOUT takes it away"
     return ""

@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ NAMES = {
     "darwin": """
         os: O_TMPFILE O_PATH eventfd eventfd_read eventfd_write EFD_CLOEXEC EFD_NONBLOCK pidfd_open memfd_create setns
         os: unshare getrandom sched_getaffinity sched_setaffinity copy_file_range splice posix_fallocate fdatasync pipe2
+        os: waitid P_ALL CLD_EXITED
         signal: pidfd_send_signal sigwaitinfo sigtimedwait SIGPWR SIGSTKFLT SIGRTMIN SIGRTMAX SIGPOLL
         select: epoll EPOLLIN
         time: CLOCK_BOOTTIME
@@ -92,7 +94,8 @@ def become(system: str) -> None:
                     with contextlib.suppress(AttributeError):
                         delattr(sys.modules[holder], name)
     sys.platform = system
-    os.environ["HOLDFAST_OS"] = "generic"  # what Windows itself has is for tests/platforms
+    if system == "win32":
+        os.environ["HOLDFAST_OS"] = "generic"  # what Windows itself has is for tests/platforms
 
 
 def every_module() -> list[str]:
@@ -101,6 +104,8 @@ def every_module() -> list[str]:
 
     names = [name for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
     ours = {"linux", "inotify", "proc_locks", "probes", "tree", "windows"}
+    if "fcntl" in MODULES.get(sys.platform, ()):
+        ours |= {"posix", "kqueue"}
     return [
         name
         for name in names
@@ -110,15 +115,17 @@ def every_module() -> list[str]:
 
 
 def use(place: Path) -> None:
-    from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, acquire_all
+    from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, _platform, acquire_all
 
-    for protocol in ("sema", "semats", "sidecar", "beads"):
+    persistent = ("flock",) if _platform.environment().guards else ()
+    for protocol in ("sema", "semats", "sidecar", "beads", *persistent):
         lock = Lock(place / protocol / "lock", protocol=protocol, parents=True, timeout=5, fencing=True)
         with lock as hold:
             hold.ensure_held()
             assert lock.status().locked
             assert lock.try_acquire() is None
-            with pytest.raises(AcquireTimeout, match=f"held by process {os.getpid()}"):
+            who = "a process" if protocol == "flock" else f"process {os.getpid()}"  # no table names the former
+            with pytest.raises(AcquireTimeout, match=f"held by {who}"):
                 Lock(place / protocol / "lock", protocol=protocol).acquire(timeout=0.05)
         assert not lock.status().locked
     with Semaphore(place / "pool", 2) as first, Semaphore(place / "pool", 2) as second:
@@ -167,7 +174,7 @@ def commands(place: Path) -> None:
     assert (status, "some promises are weaker" in out) == (1, True), out
     assert command("clean", place)[0] == 0
     waiting = (("run", lock, "--", "true"), ("beads", "daemon", place, "--", "true"))
-    for words in () if hasattr(signal, "sigtimedwait") else waiting:
+    for words in () if hasattr(signal, "sigwait") else waiting:
         status, out = command(*words)
         assert (status, "needs a call that this system does not have" in out) == (3, True), out
         assert not lock.exists()
@@ -178,14 +185,41 @@ def commands(place: Path) -> None:
     assert command("sema", "release", lock)[0] == 0
 
 
+def run(place: Path) -> None:
+    """`holdfast run`, by processes of their own: it ends the one that it is called in."""
+    from holdfast.cli import main
+
+    lock = place / "run.lock"
+    for line, expected in (("exit 7", 7), ("kill -KILL $$", -signal.SIGKILL)):
+        child = os.fork()
+        if child == 0:
+            main(["run", str(lock), "--", "sh", "-c", f'test -s "$HOLDFAST_LOCK" && {line}'])
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == expected, (line, status)
+        assert not lock.exists()
+    child = os.fork()
+    if child == 0:
+        main(["run", str(lock), "--", "sh", "-c", f"echo > {lock}.begun; exec sleep 60"])
+    while not (place / "run.lock.begun").exists():
+        time.sleep(0.01)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM, "TERM is passed on"
+    assert not lock.exists()
+
+
 if __name__ == "__main__":
     if sys.argv[1] != "here":
         become(sys.argv[1])
     for module in every_module():
         importlib.import_module(module)
-    import holdfast._platform
+    import holdfast._platform.tree
 
-    assert type(holdfast._platform.environment()).__name__ == "GenericEnvironment"
+    expected = {"win32": "GenericEnvironment"}.get(sys.platform, "PosixEnvironment")
+    assert type(holdfast._platform.environment()).__name__ == expected
     use(Path(sys.argv[2]))
     commands(Path(sys.argv[2]))
+    if hasattr(signal, "sigwait"):
+        if sys.argv[1] != "here":
+            holdfast._platform.tree.SIGINFO = (8, 16, 24)  # that of the kernel that it is run on
+        run(Path(sys.argv[2]))
     print("all of it")

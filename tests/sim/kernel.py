@@ -980,7 +980,7 @@ class Process:
         found = self.kernel.processes.get((self.namespace, pid))
         return Seen(Presence.GONE) if found is None else Seen(Presence.RUNNING, found.started, found.born)
 
-    def watch_process(self, pid: int) -> int | None:
+    def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:
         self.step("watch_process", pid, self.kernel.pid_mark(self.namespace, pid).r)
         found = self.kernel.processes.get((self.namespace, pid))
         if found is None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import instances
 from holdfast._drivers import background
-from holdfast._platform import descriptors, inotify, linux, portable, proc_locks, procfs
+from holdfast._platform import descriptors, inotify, linux, portable, posix, proc_locks, procfs
 from process.support import inotify_instance
 
 # What the man page of each call documents, where it can occur: not what a wrong argument makes (EBADF, EFAULT, EINVAL
@@ -377,10 +377,10 @@ _OS = _Module(
     register_at_fork=lambda **_hooks: None,  # the environments here are made by the thousand, and forked by nobody
 )
 _PLACES: tuple[tuple[Any, str, Any], ...] = (
-    *((module, "os", _OS) for module in (descriptors, portable, inotify, linux, proc_locks, procfs, background)),
+    *((module, "os", _OS) for module in (descriptors, portable, posix, inotify, linux, proc_locks, procfs, background)),
     *((module, "open", _open_file) for module in (linux, procfs)),
-    (linux, "fcntl", _Module(fcntl, flock=_flock)),
-    (linux, "select", _Module(select, poll=_Poll)),
+    (posix, "fcntl", _Module(fcntl, flock=_flock)),
+    *((module, "select", _Module(select, poll=_Poll)) for module in (posix, linux)),
     (linux, "link_empty_path", link_empty_path),
     (inotify, "_libc", _Library(inotify._libc)),
     (portable.GenericEnvironment, "unlink", staticmethod(_OS.unlink)),

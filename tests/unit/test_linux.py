@@ -13,6 +13,7 @@ from holdfast import _platform
 from holdfast._platform import linux, procfs
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
+from holdfast._platform.posix import PosixEnvironment
 from holdfast._platform.values import Presence
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contender, Stepped
@@ -162,6 +163,7 @@ def test_no_descriptor_crosses_exec(disk: Path, environments: Environments) -> N
     [
         ({}, LinuxEnvironment, frozenset()),
         ({"HOLDFAST_OS": "generic"}, GenericEnvironment, frozenset()),
+        ({"HOLDFAST_OS": "posix"}, PosixEnvironment, frozenset()),
         ({"HOLDFAST_WITHOUT": "flock,events"}, LinuxEnvironment, frozenset({"flock", "events"})),
         ({"HOLDFAST_WITHOUT": ""}, LinuxEnvironment, frozenset()),
     ],
@@ -180,11 +182,12 @@ def test_the_environment_of_the_system_is_chosen(
     assert _platform.environment() is chosen
 
 
-def test_another_system_gets_the_portable_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("system", ["darwin", "freebsd14"])
+def test_macos_and_the_bsds_get_that_of_posix(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_OS", raising=False)
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(_platform, "_current", None)
-    assert type(_platform.environment()) is GenericEnvironment
+    assert type(_platform.environment()) is PosixEnvironment
 
 
 def test_a_process_of_another_user_is_running_where_signals_are_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ holdfast.engines.file.uncontended
 holdfast.protocols holdfast.protocols.base holdfast.protocols.sema
 """
 ACQUIRE = f"""{IMPORT}
-holdfast._platform.descriptors holdfast._platform.linux holdfast._platform.portable holdfast._platform.procfs
+holdfast._platform.descriptors holdfast._platform.linux holdfast._platform.portable holdfast._platform.posix
+holdfast._platform.procfs
 """
 COMMAND = f"""{ACQUIRE}
 holdfast.cli holdfast.cli.detached holdfast.cli.locks holdfast.cli.options holdfast.cli.outcome
@@ -79,6 +80,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.needs("events")
 def test_what_waits_is_loaded_before_a_fork_once_for_all_children(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "l")], check=True)
 

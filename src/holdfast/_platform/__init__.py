@@ -18,8 +18,9 @@ _current: GenericEnvironment | None = None
 def environment() -> GenericEnvironment:
     """This process's environment, made at first use.
 
-    `HOLDFAST_OS=generic` forces the portable one; `HOLDFAST_WITHOUT` names abilities to do without, for tests and for
-    finding out whether one of them is at fault: `unnamed, proc, link, flock, events`.
+    `HOLDFAST_OS=generic` forces the portable one, `HOLDFAST_OS=posix` that of macOS and the BSDs; `HOLDFAST_WITHOUT`
+    names abilities to do without, for tests and for finding out whether one of them is at fault: `unnamed, proc, link,
+    flock, events`.
     """
     if _current is None:
         with forking:
@@ -33,28 +34,24 @@ def _make() -> None:
     global _current
     without = frozenset(filter(None, os.environ.get("HOLDFAST_WITHOUT", "").split(",")))
     forced = os.environ.get("HOLDFAST_OS", "")
-    if sys.platform == "linux" and forced != "generic":
+    if forced == "generic":
+        from .portable import GenericEnvironment
+
+        _current = GenericEnvironment(without)
+    elif sys.platform == "linux" and forced != "posix":
         from .linux import LinuxEnvironment
 
         _current = LinuxEnvironment(without)
-    elif sys.platform == "win32" and forced != "generic":
+    elif sys.platform == "win32":
         from .windows import WindowsEnvironment
 
         _current = WindowsEnvironment(without)
     else:
-        from .portable import GenericEnvironment
+        from .posix import PosixEnvironment
 
-        _current = GenericEnvironment(without)
+        _current = PosixEnvironment(without)
 
 
 def folder_watch() -> FolderWatch | None:
     """Events of whole directories, on an instance of its own; None where there are none, or no instance is left."""
-    env = environment()
-    if not env.guards or env.lingering or "events" in env.without:  # only Linux has them
-        return None
-    from .inotify import FolderWatch
-
-    try:
-        return FolderWatch()
-    except OSError:
-        return None
+    return environment().folder_watch()

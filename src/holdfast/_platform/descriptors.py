@@ -44,7 +44,11 @@ class Descriptors:
         self._made = operations.made
 
     def open(
-        self, call: Callable[..., int], *arguments: object, kind: type[Descriptor] = Descriptor, lasting: bool = False
+        self,
+        call: Callable[..., int],
+        *arguments: object,
+        kind: Callable[[int], Descriptor] = Descriptor,
+        lasting: bool = False,
     ) -> Descriptor:
         """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
         made: Any = self._made

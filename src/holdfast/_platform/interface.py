@@ -257,7 +257,12 @@ class Environment(Protocol):
     def listed(self, directory: str, seconds: float) -> None:
         """It took so long to list the directory. There will be a log of it when that comes to more than a log costs."""
 
-    def watch_process(self, pid: int) -> int | None: ...
+    def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:
+        """A descriptor that can be read from the end of the process on; None where that cannot be had.
+
+        `inherited`: one that a forked child has as well.
+        """
+
     def may_block(self, path: str) -> bool:
         """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow."""
 

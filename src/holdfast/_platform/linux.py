@@ -1,4 +1,4 @@
-"""Linux: the guard is `flock(2)`, events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`.
+"""Linux: events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`. Guards and tickets are in posix.py.
 
 The C library is loaded by the few calls that need it (libc.py): it is not to be had everywhere.
 """
@@ -6,38 +6,27 @@ The C library is loaded by the few calls that need it (libc.py): it is not to be
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
-import stat
 import time
-from _operator import call
 
 from . import procfs
 from .fork import to_load
-from .portable import GenericEnvironment, presence_by_signal, unwrapped
+from .portable import presence_by_signal, unwrapped
+from .posix import PosixEnvironment
 from .values import Presence, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from functools import partial
     from typing import Any
 
-    from .inotify import DirectoryLog, DirectoryLogs, FileWatch, Hub, WatchSet
+    from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
     from .proc_locks import LinuxProcLocks
     from .values import LockOwner
-else:
-    from _functools import partial  # `functools` takes 2 ms to load
 
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_TO_FIFO = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
-_LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
-_SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
-_NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
 """Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
@@ -47,9 +36,8 @@ _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 
 
-class LinuxEnvironment(GenericEnvironment):
-    guards = True
-    fifos = True
+class LinuxEnvironment(PosixEnvironment):
+    tells_ends = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
@@ -134,52 +122,6 @@ class LinuxEnvironment(GenericEnvironment):
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
         return self._descriptors.open(os.open, directory, _UNNAMED, mode)
 
-    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
-        flags = _WRITE if write else _READ
-        if dir_fd is None:
-            return self._descriptors.open(os.open, path, flags)
-        return self._descriptors.open(call, partial(os.open, path, flags, dir_fd=dir_fd))
-
-    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
-        os.mkfifo(name, mode, dir_fd=dir_fd)
-
-    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
-        flags = _TO_FIFO if write else _WRITE  # fifo(7): opened for both, it is its own writer
-        fd = self._descriptors.open(call, partial(os.open, name, flags, dir_fd=dir_fd))
-        try:
-            if write and not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "not a FIFO", name)
-        except BaseException:
-            self.close(fd)
-            raise
-        return fd
-
-    def hung_up(self, fd: int) -> bool:
-        poll = select.poll()
-        poll.register(fd, 0)  # POLLERR is always told
-        try:
-            return bool(poll.poll(0))
-        except OSError:
-            return False
-
-    def nudge(self, fd: int) -> None:
-        try:
-            os.write(fd, b"\n")
-        except OSError:
-            pass  # it is full, or its reader has gone
-
-    def drain(self, fd: int) -> bool:
-        try:
-            return bool(os.read(fd, 4096))
-        except OSError:
-            return False  # it is empty
-
-    def read(self, fd: int, size: int) -> bytes:
-        return os.pread(fd, size, 0)
-
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        return os.pwrite(fd, data, offset)
-
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
         # absolute path. Without one it would be link(), which fails with EXDEV.
@@ -203,44 +145,6 @@ class LinuxEnvironment(GenericEnvironment):
     def btime(self, path: str) -> str | None:
         with self._forking:  # it imports
             return btime(path)
-
-    # -- the guard -----------------------------------------------------------------------------------------------------
-
-    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
-        if "flock" in self.without:
-            return None
-        try:
-            fcntl.flock(fd, _SHARE_NOW if shared else _LOCK_NOW)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno in _NO_FLOCK:
-                return None
-            raise
-        return True
-
-    def guarded(self, fd: int) -> bool | None:
-        if "flock" in self.without:
-            return None
-        try:
-            # Shared, because two exclusive probes would each take the other for the holder.
-            fcntl.flock(fd, _SHARE_NOW)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno in _NO_FLOCK:
-                return None
-            raise
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        return False
-
-    def unguard(self, fd: int) -> None:
-        if "flock" not in self.without:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            except OSError as error:
-                if error.errno not in _NO_FLOCK:
-                    raise
 
     # -- holders and waiters -------------------------------------------------------------------------------------------
 
@@ -323,7 +227,17 @@ class LinuxEnvironment(GenericEnvironment):
                         return None  # no instance left for this user: the wait polls, and tries again next time
         return self._hub
 
-    def watch_process(self, pid: int) -> int | None:
+    def folder_watch(self) -> FolderWatch | None:
+        if "events" in self.without:
+            return None
+        from .inotify import FolderWatch
+
+        try:
+            return FolderWatch()
+        except OSError:
+            return None
+
+    def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:  # noqa: ARG002
         try:
             return self._descriptors.open(os.pidfd_open, pid)
         except OSError:

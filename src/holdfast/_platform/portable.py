@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from functools import partial
     from typing import Any, TypeVar
 
+    from .inotify import FolderWatch
     from .interface import DirectoryLog, Watch, WatchSet
     from .values import LockOwner
 
@@ -168,10 +169,11 @@ class GenericEnvironment:
     def _in_child(self) -> None:
         # Close, never unlock: the guard belongs to the open file description, which the parent still uses.
         for fd in self._descriptors:
-            try:
-                os.close(fd)
-            except OSError:
-                pass
+            if fd.end is None:  # else it is none of the child's (kqueue.py, KQ3)
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass
         self._descriptors.clear()
         self.operations.forked()
         self._identity = None
@@ -374,7 +376,7 @@ class GenericEnvironment:
         except PermissionError:
             return  # Windows opens no directories; the file itself is on disk
         try:
-            os.fsync(fd)
+            self.sync(fd)
         finally:
             self.close(fd)
 
@@ -466,7 +468,11 @@ class GenericEnvironment:
     def listed(self, directory: str, seconds: float) -> None:
         pass
 
-    def watch_process(self, pid: int) -> int | None:  # noqa: ARG002
+    def folder_watch(self) -> FolderWatch | None:
+        """Events of whole directories, on an instance of its own; None where there are none, or none is left."""
+        return None
+
+    def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:  # noqa: ARG002
         return None
 
     def may_block(self, path: str) -> bool:  # noqa: ARG002

@@ -15,6 +15,9 @@ else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _PR_SET_CHILD_SUBREAPER = 36
+_CLD_EXITED = 1
+SIGINFO = (8, 12, 20)
+"""Where `si_code`, `si_pid` and `si_status` are in a `siginfo_t` of macOS."""
 
 
 class Member(Value):
@@ -33,6 +36,32 @@ def adopt_orphans() -> bool:
         return bool(LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def ended_child() -> tuple[int, int]:
+    """A child that has ended, and that nobody has waited for: its pid, and its exit status or minus the signal; 0, if
+    there is none. It stays to be waited for. ChildProcessError: there are no children."""
+    if not hasattr(os, "waitid"):
+        return _ended_child()
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return 0, 0
+    return found.si_pid, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _ended_child() -> tuple[int, int]:
+    """The same on macOS, where Python has no `waitid` before 3.13."""
+    import ctypes
+    import struct
+
+    from .libc import LIBC, get_errno
+
+    information = ctypes.create_string_buffer(128)
+    if LIBC.waitid(0, 0, information, os.WEXITED | os.WNOHANG | os.WNOWAIT) != 0:
+        number = get_errno()
+        raise OSError(number, os.strerror(number))
+    code, pid, status = (struct.unpack_from("=i", information, at)[0] for at in SIGINFO)
+    return (pid, status if code == _CLD_EXITED else -status) if pid > 0 else (0, 0)
 
 
 def children() -> frozenset[Member]:

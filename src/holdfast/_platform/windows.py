@@ -565,7 +565,9 @@ class WindowsEnvironment(GenericEnvironment):
             return None
         return FileWatch(self, handle, path, seen, self.operations.current())
 
-    def watch_process(self, pid: int) -> int | None:
+    def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:
+        if inherited:
+            return None  # there are no forked children
         try:
             return self._descriptors.open(_winapi.OpenProcess, _SYNCHRONIZE, False, pid, kind=Handle)
         except OSError:

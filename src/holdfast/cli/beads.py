@@ -21,7 +21,7 @@ from .._core.messages import moment, printable
 from ..beads import SyncGate
 from .console import dumped
 from .outcome import DONE, HELD, die_of, show
-from .run import SENT_BY_KERNEL, name_of, next_signal, without_core_dump
+from .run import heed_children, name_of, next_signal, received_with, without_core_dump
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _LONGEST_WAIT = 3600.0
@@ -77,9 +77,9 @@ class _Daemon:
         heeded = {number for name in _ENDING if (number := getattr(signal, name, None)) is not None}
         # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
         heeded = {number for number in heeded if signal.getsignal(number) is not signal.SIG_IGN}
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
+        heed_children()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # BD3: a reader of the log that has gone away
-        self._signals = {*heeded, signal.SIGCHLD}
+        self._signals = received_with(heeded)
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)  # BD1
         while not self._ended_by:
             due = time.monotonic() + self._interval
@@ -124,17 +124,17 @@ class _Daemon:
 
     def _heed(self, seconds: float) -> None:
         """Receive one signal, if one comes in time."""
-        info = next_signal(self._signals, seconds)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        number, by_terminal = next_signal(self._signals, seconds)
+        if number in (0, signal.SIGCHLD):
             return
-        self._ended_by = info.si_signo
+        self._ended_by = number
         # What the terminal sent has reached the command too (run.py, C3). It cannot have been reaped: only we do that.
-        alone = info.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid()
-        if self._pid and (alone or info.si_code != SENT_BY_KERNEL):
+        alone = number == signal.SIGHUP and os.getsid(0) == os.getpid()
+        if self._pid and (alone or not by_terminal):
             try:
-                os.kill(self._pid, info.si_signo)
+                os.kill(self._pid, number)
             except PermissionError:
-                self._log(f"{name_of(info.si_signo)} was not passed on: process {self._pid} is another user's by now")
+                self._log(f"{name_of(number)} was not passed on: process {self._pid} is another user's by now")
 
     def _log(self, text: str) -> None:
         """One line with its time. The file is opened for each, so that it can be rotated."""

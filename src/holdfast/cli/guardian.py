@@ -40,7 +40,17 @@ import os
 import sys
 import time
 
-from .._platform.tree import Member, adopt_orphans, children, descendants, is_running, of_session, program, send
+from .._platform.tree import (
+    Member,
+    adopt_orphans,
+    children,
+    descendants,
+    ended_child,
+    is_running,
+    of_session,
+    program,
+    send,
+)
 from ..errors import LockLost
 from ..events import listeners
 from ..lock import file_hold, guarded_hold, keep_from_now, state_of
@@ -333,11 +343,11 @@ class _Life:
         while True:
             try:
                 if self._command and not self._seen:
-                    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                    if found is None or found.si_pid == self._command:
-                        if found is not None and not self._told:
+                    found, code = ended_child()
+                    if found in (0, self._command):
+                        if found and not self._told:
                             self._told = True
-                            self._tell(ENDED, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+                            self._tell(ENDED, code)
                         return True
                 pid, _ = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:

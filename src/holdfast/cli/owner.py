@@ -98,6 +98,12 @@ def _why_not(pid: int) -> str | None:
     return None
 
 
+def is_shell(pid: int) -> bool:
+    """Whether that process is seen to be a shell."""
+    program = environment().program(pid)
+    return program is not None and _is_shell(_base(program[0]))
+
+
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
 
@@ -136,7 +142,7 @@ class Owner:
     def __init__(self, pid: int) -> None:
         self._env = env = environment()
         self.pid = pid
-        opened = env.watch_process(pid) if hasattr(os, "fork") else None
+        opened = env.watch_process(pid, inherited=True)
         self.fd = -1
         if opened is not None:
             self.fd = os.dup(opened)  # a forked child closes all that the environment has opened

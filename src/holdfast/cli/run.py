@@ -5,10 +5,12 @@ C1  While waiting, a signal that ends the process raises an exception, so that n
     has such a callback. So the signal is noted as well, an alarm raises it again, and the note is checked between the
     acquisition and the start of the command.
 C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
-    the command, or between the command's end and the release.
+    the command, or between the command's end and the release. CHLD has a handler, which is never called: a BSD kernel
+    drops a blocked signal that would be ignored.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
     those that were sent to this process are passed on. When the terminal hangs up, it tells the session's leader alone:
-    if that is us (`ssh -t host holdfast run …`), HUP is passed on.
+    if that is us (`ssh -t host holdfast run …`), HUP is passed on. Where the system does not say who sent it (macOS),
+    INT and QUIT are the terminal's while we are in its foreground: a command that gets two takes them for impatience.
 C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock is
     held until all has ended that the command has started (guardian.py, G1 to G6).
 C5  Waiting for the command and signalling it exclude each other: a signal never reaches a process that got the
@@ -34,6 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import signal
+    from collections.abc import Iterable
     from types import FrameType
     from typing import Any
 
@@ -47,7 +50,7 @@ _ENDING = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-SENT_BY_KERNEL = 0x80
+_SENT_BY_KERNEL = 0x80
 """The `si_code` of a signal that a terminal sent (C3)."""
 _LOOK_EVERY = 0.2
 _KEPT_AFTER = 0.02
@@ -83,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
                 signal.signal(number, _interrupt)  # C1: the first may come before the last is heeded
             hold = lock.acquire(options.timeout)
         finally:  # C2; after a failure, too: on the way out nothing is left to interrupt
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, received_with(heeded))
             _Interrupted.wanted = False
             if _Interrupted.noted:  # C1: also where the first one was dropped
                 raise _Interrupted(_Interrupted.noted)
@@ -149,7 +152,7 @@ class _Child:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
         tree = Tree(self._kill_after)
         guardian = Guardian(hold, self._kill_after, self._until)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide the command's end
+        heed_children()
         try:
             self._pid = guardian.start(self._command, environment_of(hold), mask)
         except OSError as error:
@@ -166,7 +169,7 @@ class _Child:
             self._is_lost_sight_of = not self._pid and not tree.adopts
         elif not tree.adopts:
             self._known = look_at(self._pid)
-        return self._wait(hold, {*heeded, signal.SIGCHLD}, tree)
+        return self._wait(hold, received_with(heeded), tree)
 
     def _wait(self, hold: Hold, signals: set[int], tree: Tree) -> int:
         leads = os.getsid(0) == os.getpid()
@@ -182,11 +185,11 @@ class _Child:
                 return self._status
             if pause is None and not tree.root and not tree.adopts:
                 pause = _LOOK_EVERY  # its end is no event for us
-            info = next_signal(signals, pause)
-            if info is None or info.si_signo == signal.SIGCHLD:
+            number, by_terminal = next_signal(signals, pause)
+            if number in (0, signal.SIGCHLD):
                 continue
-            if info.si_code != SENT_BY_KERNEL or (info.si_signo == signal.SIGHUP and leads):  # C3
-                self._signal(info.si_signo)
+            if not by_terminal or (number == signal.SIGHUP and leads):  # C3
+                self._signal(number)
 
     def _reap(self, tree: Tree) -> None:
         """See who has ended: the command, by its guardian; that; or what both have left to us (CT1)."""
@@ -308,13 +311,47 @@ def _recovered(hold: Hold) -> int | None:
     return hold.recovered_from.pid if hold.recovered_from else None
 
 
-def next_signal(signals: set[int], pause: float | None) -> signal.struct_siginfo | None:
-    """The first of these that comes; None after so many seconds, or earlier."""
-    if pause is None:
-        return signal.sigwaitinfo(signals)
-    info = signal.sigtimedwait(signals, pause)
+def heed_children() -> None:
+    """A child's end is a signal that is received, also where it was ignored before (C2)."""
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+
+
+def received_with(heeded: Iterable[int]) -> set[int]:
+    """The signals to block, and to receive by `next_signal`, with those that it needs itself."""
+    return {*heeded, signal.SIGCHLD, *(() if hasattr(signal, "sigtimedwait") else (signal.SIGALRM,))}
+
+
+def next_signal(signals: set[int], pause: float | None) -> tuple[int, bool]:
+    """The first of these that comes, and whether a terminal sent it (C3); 0 after so many seconds, or earlier."""
+    if not hasattr(signal, "sigtimedwait"):
+        return _next_of_unknown_sender(signals, pause)
+    info = signal.sigwaitinfo(signals) if pause is None else signal.sigtimedwait(signals, pause)
     # If we were stopped and have gone on when the time was up, Python returns what is not set.
-    return info if info is not None and info.si_signo in signals else None
+    if info is None or info.si_signo not in signals:
+        return 0, False
+    return info.si_signo, info.si_code == _SENT_BY_KERNEL
+
+
+def _next_of_unknown_sender(signals: set[int], pause: float | None) -> tuple[int, bool]:
+    if pause is not None:
+        signal.setitimer(signal.ITIMER_REAL, max(pause, 0.001))
+    number = signal.sigwait(signals)
+    if number == signal.SIGALRM:
+        return 0, False
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and _is_in_foreground()
+
+
+def _is_in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _spoken(status: int) -> str:

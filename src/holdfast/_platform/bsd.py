@@ -1,0 +1,146 @@
+"""What macOS and the BSDs say of their boot, of processes and of mounts, where Linux has `/proc`.
+
+Nothing here hangs: no server is asked. What cannot be known is missing from the answer, and is no error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+import time
+
+from .portable import presence_by_signal
+from .values import Presence, Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SYSTEM: str = sys.platform
+_CTL_KERN, _KERN_PROC, _KERN_PROC_PID = 1, 14, 1
+_PROCESS = struct.Struct("=qi24xb3xi")
+"""The beginning of `struct kinfo_proc` of macOS: seconds and microseconds of its start, its state, its number."""
+_PROCESS_SIZE = 648
+_ZOMBIE = 5
+_WITHIN = 2.0
+"""Seconds for `ps` and `mount`."""
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MOUNT = re.compile(r"^.*? on (/.*?)(?: type (\S+))? \(([^()]*)\)$", re.MULTILINE)
+
+
+def boot_session() -> str:
+    """What no other boot has; empty where there is no such thing. Not the boot's time, which moves with the clock."""
+    if SYSTEM != "darwin":
+        return ""
+    found = _sysctl("sysctlbyname", 64, b"kern.bootsessionuuid") or b""
+    text = found.rstrip(b"\0").decode("ascii", "replace")
+    return text if text and text.replace("-", "").isalnum() else ""
+
+
+def process(pid: int) -> Process | None:
+    """One look at the process table of macOS; None elsewhere, and where the answer is not what is expected."""
+    if SYSTEM != "darwin" or not 0 < pid < 2**31:
+        return None
+    return parsed(_sysctl("sysctl", _PROCESS_SIZE, _ints(_CTL_KERN, _KERN_PROC, _KERN_PROC_PID, pid), 4), pid)
+
+
+def parsed(answer: bytes | None, pid: int) -> Process | None:
+    """What the kernel's answer says of that process."""
+    if answer == b"":
+        presence = presence_by_signal(pid)
+        return Process(presence) if presence is Presence.GONE else None
+    if answer is None or len(answer) < _PROCESS.size:
+        return None
+    seconds, microseconds, state, number = _PROCESS.unpack_from(answer)
+    if number != pid or seconds <= 0 or not 0 <= microseconds < 1_000_000:
+        return None
+    presence = Presence.ZOMBIE if state == _ZOMBIE else Presence.RUNNING
+    return Process(presence, f"u{seconds}.{microseconds:06d}", seconds + microseconds / 1e6)
+
+
+def _ints(*numbers: int) -> Any:
+    try:
+        import ctypes
+    except ImportError:
+        return None
+    return (ctypes.c_int * len(numbers))(*numbers)
+
+
+def _sysctl(call: str, size: int, *name: Any) -> bytes | None:
+    """The kernel's answer; None if it has none."""
+    try:
+        import ctypes
+
+        from .libc import LIBC
+
+        ask = getattr(LIBC, call)
+    except (ImportError, AttributeError):
+        return None
+    found, length = ctypes.create_string_buffer(size), ctypes.c_size_t(size)
+    if ask(*name, found, ctypes.byref(length), None, ctypes.c_size_t(0)) != 0:
+        return None
+    return found.raw[: length.value]
+
+
+def by_ps(pid: int) -> Process | None:
+    """What `ps` says of a process, for showing; None if it says nothing."""
+    words = _output("ps", "-o", "stat=,lstart=", "-p", str(pid)).split()
+    if not words:
+        return None
+    return Process(Presence.ZOMBIE if words[0].startswith("Z") else Presence.RUNNING, "-", _moment(words[1:]))
+
+
+def _moment(words: list[str]) -> float | None:
+    """`Sun Nov 22 22:40:00 2026`, whatever the language of this process."""
+    try:
+        _, month, day, clock, year = words
+        hour, minute, second = map(int, clock.split(":"))
+        return time.mktime((int(year), _MONTHS.index(month) + 1, int(day), hour, minute, second, 0, 0, -1))
+    except (ValueError, OverflowError):
+        return None
+
+
+class Mount:
+    """One mounted filesystem."""
+
+    __slots__ = ("is_local", "kind", "point")
+
+    def __init__(self, point: str, kind: str, is_local: bool) -> None:
+        self.point = point
+        self.kind = kind
+        self.is_local = is_local
+
+
+def mounts() -> list[Mount]:
+    """What is mounted here, as `mount` tells."""
+    return parse_mounts(_output("mount"))
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The mounts in what `mount` has written; what is torn is passed over."""
+    found = []
+    for point, kind, said in _MOUNT.findall(text):
+        words = said.split(", ")
+        found.append(Mount(point, kind or words[0], "local" in words))
+    return found
+
+
+def mount_at(path: str, table: list[Mount]) -> Mount | None:
+    """The mount with the longest matching name. The path has no symbolic links."""
+    within = [one for one in table if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
+    return max(within, key=lambda one: len(one.point), default=None)
+
+
+def _output(*command: str) -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="surrogateescape", timeout=_WITHIN, check=True,
+            env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

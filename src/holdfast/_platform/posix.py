@@ -1,0 +1,258 @@
+"""POSIX: the guard is `flock(2)`, tickets are FIFOs, and what else macOS and the BSDs have in common with Linux.
+
+What they call by names of their own is in bsd.py. Without kqueue(2) waits look at bounded intervals.
+
+PX1 Not every kernel tells a FIFO's writers that its reader has gone, or tells it to `poll` and not to the selector of
+    asyncio. So the first ticket of a process is used to try it. Where it is not told, no ticket can be followed: the
+    waiter behind looks again and again, and opening the ticket says the same (ENXIO).
+PX2 A kernel that steps its clock may show another start time of the same process. Only macOS keeps what it showed
+    first; elsewhere the time is for showing, and does not tell two processes apart.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import stat
+import time
+from _operator import call
+
+from .portable import GenericEnvironment
+from .values import Presence, Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from functools import partial
+    from types import ModuleType
+
+    from .interface import Watch, WatchSet
+else:
+    from _functools import partial  # `functools` takes 2 ms to load
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_TO_FIFO = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
+_SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
+_NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+_FULL_SYNC: int = getattr(fcntl, "F_FULLFSYNC", 0)
+_BY_DESCRIPTOR = {os.open, os.mkfifo, os.rename, os.unlink, os.stat}
+"""What a queue needs to be able to do in a directory that it has open."""
+_MOST_SEEN = 256
+_LOOK_LASTS = 1.0
+"""Seconds that what `ps` said of a process is remembered: asking takes 10 ms."""
+_MOUNT_LASTS = 60.0
+"""Seconds that what `mount` said of a directory is."""
+
+
+def _sync_all(fd: int) -> None:
+    """On macOS, `fsync` leaves data in the memory of the drive."""
+    try:
+        fcntl.fcntl(fd, _FULL_SYNC)
+    except OSError:  # a filesystem that cannot
+        os.fsync(fd)
+
+
+class PosixEnvironment(GenericEnvironment):
+    guards = True
+    fifos = os.supports_dir_fd >= _BY_DESCRIPTOR
+    tells_ends: bool | None = None
+    """Whether the end of a FIFO's reader is told to its writers; None: that has not been tried (PX1)."""
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        super().__init__(without)
+        self._local: dict[str, tuple[str, bool, float]] = {}
+        self._seen: dict[int, tuple[Process, float]] = {}
+        if _FULL_SYNC:
+            self.sync = _sync_all  # type: ignore[assignment]
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> str:
+        with self._forking:
+            from .bsd import boot_session
+        return boot_session() or super()._boot()
+
+    def inspect(self, pid: int) -> Process:
+        with self._forking:
+            from . import bsd
+        told = bsd.process(pid)
+        if told is not None:
+            return told
+        found = super().inspect(pid)
+        if found.presence is not Presence.RUNNING or found.since is not None or pid == os.getpid():
+            return found
+        known, until = self._seen.get(pid, (found, 0.0))
+        now = time.monotonic()
+        if now >= until:
+            known = bsd.by_ps(pid) or found
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            self._seen[pid] = (known, now + _LOOK_LASTS)
+        return known
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
+        flags = _WRITE if write else _READ
+        if dir_fd is None:
+            return self._descriptors.open(os.open, path, flags)
+        return self._descriptors.open(call, partial(os.open, path, flags, dir_fd=dir_fd))
+
+    def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:
+        os.mkfifo(name, mode, dir_fd=dir_fd)
+
+    def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
+        if not write and self.tells_ends is None:
+            self._try_ends(name, dir_fd)
+        fd = self._open_fifo(name, dir_fd, write=write)
+        try:
+            if write and not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a FIFO", name)
+            if write and self.tells_ends is False:
+                raise OSError(errno.EOPNOTSUPP, "the end of its reader would not be told", name)
+        except BaseException:
+            self.close(fd)
+            raise
+        return fd
+
+    def _open_fifo(self, name: str, dir_fd: int, *, write: bool) -> int:
+        flags = _TO_FIFO if write else _WRITE  # fifo(7): opened for both, it is its own writer
+        return self._descriptors.open(call, partial(os.open, name, flags, dir_fd=dir_fd))
+
+    def _try_ends(self, name: str, dir_fd: int) -> None:
+        """PX1, with a FIFO that is ours and not yet in use. If another process takes it for a dead one's and removes
+        it meanwhile, its maker starts over (queue.py, Q2)."""
+        reader = self._open_fifo(name, dir_fd, write=False)
+        writer = -1
+        try:
+            writer = self._open_fifo(name, dir_fd, write=True)
+            self.close(reader)
+            told = self.hung_up(writer)
+            with self._forking:
+                from .kqueue import hung_up
+            self.tells_ends = told and hung_up(writer) is not False
+        finally:
+            self.close(reader)
+            self.close(writer)
+
+    def hung_up(self, fd: int) -> bool:
+        poll = select.poll()
+        poll.register(fd, 0)  # POLLERR is always told
+        try:
+            return bool(poll.poll(0))
+        except OSError:
+            return False
+
+    def nudge(self, fd: int) -> None:
+        try:
+            os.write(fd, b"\n")
+        except OSError:
+            pass  # it is full, or its reader has gone
+
+    def drain(self, fd: int) -> bool:
+        try:
+            return bool(os.read(fd, 4096))
+        except OSError:
+            return False  # it is empty
+
+    def read(self, fd: int, size: int) -> bytes:
+        return os.pread(fd, size, 0)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
+        if "flock" in self.without:
+            return None
+        try:
+            fcntl.flock(fd, _SHARE_NOW if shared else _LOCK_NOW)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        return True
+
+    def guarded(self, fd: int) -> bool | None:
+        if "flock" in self.without:
+            return None
+        try:
+            # Shared, because two exclusive probes would each take the other for the holder.
+            fcntl.flock(fd, _SHARE_NOW)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+
+    def unguard(self, fd: int) -> None:
+        if "flock" not in self.without:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            except OSError as error:
+                if error.errno not in _NO_FLOCK:
+                    raise
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def watch(self, path: str, *, readers: bool = False) -> Watch | None:
+        events = self._kqueue()
+        try:
+            return None if events is None else events.FileWatch(self._descriptors, path, readers=readers)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return None  # no descriptor left, or it may not be read
+
+    def watch_set(self) -> WatchSet | None:
+        events = self._kqueue()
+        return None if events is None else events.WatchSet(self._descriptors)
+
+    def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:
+        events = None if inherited else self._kqueue()  # kqueue.py, KQ3
+        try:
+            return None if events is None else events.watch_process(self._descriptors, pid)
+        except (OSError, OverflowError):
+            return None
+
+    def _kqueue(self) -> ModuleType | None:
+        if "events" in self.without:
+            return None
+        with self._forking:
+            from . import kqueue
+        return kqueue if kqueue.is_there() else None
+
+    def filesystem(self, path: str) -> str:
+        return self._mounted(path)[0]
+
+    def events_reach(self, path: str) -> bool:
+        events = self._kqueue()
+        return events is not None and bool(events.unlocked()[0]) and self._mounted(path)[1]
+
+    def _mounted(self, path: str) -> tuple[str, bool]:
+        """The type of the filesystem that a file is on, and whether it is this machine's alone."""
+        directory = os.path.dirname(path)
+        kind, local, until = self._local.get(directory, ("", False, 0.0))
+        now = time.monotonic()
+        if now >= until:
+            with self._forking:
+                from . import bsd, procfs
+
+                table = bsd.mounts()
+            mount = bsd.mount_at(os.path.realpath(directory), table)
+            says = any(one.is_local for one in table)
+            kind = "" if mount is None else mount.kind
+            local = mount is not None and mount.is_local >= says and not procfs.is_served(kind)
+            if len(self._local) >= _MOST_SEEN:
+                self._local.clear()
+            self._local[directory] = (kind, local, now + _MOUNT_LASTS)
+        return kind, local

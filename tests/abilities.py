@@ -11,6 +11,7 @@ A test that gives its processes an environment of their own needs nothing of thi
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -26,7 +27,8 @@ _LACKS = {
     "generic": frozenset({"unnamed", "proc", "flock", "events", "linux"}),
     "posix": frozenset({"unnamed", "proc", "events", "linux"}),
 }
-"""What an environment does without on Linux, by the value of HOLDFAST_OS."""
+"""What an environment does without, or a test cannot see there, by the value of HOLDFAST_OS."""
+_USUAL = {"linux": "linux", "win32": "generic"}
 
 LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 """For a process that is to have all that Linux can, whatever this run is made with."""
@@ -35,9 +37,9 @@ LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 def lacking(ability: str) -> str:
     """Why this run is without the ability; empty when it has it."""
     what = KNOWN[ability]
-    forced = os.environ.get("HOLDFAST_OS", "")
-    if ability in _LACKS.get(forced, ()):
-        return f"needs {ability} ({what}): HOLDFAST_OS={forced} has none"
+    chosen = os.environ.get("HOLDFAST_OS") or _USUAL.get(sys.platform, "posix")
+    if ability in _LACKS.get(chosen, ()):
+        return f"needs {ability} ({what}): HOLDFAST_OS={chosen} has none"
     if ability in os.environ.get("HOLDFAST_WITHOUT", "").split(","):
         return f"needs {ability} ({what}): HOLDFAST_WITHOUT takes it away"
     return ""

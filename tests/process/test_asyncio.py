@@ -34,10 +34,7 @@ async def main():
         say(time.monotonic(), hold.recovered_from is not None)
 """
 
-needs_events = pytest.mark.skipif(
-    os.environ.get("HOLDFAST_OS") == "generic" or "events" in os.environ.get("HOLDFAST_WITHOUT", ""),
-    reason="events are switched off",
-)
+needs_events = pytest.mark.needs("events")
 
 
 @pytest.fixture(params=LOOPS)

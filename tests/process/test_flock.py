@@ -120,6 +120,7 @@ def test_flock_1_respects_holdfast(path: str, lock: Lock) -> None:
     assert try_flock(path)
 
 
+@pytest.mark.needs("linux")
 @pytest.mark.parametrize("option", ["-x", "-s"])
 def test_holdfast_respects_flock_1(option: str, path: str, lock: Lock, sh: Callable[..., object]) -> None:
     shell = sh(f'flock {option} "$1" sh -c "echo in; read x"')
@@ -154,6 +155,7 @@ def test_a_waiter_wakes_when_flock_1_is_done(
     assert float(waiter.hear()) - ended < PROMPTLY
 
 
+@pytest.mark.needs("linux")
 def test_flock_1_wakes_when_holdfast_is_done(path: str, lock: Lock) -> None:
     for timeout in ([], ["-w", "20"]):
         hold = lock.acquire(timeout=5)
@@ -294,6 +296,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.needs("linux")
 def test_a_stream_of_overlapping_readers_lets_a_writer_in(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
     """There is a reader inside at each moment; but those that come after the writer go behind it."""
     readers = [spawn(STREAM, path) for _ in range(4)]

@@ -71,7 +71,7 @@ def end(peer: Peer) -> None:
     os.kill(int(child), 9)
 
 
-@pytest.mark.parametrize("host", ["here", "elsewhere"])
+@pytest.mark.parametrize("host", ["here", pytest.param("elsewhere", marks=pytest.mark.needs("linux"))])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.needs("flock")
 def test_no_protocol_has_a_false_proof_of_death_across_containers(

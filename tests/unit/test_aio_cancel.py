@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import abilities
 from holdfast import AsyncHold, AsyncLock, Lock
 from holdfast._platform import environment
 from holdfast.engines.file import queue as queues
@@ -310,6 +311,7 @@ def test_a_coroutine_closed_at_any_step_leaves_nothing(
         on(new_loop, lambda at=at: main(at))
 
 
+@pytest.mark.needs("unnamed")
 def test_a_step_that_outlives_its_task_gives_the_lock_back(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """J4: its thread acquires when the task has ended, and the next operation has begun."""
     env = environment()
@@ -417,11 +419,7 @@ def test_readers_are_counted(new_loop: Callable[[], asyncio.AbstractEventLoop], 
         task = asyncio.create_task(AsyncLock(shm / "l").acquire())
         await asleep(task)
         found = traces(loop)
-        if (
-            not environment().without & {"events"}
-            and environment().guards
-            and isinstance(loop, asyncio.SelectorEventLoop)
-        ):
+        if abilities.has("events") and isinstance(loop, asyncio.SelectorEventLoop):
             assert readers(loop)
             assert found["watches"] > 0
         hold.release()

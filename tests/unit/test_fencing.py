@@ -475,7 +475,7 @@ def test_of_two_one_makes_the_counter_anew(
 
 
 @needs_root
-@pytest.mark.needs("flock")
+@pytest.mark.needs("flock", "linux")
 @pytest.mark.parametrize("timeout", [0, 0.3])
 def test_a_counter_that_may_not_be_made_anew_is_refused_in_time(disk: Path, timeout: float) -> None:
     """TK8: a sticky directory, and another user's counter; the refusal says who is in the way."""

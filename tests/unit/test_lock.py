@@ -351,6 +351,7 @@ def test_slots_of_dropped_handles_are_told_apart(face: Any, path: Path) -> None:
     forget_all()
 
 
+@pytest.mark.needs("linux")
 def test_readers_of_this_process_are_not_blamed_for_each_other(path: Path) -> None:
     """One that is in nobody's way is no reason for a refusal."""
     reader = Lock(path, protocol="flock", shared=True).acquire()

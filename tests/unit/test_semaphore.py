@@ -356,7 +356,7 @@ def test_of_many_threads_as_many_are_inside_as_slots_and_all_are_served(
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock", "linux"))])
 def test_a_look_counts_the_slots_and_changes_none(face: Any, base: Path, protocol: str) -> None:
     semaphore = face.Semaphore(base, 3, tag="t", protocol=protocol)
     nobody = semaphore.status()

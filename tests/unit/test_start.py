@@ -80,6 +80,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.needs("events")
 def test_what_waits_is_loaded_before_a_fork_once_for_all_children(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "l")], check=True)
 

@@ -134,8 +134,10 @@ def mount_at(path: str, table: list[Mount]) -> Mount | None:
 
 
 def _output(*command: str) -> str:
-    import subprocess
-
+    try:
+        import subprocess
+    except ImportError:
+        return ""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="surrogateescape", timeout=_WITHIN, check=True,

@@ -10,6 +10,7 @@ from ..lock import file_request
 from ..model import Evidence
 from .detached import readable
 from .keeper import NAME
+from .owner import is_shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,9 +40,16 @@ def keeper_of(identity: tuple[int, int]) -> int | None:
 
 
 def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """As `why_not_of`; what a keeper has is its owner's."""
-    kept = assessed.evidence.source == "guard" and not assessed.is_dead and keeper_of(seen.identity) is not None
-    return why_not_of(seen, _UNPROVEN if kept else assessed, owner)
+    """As `why_not_of`; what a keeper has is its owner's.
+
+    Where the holders of kernel locks cannot be seen, what is guarded for a shell is kept, as it guards no file itself;
+    the keeper ends when it finds that the file is gone.
+    """
+    if assessed.evidence.source == "guard" and not assessed.is_dead:
+        seen_any = environment().lock_owners(seen.identity)
+        if keeper_of(seen.identity) is not None or (not seen_any and is_shell(owner.pid)):
+            assessed = _UNPROVEN
+    return why_not_of(seen, assessed, owner)
 
 
 def end_keeper(lock: Lock, owner: Identity | None) -> bool:

@@ -17,7 +17,7 @@ _EXIT = "exit status: "
 _MAIN = ("run", "try", "release", "status", "ls")
 """What every page points to."""
 _ENVIRONMENT = {
-    "HOLDFAST_OS": "with the value generic, use portable Python only, as on systems that holdfast does not know",
+    "HOLDFAST_OS": "with the value generic, use portable Python only; with posix, what macOS and the BSDs have",
     "PGPASSFILE": "where passwords for PostgreSQL are, instead of in a URL; the other PG variables count as well",
     "HOLDFAST_WITHOUT": "abilities to do without, separated by commas: unnamed, proc, link, flock, events",
 }

@@ -98,6 +98,12 @@ def _why_not(pid: int) -> str | None:
     return None
 
 
+def is_shell(pid: int) -> bool:
+    """Whether that process is seen to be a shell."""
+    program = environment().program(pid)
+    return program is not None and _is_shell(_base(program[0]))
+
+
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
 

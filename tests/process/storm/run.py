@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import abilities
 from process.foreign import node
 from process.journal import Outcome, read_journal
 
@@ -140,6 +141,8 @@ def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, s
                 raise node.Missing("needs root")
             if kind in PRIVILEGED and shutil.which("unshare") is None:
                 raise node.Missing("unshare(1) is not installed")
+            if kind == "container" and abilities.lacking("unnamed"):
+                raise node.Missing("the temporary name that a killed one leaves is for another of its own to remove")
             if kind == "flock(1)" and shutil.which("flock") is None:
                 raise node.Missing("flock(1) is not installed")
             if kind.startswith("fs-safe"):

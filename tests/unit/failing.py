@@ -388,7 +388,6 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     (portable.GenericEnvironment, "fstat", staticmethod(_OS.fstat)),
     (portable.GenericEnvironment, "truncate", staticmethod(_OS.ftruncate)),
     (portable.GenericEnvironment, "sync", staticmethod(_OS.fsync)),
-    (posix.PosixEnvironment, "chmod", staticmethod(_OS.fchmod)),
 )
 _ABSENT = object()
 

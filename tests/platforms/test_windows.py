@@ -31,8 +31,8 @@ def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
         return wine.run(*[wine.named(word) if isinstance(word, Path) else word for word in words], **more)
 
-    yield run
-    wine.wait_for_end()
+    with wine.kept_running():
+        yield run
 
 
 @pytest.fixture

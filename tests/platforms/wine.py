@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -100,6 +102,24 @@ def run(
     command = [_wine(), str(cache / version / "python.exe"), *map(str, words)]
     # Wine takes no /dev/null for standard input.
     return subprocess.run(command, env=environment(cache), input="", capture_output=True, text=True, timeout=limit)
+
+
+@contextmanager
+def kept_running() -> Iterator[None]:
+    """Have a program run meanwhile, so that Wine's server does not end and begin again between two others. One at a
+    time is started: of two that find no server, one may wait for minutes."""
+    cache = setup()
+    command = [_wine(), str(cache / "3.11" / "python.exe"), "-c", "print(flush=True); input()"]
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeper = subprocess.Popen(command, env=environment(cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert keeper.stdout is not None
+        keeper.stdout.readline()
+    try:
+        yield
+    finally:
+        keeper.communicate(b"\n")
+        wait_for_end(cache)
 
 
 def wait_for_end(cache: Path | None = None) -> None:

@@ -17,6 +17,7 @@ from faces import Tasks, Threads
 from holdfast._platform import environment, linux
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
+from holdfast._platform.posix import PosixEnvironment
 from holdfast.engines.file import remove, takeover
 from unit.loops import LOOPS
 from unit.stepping import Clock, Contend, Contender, Stepped
@@ -40,7 +41,8 @@ def environments() -> Iterator[Callable[..., Stepped]]:
     made: list[Stepped] = []
 
     def make(*without: str, kind: str = "linux", pid: int | None = None) -> Stepped:
-        real = (LinuxEnvironment if kind == "linux" else GenericEnvironment)(frozenset(without))
+        kinds = {"linux": LinuxEnvironment, "posix": PosixEnvironment, "generic": GenericEnvironment}
+        real = kinds[kind](frozenset(without))
         if pid is not None:
             real._identity = real._identify(pid)
         made.append(Stepped(real))

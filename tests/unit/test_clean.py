@@ -95,7 +95,7 @@ def settled(steps: Generator[Wait, None, Removal], clock: Clock) -> Removal:
 
 
 @pytest.mark.parametrize("which", ["dead", "stale"])
-@pytest.mark.parametrize("kind", ["linux", "generic"])
+@pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
 @pytest.mark.parametrize("when", ["at_step", "past_step"])
 def test_a_lock_taken_over_meanwhile_is_not_removed(
     when: str,

@@ -96,7 +96,7 @@ def test_a_record_replaced_during_the_look_gets_a_name_of_its_own(
     assert len({first, second, id_of(env, status)}) == 3
 
 
-@pytest.mark.parametrize("kind", ["linux", "generic"])
+@pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
 def test_whatever_is_there_can_be_named_and_nothing_else_can(
     kind: str, disk: Path, environments: Callable[..., Stepped]
 ) -> None:

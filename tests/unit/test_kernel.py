@@ -295,7 +295,7 @@ def test_a_new_file_has_the_mode_asked_for(path: Path, flock: Contend) -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("kind", ["linux", "generic"])
+@pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
 def test_without_kernel_locks_it_is_refused(
     kind: str, there: bool, path: Path, flock: Contend, environments: Environments
 ) -> None:

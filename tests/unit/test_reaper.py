@@ -98,7 +98,7 @@ def test_a_lock_that_has_changed_hands_is_still_watched(
     one.until(lambda: not (disk / "l").exists())
 
 
-@pytest.mark.parametrize("kind", ["linux", "generic"])
+@pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
 def test_a_lock_taken_over_meanwhile_is_not_removed(
     kind: str, disk: Path, dead_pid: int, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:

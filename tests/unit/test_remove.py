@@ -17,7 +17,7 @@ from unit.stepping import Contend, Stepped, sema_record
 
 Environments = Callable[..., Stepped]
 JUDGED, OTHER = sema_record(7, 1000, "judged"), sema_record(8, 9e9, "another")
-kinds = pytest.mark.parametrize("kind", ["linux", "generic"])
+kinds = pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
 
 
 def only_the_judged(seen: object, _assessed: object) -> bool:

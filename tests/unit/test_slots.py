@@ -114,7 +114,7 @@ def test_no_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Con
     assert sorted(os.listdir(os.path.dirname(full[0].request.path))) == ["b.0.lock", "b.1.lock"]
 
 
-@pytest.mark.parametrize("kind", ["linux", "generic"])
+@pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
 def test_a_platform_that_lacks_something_keeps_the_slots_apart(
     kind: str, arrive: Contend, clocked: Callable[..., Stepped]
 ) -> None:

@@ -21,7 +21,12 @@ demo: $(VENV)/.test
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),--ignore=tests/platforms)
+
+.PHONY: windows
+# What Python for Windows does under Wine: apt-get install --no-install-recommends wine wine64
+windows: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/platforms $(ARGS)
 
 $(VENV)/.coverage: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --group coverage

@@ -326,7 +326,7 @@ def test_only_claims_of_ended_processes_go(
     """M12."""
     (disk / "l.lock").touch()
     found = os.stat(disk / "l.lock")
-    for pid in (dead_pid, live_pid):
+    for pid in (live_pid, dead_pid):  # a claim that is made removes those of the dead
         claim = make_claim(environments(pid=pid), str(disk / "l.lock"), (found.st_dev, found.st_ino + pid), NO_LOCKS)
         assert claim is not None
     (disk / "l.lock").unlink()

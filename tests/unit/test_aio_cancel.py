@@ -338,7 +338,7 @@ def test_a_step_that_outlives_its_task_gives_the_lock_back(shm: Path, monkeypatc
         coroutine.close()
         sleep.cancel()
         await asyncio.wait([task])
-        env.operations.recover()
+        env.operations.finish_broken_off()
         go_on.set()
         for thread in steps():
             thread.join(PATIENCE)

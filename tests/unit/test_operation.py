@@ -26,7 +26,7 @@ from holdfast.lock import Leaving
 @pytest.fixture
 def env() -> Any:
     env = environment()
-    env.operations.recover()
+    env.operations.finish_broken_off()
     assert not env.operations.running, "an earlier test has left something that never ends"
     return env
 

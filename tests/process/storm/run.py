@@ -33,12 +33,11 @@ LONG = 20.0
 """Seconds in which contenders of each kind get in, also where they are killed now and then before they do."""
 
 PASS_THROUGH = """
-import os, sys, holdfast
+import sys
 from holdfast import Lock
-path, protocol, directory = sys.argv[1:]
+path, protocol = sys.argv[1:]
 with Lock(path, protocol=protocol, timeout=20):
-    names = os.listdir(directory)
-    assert len(names) == 1, names
+    pass
 """
 
 
@@ -84,8 +83,9 @@ def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[
     if seconds >= LONG:
         never = {told["by_kind"][letter] for letter in told["by_kind"] if letter not in outcome.by_letter}
         assert not never, f"never got in: {never}"
-    # Whatever was left by the last one that was killed is gone after the next one has been and left.
-    command = [sys.executable, "-c", PASS_THROUGH, str(path), protocol, str(locks)]
+    # Whatever was left by the last one that was killed is gone after the next one has been and left. Not before: behind
+    # tickets of the killed, a holder has one of its own.
+    command = [sys.executable, "-c", PASS_THROUGH, str(path), protocol]
     passed = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert passed.returncode == 0, passed.stderr
     assert os.listdir(locks) == (["counter.lock"] if protocol == "flock" else [])

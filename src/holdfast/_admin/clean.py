@@ -245,7 +245,7 @@ _FORBIDDEN = "this user may not remove it"
 
 
 class Removal(Value):
-    """What became of a leftover: REMOVED; CHANGED, so that it is none any more; or BLOCKED, and by what."""
+    """What became of a leftover: REMOVED; CHANGED: it is no longer a leftover; or BLOCKED, and by what."""
 
     result: str
     why: str = ""

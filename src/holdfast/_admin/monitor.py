@@ -423,7 +423,7 @@ class UnconfirmedWaits:
         return self._gone.pop(ticket, None) is not None
 
     def decide(self, now: float) -> list[LockEvent]:
-        """Those of whom it is time to know."""
+        """Events of the tickets that have been gone for long enough to be sure."""
         found = []
         for ticket, (one, until) in [*self._gone.items()]:
             if now >= until:

@@ -17,7 +17,7 @@ E6  In a tree, a name alone decides that a file is not looked at, if it is one t
     the kernel's table shows its number: asking for each file would read the whole disk. Of the others, those without a
     lock's name are not opened if they are large, or are not their owner's to write.
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
-    is called empty, if a probe finds nobody's lock on it, and it is too old for a creator to be about to write its
+    is called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
 
 An acquisition has a short id, so that one can say later "this one, and no other":

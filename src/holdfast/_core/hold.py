@@ -188,7 +188,7 @@ class HoldState:
         self.frame = self.outer = None
 
     def undo(self) -> None:
-        """Of a hold that is being released, not its acquisition but the interruption: the release is completed (J2)."""
+        """Complete a release that was interrupted (operations.py, J2)."""
         if self.released:
             self._undo()
             self._finish()

@@ -227,7 +227,7 @@ def is_running(frame: FrameType) -> bool:
 
 
 def let_go(env: Environment, fd: int) -> None:
-    """Drop the guard and close; what either says is no news beside the reason for doing so."""
+    """Drop the guard and close. Errors are ignored: the caller has a reason of its own to report."""
     if env.is_open(fd):
         for step in (env.unguard, env.close):
             try:

@@ -201,7 +201,7 @@ class WindowsEnvironment(GenericEnvironment):
             return Process(Presence.GONE if error.winerror == _NO_PROCESS else Presence.RUNNING)  # type: ignore[attr-defined]
         try:
             # Numbers are multiples of four, and Windows takes the three above each for the same. One that has ended
-            # is still there for whoever has it open.
+            # is still there while any handle to it is open.
             if _KERNEL.GetProcessId(handle) != pid or _winapi.WaitForSingleObject(handle, 0) == 0:
                 return Process(Presence.GONE)
             times = (ctypes.c_uint64 * 4)()

@@ -20,7 +20,7 @@ G5  The guardian does not wait for the command before `run` has said that it kno
 G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
     in between, the guardian takes that for G3.
 
-The command's tree is all that it has started. When the lock is lost, whoever holds it brings the tree to an end
+The command's tree is all that it has started. When the lock is lost, the process that holds it ends the tree
 (`Tree`):
 
 CT1  The command's tree is what is below its guardian (G1), which no process leaves. If the guardian was

@@ -29,7 +29,7 @@ _LOOK_EVERY = 0.25
 
 
 class Engine(ABC):
-    """One instance serves all locks, and keeps no state of theirs. It gets only requests that it has made itself."""
+    """One instance serves all locks, and keeps no state of any of them. All requests passed to it are its own."""
 
     name: ClassVar[str]
     is_remote: ClassVar[bool] = True

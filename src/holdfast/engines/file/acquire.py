@@ -327,11 +327,7 @@ class AcquireAttempt:
     def _win(self, held: FileHold) -> None:
         """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got one
         of several slots, or were inside already."""
-        try:
-            ref = held.ref(self._context)
-        except BaseException:
-            held.give_back()
-            raise
+        ref = held.ref(self._context)
         if self._entry is not None:
             if len(self.files) > 1 or self._inside:
                 self._entry.enter()

@@ -95,8 +95,10 @@ def rivals(env: Environment, request: FileRequest) -> list[tuple[str, int]]:
 
 def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
     """The rivals' temporary files for this lock file among these names, by path and pid."""
-    found, begin = [], request.name
-    for name in [name for name in names if name.startswith(begin)]:  # of thousands, perhaps
+    found, ours = [], request.name
+    for name in names:
+        if not name.startswith(ours):
+            continue  # quickly: there may be thousands
         pid = request.protocol.rival(name, request.name)
         if pid is not None:
             found.append((f"{request.directory}/{name}", pid))

@@ -78,9 +78,8 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     by_rule = request.protocol.is_stale(record, assessed.liveness, now, limit)
     stale_at = None if by_rule else request.protocol.stale_at(record, limit)
     if by_rule and request.protocol.fails_closed and (stale == "protocol" or assessed.liveness is not Liveness.ALIVE):
-        return Verdict(
-            False, False, f"it is older than {limit:g} s, and may be a dead holder's", left_to_caller=True
-        )  # V5
+        older = f"it is older than {limit:g} s, and may be a dead holder's"
+        return Verdict(False, False, older, left_to_caller=True)  # V5
     if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
         older = "" if limit == math.inf else f" (older than {limit:g} s)"  # a rule without an age
         return Verdict(True, False, f"the {request.protocol.name} rule calls it stale{older}")

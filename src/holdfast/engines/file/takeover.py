@@ -227,28 +227,12 @@ def _has_other(
     env: Environment, path: str, inode: tuple[int, int], names: list[str], guard: int, *, own: str = ""
 ) -> bool:
     """Whether another claim counts. Removes those that do not by T12 or T13, and leftovers of files that are gone."""
-    directory, about = path.rpartition("/")[0], f"{_PREFIX}{inode[1]:x}."
-    counts = False
+    directory, counts = path.rpartition("/")[0], False
     for name in names:
         found = None if name == own else _parsed(name)
-        if found is None:
-            continue
-        claim = f"{directory}/{name}"
-        if not name.startswith(about):
-            _remove_if_over(env, claim, found)
-        elif _counts(env, path, claim, found, inode, guard):
+        if found is not None and _counts(env, path, f"{directory}/{name}", found, inode, guard):
             counts = True
     return counts
-
-
-def _remove_if_over(env: Environment, claim: str, about: _About) -> None:
-    """T12: one whose file was removed before its claimant died would stay, as its inode number may never come again."""
-    try:
-        found = env.stat(claim)
-        if stat.S_ISREG(found.st_mode) and not found.st_size and about.is_over(env, found.st_mtime):
-            unlink_quietly(env, claim)  # T16
-    except OSError:
-        pass  # gone
 
 
 def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple[int, int], guard: int) -> bool:
@@ -260,9 +244,9 @@ def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple
         return False  # T15
     outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
     if outlived or about.is_over(env, found.st_mtime):
-        unlink_quietly(env, claim)  # T16
+        unlink_quietly(env, claim)  # T16; of another file, too: its inode number may never come again
         return False
-    return not _is_forged(env, path, found.st_uid)
+    return about.inode[1] == inode[1] and not _is_forged(env, path, found.st_uid)
 
 
 def _is_forged(env: Environment, path: str, user: int) -> bool:

@@ -329,8 +329,8 @@ def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     """The error for a statement that the server has refused, with the next step."""
     if refused.code in ("42P01", "3F000", "42703"):  # undefined table, schema, column
         text = (
-            f"the database at {lock_url.base} is not prepared for locks ({refused}). Whoever may create a schema there "
-            f"runs, once: holdfast postgresql init --schema {lock_url.schema} URL"
+            f"the database at {lock_url.base} is not prepared for locks ({refused}). A user who may create a schema "
+            f"there has to run, once: holdfast postgresql init --schema {lock_url.schema} URL"
         )
         return EngineUnavailable(text, path=lock_url.shown, protocol=NAME)
     text = f"{lock_url.base} has refused: {refused} (SQLSTATE {refused.code}). "

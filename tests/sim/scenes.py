@@ -124,6 +124,9 @@ def dead_holder(
         marker = marker_text(guarded, 1, gone)
         put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(kernel.time() - age), marker.encode()))
         build(world)
+        for checker in world.checkers:
+            if isinstance(checker, NothingLeft):
+                checker.may_stay += (".claim",)  # of one that is killed: also beside a guarded file, if others share it
 
     before = "" if boot is None else f" with another boot, {age:g} s ago"
     at_a_dead_lock.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; its holder has died{before}"

@@ -117,8 +117,7 @@ Workload("exclusive", on(scenes.EXCLUSIVE_ONLY, contenders(2, fair=False)), cras
 Workload("exclusive-three", on(scenes.EXCLUSIVE_ONLY, contenders(3, fair=False)), crashes=2)
 Workload("fuse", on(scenes.FUSE, contenders(2, fair=False)), crashes=1)
 Workload("no-flock", on(scenes.NO_FLOCK, contenders(2, fair=False)), crashes=1)
-_claimants = contenders(2, fair=False, litter=(".claim",))  # one that is killed may leave its claim
-Workload("no-flock-dead", on(scenes.NO_FLOCK, dead_holder(_claimants, guarded=False)), crashes=1)
+Workload("no-flock-dead", on(scenes.NO_FLOCK, dead_holder(contenders(2, fair=False), guarded=False)), crashes=1)
 Workload("no-flock-reborn", on(scenes.NO_FLOCK, reborn(contenders(2, fair=False))), crashes=1)
 Workload("no-events", on(scenes.NO_EVENTS, contenders(3)), crashes=1, stalls=2)
 Workload("no-fifos", on(scenes.NO_FIFOS, contenders(3)), crashes=1, stalls=1)

@@ -262,8 +262,8 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if held.waits or held.request.kept_later:
         return  # the engine keeps it, or it is not to be kept yet
     request = held.request
-    if request.watched or held.acquired + request.beat_every < _keeper.wakes:
-        _keeper.keep(held, request.beat_every)
+    if held.lease is not None or request.watched or held.acquired + request.beat_every < _keeper.wakes:
+        _keeper.keep(held, held.beat_every)
 
 
 class _Unset:
@@ -475,6 +475,7 @@ class BaseLock(Resource):
         durable: bool = False,
         fencing: bool = False,
         heartbeat: float | None = None,
+        lease: float | None = None,
         owner: Hashable | None = None,
         fair: bool = True,
         shared: bool = False,
@@ -514,6 +515,11 @@ class Lock(BaseLock, Acquirable):
       the hold is returned. All users of the lock must ask for it. Not with `shared` (docs/fencing.md).
     - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
       may call it stale. `0` and infinity: never.
+    - `lease`: the seconds, at least 1, after which others may replace a holder from whom nothing has been heard: a
+      machine that has died. The holder confirms with the file server, every third of it, that it lives; after nine
+      tenths without an answer the lock counts as lost here. Such a hold has a `token`. `None`: 30 where the
+      filesystem is known to be shared by machines (NFS, SMB and the like), else none. `0`: none. All users of the lock
+      should ask for the same.
     - `owner`: anything hashable. Holds of equal owners in one process share the lock; it is released with the last.
     - `fair`: wait in the queue of all processes, first come, first served. A release wakes only the next waiter.
       `timeout=0` takes a free lock all the same. `False`: do not queue. Exclusion does not depend on it.
@@ -591,6 +597,7 @@ class Slots(Resource):
         durable: bool = False,
         fencing: bool = False,
         heartbeat: float | None = None,
+        lease: float | None = None,
         owner: Hashable | None = None,
         fair: bool = True,
         shared: bool = False,

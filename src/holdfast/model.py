@@ -99,10 +99,12 @@ class Identity(Value):
         return self.has_pid_space and self.pid_space == other.pid_space
 
 
-MARKER_VERSION = "2"
-"""The version that is written."""
-_MARKER_PARTS = {"1": 7, MARKER_VERSION: 8}
+_WITH_TIME, _WITH_LEASE = "2", "3"
+_MARKER_PARTS = {"1": 7, _WITH_TIME: 8, _WITH_LEASE: 10}
 """The versions of the marker that can be read, with their numbers of words."""
+_BEAT_AT = 8
+"""Which word of a marker with a lease is its beat."""
+_BEATS = 1 << 32
 _SECONDS_DIGITS = 12
 
 
@@ -111,16 +113,22 @@ class Marker(Value):
 
     `guarded` is False if the holder keeps no kernel lock; then its identity is the proof of life. `device` is the
     `st_dev` that the holder saw: through another mount, a held guard may look free. `acquired` is in seconds since the
-    epoch, and heartbeats do not change it; None in a marker of version 1, which has no such part.
+    epoch, and heartbeats do not change it; None in a marker of version 1, which has no such part. `lease` is in seconds;
+    None if the holder has none. `beat` changes with each heartbeat of a holder with a lease.
     """
 
     guarded: bool
     device: int
     identity: Identity
     acquired: float | None = None
+    lease: float | None = None
+    beat: int = 0
+
+    def _values(self) -> tuple[Any, ...]:
+        return super()._values()[:-1]  # after another beat it is still the same hold
 
     def encode(self) -> str:
-        return marker_text(self.guarded, self.device, self.identity, self.acquired)
+        return marker_text(self.guarded, self.device, self.identity, self.acquired, self.lease, self.beat)
 
     @classmethod
     def decode(cls, text: str, pid: int) -> Marker | None:
@@ -131,24 +139,48 @@ class Marker(Value):
         parts = text.split(" ", count - 1)
         if len(parts) != count or parts[1] not in ("g", "n") or not parts[3].isdecimal():
             return None
-        has_time = parts[0] == MARKER_VERSION
-        acquired = _seconds(parts[6]) if has_time else None
-        if has_time and acquired is None:
+        _, kind, boot, device, namespace, started, *more, host = parts
+        acquired = _seconds(more[0]) if more else None
+        lease = _seconds(more[1]) if len(more) > 1 else None
+        if None in (acquired, lease)[: len(more)] or (lease is not None and not (lease and _is_beat(more[2]))):
             return None
-        _, kind, boot, device, namespace, started, *_, host = parts
-        return cls(kind == "g", int(device[:20]), Identity(pid, boot, namespace, started, host), acquired)
+        who = Identity(pid, boot, namespace, started, host)
+        return cls(kind == "g", int(device[:20]), who, acquired, lease, 0 if lease is None else int(more[2], 16))
 
 
-def marker_text(guarded: bool, device: int, who: Identity, acquired: float | None = None) -> str:
-    """A marker as it is written: version 2, or 1 without a time of acquisition.
+def marker_text(
+    guarded: bool, device: int, who: Identity, acquired: float | None = None, lease: float | None = None, beat: int = 0
+) -> str:
+    """A marker as it is written: version 3 with a lease, else 2, or 1 without a time of acquisition.
 
-    `g` or `n` is one byte, so that it can be flipped in place.
+    `g` or `n` is one byte, so that it can be flipped in place; a beat always has the same number of digits.
     """
     kind = "g" if guarded else "n"
+    process = f"{kind} {who.boot} {device} {who.pid_namespace} {who.started}"
     if acquired is None:
-        return f"1 {kind} {who.boot} {device} {who.pid_namespace} {who.started} {who.host}"
+        return f"1 {process} {who.host}"
     since = max(0.0, acquired)
-    return f"{MARKER_VERSION} {kind} {who.boot} {device} {who.pid_namespace} {who.started} {since:.3f} {who.host}"
+    if lease is None:
+        return f"{_WITH_TIME} {process} {since:.3f} {who.host}"
+    return f"{_WITH_LEASE} {process} {since:.3f} {lease:.3f} {beat % _BEATS:08x} {who.host}"
+
+
+def next_beat(data: bytes, key: bytes) -> tuple[int, bytes] | None:
+    """Where the beat is in a record with a lease, and what the next one is; None in one without.
+
+    `key`: the text before the marker.
+    """
+    at = data.find(key + _WITH_LEASE.encode() + b" ")
+    if at < 0:
+        return None
+    at += len(key)
+    for _ in range(_BEAT_AT):
+        at = data.index(b" ", at) + 1
+    return at, b"%08x" % ((int(data[at : at + 8], 16) + 1) % _BEATS)
+
+
+def _is_beat(text: str) -> bool:
+    return len(text) == 8 and not text.strip("0123456789abcdef")
 
 
 def _seconds(text: str) -> float | None:

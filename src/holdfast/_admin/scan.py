@@ -557,11 +557,10 @@ def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
             return data
     except MalformedRecord:
         return data
-    fresh = speaks.refreshed(data, env.time())
-    if fresh is None:
-        return data
-    offset, digits = fresh
-    return data[:offset] + data[offset + len(digits) :]
+    lasting = bytearray(data)
+    for offset, fresh in speaks.beaten(data, env.time()):
+        lasting[offset : offset + len(fresh)] = b"\0" * len(fresh)
+    return bytes(lasting)
 
 
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}

@@ -79,6 +79,8 @@ class HoldState:
     frame: FrameType | None
     outer: Operation | None
     """Both of the release, while it lasts."""
+    lease: Any = None
+    """What says when it is lost if no beat has been confirmed by then; None if beats only keep the record fresh."""
     waits = False
     """Whether a release has to wait for a server's answer, as the generator `releasing` does."""
 
@@ -118,6 +120,11 @@ class HoldState:
     @abstractmethod
     def abandon(self) -> None:
         """Let go of it and leave the lock: it belongs to another process."""
+
+    @property
+    def beat_every(self) -> float:
+        """Seconds between heartbeats."""
+        return self.request.beat_every
 
     @abstractmethod
     def beat(self) -> None:
@@ -255,8 +262,12 @@ class HoldState:
             if tell is not None:
                 tell(self.lost_error())
         finally:
+            self._was_told()
             if self.attempt_events is not None or is_heard("lost", self.request.on_event):
                 self._attempt_events().lost(self)
+
+    def _was_told(self) -> None:
+        """The loss has been told to the caller, as far as the caller wanted to hear of it."""
 
     def _attempt_events(self) -> AttemptEvents:
         with self.mutex:

@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     durable: bool
     fencing: bool
     heartbeat: float | None
+    lease: float | None
     owner: Hashable | None
     fair: bool
     shared: bool

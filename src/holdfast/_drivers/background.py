@@ -20,6 +20,8 @@ K6  At exit, what is held is released as late as can be: when the threads and th
 K7  Three steps, in this order: the hold gets its keeper, it enters the table, its watch is made. It leaves the table
     after its watch has ended. So an interruption between any two leaves a hold that can be forgotten, and a watch whose
     key is not known belongs to no other hold.
+K8  A beat of a hold with a lease asks a server, which may not answer. So it is sent in a thread of its own, one at a
+    time, and this thread tells the loss when the lease is over.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
+_RETRIES = 4
+"""How often a beat that has failed is tried again before the next one would be due."""
 _NEARLY = 1 / 16
 """The share of its interval by which a beat may come early (K2)."""
 _AT_EXIT = "at interpreter shutdown"
@@ -75,6 +79,8 @@ class Keeper:
         self._watched: dict[int, HoldState] = {}
         self._unwatched: dict[HoldState, None] = {}
         """Those of K3 that are to be looked at each second, because no event can be relied on."""
+        self._beating: set[HoldState] = set()
+        """The holds with a lease of which a beat is under way (K8)."""
         self._next_look = 0.0
         self._awaited = False
         """Whether the thread waits for the watches: then a new one needs no wake-up."""
@@ -308,11 +314,11 @@ class Keeper:
     def _find(self) -> None:
         """Keep the holds that have come since (K2)."""
         for held in list(self._env.holds.values()):
-            request = held.request
-            if request.beat_every == INFINITY or request.watched or held.waits or held in self._kept or not held.refs:
+            every, watched = held.beat_every, held.request.watched
+            if every == INFINITY or watched or held.waits or held in self._kept or not held.refs:
                 continue
             held.keeper = self  # K7
-            held.next_beat = held.acquired + request.beat_every
+            held.next_beat = held.acquired + every
             self._due = min(self._due, held.next_beat)
             self._kept[held] = None
             if held.released:
@@ -348,11 +354,33 @@ class Keeper:
             self._tell_lost(held)
 
     def _beat(self, held: HoldState) -> None:
-        held.next_beat = time.monotonic() + held.request.beat_every
+        held.next_beat = time.monotonic() + held.beat_every
         if not held.released and not held.verify():
             self._tell_lost(held)
-        else:
+        elif held.lease is None:
             held.beat()
+        else:
+            held.next_beat = min(held.next_beat, time.monotonic() + max(0.0, held.lease.left()))
+            if held not in self._beating:
+                self._beating.add(held)
+                call_aside(lambda: self._beat_aside(held), f"in the heartbeat of {held.path}")
+
+    def _beat_aside(self, held: HoldState) -> None:
+        """K8."""
+        try:
+            held.beat()
+        except OSError:
+            if not held.released:
+                held.next_beat = time.monotonic() + held.beat_every / _RETRIES
+                raise
+        finally:
+            self._beating.discard(held)
+            if held.lease.is_over():
+                held.next_beat = 0.0
+            with self._mutex:
+                if held in self._kept and held.next_beat < self._due:
+                    self._due = held.next_beat
+                    self._ring()
 
     def _tell_lost(self, held: HoldState) -> None:
         """K3."""
@@ -361,7 +389,7 @@ class Keeper:
 
 
 def _is_nearly_due(held: HoldState, now: float) -> bool:
-    every = held.request.beat_every
+    every = held.beat_every
     return held.next_beat - (every * _NEARLY if every < INFINITY else 0.0) <= now
 
 

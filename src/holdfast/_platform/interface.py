@@ -136,6 +136,9 @@ class Environment(Protocol):
     def command(self, pid: int) -> str | None: ...
     def time(self) -> float: ...
     def monotonic(self) -> float: ...
+    def uptime(self) -> float:
+        """Seconds by a clock that goes on while the machine sleeps."""
+
     def token(self) -> str: ...
 
     # files
@@ -196,6 +199,9 @@ class Environment(Protocol):
 
         A reader is also a writer, so that it does not notice when others come and go.
         """
+
+    def replace(self, existing: str, path: str) -> None:
+        """Give a file another name, in the place of the file that has it now."""
 
     def rename(self, name: str, new: str, *, dir_fd: int) -> None: ...
     def hung_up(self, fd: int) -> bool:
@@ -265,6 +271,9 @@ class Environment(Protocol):
 
     def may_block(self, path: str) -> bool:
         """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow."""
+
+    def is_shared(self, device: int, directory: str = "") -> bool:
+        """Whether other machines may use this filesystem, which the directory is on, if that is known."""
 
     def poll_limit(self, path: str) -> float:
         """The longest pause between polls of a file here, in seconds, where no events arrive."""

@@ -269,6 +269,13 @@ class LinuxEnvironment(PosixEnvironment):
             device = os.stat(directory).st_dev
         except OSError:
             return ""
+        return self._kind(device, directory)
+
+    def is_shared(self, device: int, directory: str = "") -> bool:
+        known = self._mounts.get(device)
+        return procfs.is_network(self._kind(device, directory) if known is None else known[0])
+
+    def _kind(self, device: int, directory: str) -> str:
         kind, until = self._mounts.get(device, ("", 0.0))
         now = time.monotonic()
         if now >= until:

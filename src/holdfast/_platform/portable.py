@@ -37,6 +37,8 @@ _HERE: int = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NONBLOCK", 0)
 )
+_SLEEPLESS: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""The clock that goes on while the machine sleeps; on macOS that is CLOCK_MONOTONIC."""
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -140,6 +142,9 @@ class GenericEnvironment:
     has_jobs = False
     """Whether the processes that a command starts can be kept together by the system: Windows."""
     monotonic = staticmethod(time.monotonic)
+
+    def uptime(self) -> float:
+        return time.monotonic() if _SLEEPLESS is None else time.clock_gettime(_SLEEPLESS)
     time = staticmethod(time.time)
     unlink = staticmethod(os.unlink)
     stat = staticmethod(os.lstat)
@@ -343,6 +348,9 @@ class GenericEnvironment:
     def drain(self, fd: int) -> bool:  # noqa: ARG002
         return False
 
+    def replace(self, existing: str, path: str) -> None:
+        os.replace(existing, path)
+
     def rename(self, name: str, new: str, *, dir_fd: int) -> None:
         os.rename(name, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
@@ -480,6 +488,9 @@ class GenericEnvironment:
 
     def filesystem(self, path: str) -> str:  # noqa: ARG002
         return ""
+
+    def is_shared(self, device: int, directory: str = "") -> bool:  # noqa: ARG002
+        return False  # nothing portable tells
 
     def poll_limit(self, path: str) -> float:  # noqa: ARG002
         return 0.025

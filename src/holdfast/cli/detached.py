@@ -88,6 +88,7 @@ def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold
     fd = env.adopt(fd)
     held.request.on_lost, held.request.watched, held.request.kept_later = on_lost, True, True
     ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
+    ours.lease = held.lease
     ref = ours.ref(caller())
     keep(env, ref)
     return Hold(ref)

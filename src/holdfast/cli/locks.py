@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=Resource)
 
 _OF_LOCK = (
-    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "shared", "parents"),
+    *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "lease", "shared", "parents"),
     *("payload", "holder", "version"),
 )
 

@@ -182,6 +182,7 @@ _OPTIONS = {
     "fencing": _option("--fencing", "count the holders: each gets a token, a number higher than all before it",
         default=None),
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
+    "lease": _option("--lease=SECONDS", "replace a holder that was not heard of for so long (0: never)", type=seconds),
     "parents": _option("--parents", "create missing directories"),
     "mode": _option("--mode=OCTAL", "permission bits of a new lock file, before the umask", type=mode),
     "kill-after": _option("--kill-after=SECONDS", _KILL, type=seconds, default=10.0),
@@ -222,7 +223,7 @@ _OPTIONS = {
     "verbose": _option("-v --verbose", "say what was done, too"),
 }  # fmt: skip
 
-_NEW = "tag fencing durable parents mode"
+_NEW = "tag fencing durable lease parents mode"
 _ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version json quiet verbose"
 _TABLE = {
     "run": f"lock nonblock timeout run-code {_NEW} kill-after until record slots shared stale stale-after protocol "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..model import INFINITY
+from ..model import INFINITY, next_beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ class Protocol(ABC):
     @abstractmethod
     def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
         """Offset and new bytes of the timestamp in `data`, of unchanged length; None if there is none to refresh."""
+
+    def beaten(self, data: bytes, now: float) -> list[tuple[int, bytes]]:
+        """What a heartbeat rewrites in our own record `data`: offsets and new bytes, of unchanged length."""
+        found = [self.refreshed(data, now), next_beat(data, self.marker_key)]
+        return [change for change in found if change is not None]
 
 
 def clean_tag(tag: str) -> str:

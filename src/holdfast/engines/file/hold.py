@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..._core.wait import Wait
     from ..._platform.interface import Environment
     from ...model import Record
+    from .lease import Lease
     from .queue import QueueEntry
     from .request import FileRequest
 
@@ -43,7 +44,7 @@ _TIDY_AFTER = 0.002
 class FileHold(HoldState):
     """A lock file that is ours."""
 
-    __slots__ = ("data", "entry", "fd", "guarded", "identity")
+    __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "pending")
 
     request: FileRequest
     recorded = True
@@ -63,9 +64,21 @@ class FileHold(HoldState):
         self.identity = identity
         self.data = data
         self.guarded = guarded
+        self.pending = b""
+        """The record with the beat that is being written."""
+        self.lease: Lease | None = None
+        if request.lease_on(env, identity[0]):
+            self._begin_lease(env, request)
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
         HoldState.__init__(self, env, request, identity if key is None else key)
+
+    def _begin_lease(self, env: Environment, request: FileRequest) -> None:
+        marker = request.protocol.decode(self.data).marker
+        if marker is not None and marker.lease is not None:
+            with forking:
+                from .lease import Lease
+            self.lease = Lease(env, marker.lease)
 
     def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
@@ -189,6 +202,8 @@ class FileHold(HoldState):
         if not self.env.is_open(self.fd):
             return
         if self._has_descriptor():
+            if self.pending and self.env.read(self.fd, len(self.data) + 1) == self.pending:
+                self.data = self.pending
             withdraw(self.env, self.request, self.data, self.fd)
         else:
             self.env.disown(self.fd)
@@ -209,8 +224,11 @@ class FileHold(HoldState):
             self.entry = None
 
     def beat(self) -> None:
-        """Refresh the timestamp, if the lock is still ours."""
+        """Refresh the timestamp, if the lock is still ours; with a lease, until the server has confirmed it."""
         if not self.check():
+            return
+        if self.lease is not None:
+            self.lease.beat(self)
             return
         with self.mutex:
             if self.released:
@@ -225,12 +243,32 @@ class FileHold(HoldState):
         """What the lock file says about us."""
         return self.request.protocol.decode(self.data)
 
+    @property
+    def beat_every(self) -> float:
+        """Seconds between heartbeats."""
+        every = self.request.beat_every
+        return every if self.lease is None else min(every, self.lease.seconds / 3)
+
+    def _was_told(self) -> None:
+        """LE9 (lease.py)."""
+        if self.lease is not None:
+            with self.mutex:
+                if not self.released and self._has_descriptor():
+                    self.env.unguard(self.fd)
+
     def _how_lost(self) -> str:
+        if self.lease is not None and not self.lease.replaced:
+            return (
+                f"was lost: for nine tenths of its lease of {self.lease.seconds:g} s no heartbeat was confirmed, and "
+                "another process may be inside."
+            )
         return "was removed, replaced, written over or closed while it was held here; another process may be inside."
 
     def _is_ours(self) -> bool:
         # FH2
         env, data = self.env, self.data
+        if self.lease is not None:
+            return not self.lease.is_over()
         try:
             found = env.stat(self.path)
             return (found.st_dev, found.st_ino) == self.identity and env.read(self.fd, len(data) + 1) == data

@@ -8,7 +8,8 @@ Liveness is a ladder of questions. The first answer wins and carries its evidenc
 L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it ends, not before.
 L2  The guard is free, and the marker says that the holder took it on this boot and this device: DEAD, proven. Through
     another mount of a FUSE filesystem, or through an overlay's upper directory, a held guard looks free; `st_dev`
-    differs in every such case. After a reboot device numbers repeat; hence the boot id.
+    differs in every such case. After a reboot device numbers repeat; hence the boot id. It proves nothing on a
+    filesystem that machines share, if the holder has a lease: a server that loses sight of a machine drops its locks.
 L3  The holder's pid, where it is meaningful here: in a marker of our boot and PID namespace, or in a foreign record,
     which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that says the
     holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`), and a
@@ -37,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..._platform.interface import Environment, Stat
     from ...model import Identity, Marker, Record
+    from .lease import LeaseWatch
     from .request import FileRequest
 
 
@@ -57,7 +59,10 @@ NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portal
 class Observation:
     """One lock file that was seen. `fd` is -1 if it may not be read or is not kept open."""
 
-    __slots__ = ("blocked", "claimed", "data", "fd", "identity", "mode", "modified", "problem", "record", "refused")
+    __slots__ = (
+        *("blocked", "claimed", "data", "fd", "identity", "lease_watch", "mode", "modified", "problem", "record"),
+        *("refused", "unchanged"),
+    )
 
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)
@@ -74,11 +79,19 @@ class Observation:
         """Whether another process had the claim when we last tried to take it over (takeover.py, T1)."""
         self.refused = 0
         """How often a takeover was refused the guard (takeover.py, T9)."""
+        self.lease_watch: LeaseWatch | None = None
+        self.unchanged = 0.0
+        """For how many seconds this observer has seen a record with a lease unchanged (lease.py, LE2)."""
 
     @property
     def is_guarded(self) -> bool:
         """Whether the record says that its holder keeps a guard, or kept it until it died."""
         return self.record is not None and self.record.marker is not None and self.record.marker.guarded
+
+    @property
+    def lease(self) -> float | None:
+        """The lease of its holder, in seconds."""
+        return None if self.record is None or self.record.marker is None else self.record.marker.lease
 
     @property
     def unfinished(self) -> bool:
@@ -254,7 +267,8 @@ def assess(env: Environment, seen: Observation) -> Assessment:
             return _unknown(f"the record comes from host {record.host}, whose processes cannot be seen from here")
         return _by_process(env, record, None)
     same_boot = marker.identity.boot == here.boot != "-"
-    if held is False and marker.guarded and same_boot and marker.device == seen.identity[0]:
+    local = marker.lease is None or not env.is_shared(seen.identity[0])
+    if held is False and marker.guarded and same_boot and marker.device == seen.identity[0] and local:
         return Assessment(
             Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
         )

@@ -11,6 +11,8 @@ V6  A file with more content than a record may be data with lines that look like
     reclaimed, whatever was asked for.
 V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A6). Until then
     the lock counts as held.
+V8  A holder with a lease is alive until its record has not changed for the whole lease. Then it is replaced, if no
+    guard is held: it has counted itself lost before (lease.py, LE2). Its age, by whichever clock, does not matter.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ class Verdict(Value):
     """Whether waiting is useless as well (V5)."""
     asked: Signal | None = None
     """Set once the caller knows the answer (V7)."""
+    lapsed: bool = False
+    """Whether the holder has a lease and may be alive, so that lease.py says how to replace it."""
 
 
 def judge(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
@@ -67,13 +71,15 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
         if isinstance(answer, Signal):
             return Verdict(False, False, "the caller has yet to answer", env.time() + ASK_AGAIN, asked=answer)  # V7
         if answer:
-            return Verdict(True, False, "the caller calls it stale")
+            return Verdict(True, False, "the caller calls it stale", lapsed=seen.lease is not None)
         return Verdict(False, False, "the caller does not call it stale", env.time() + ASK_AGAIN)
     if stale == "safe" and assessed.liveness is Liveness.DEAD and evidence.proven:
         # A foreign process may also be removing an old lock: then we have to settle (takeover.py, T5).
         own = min(request.stale_after, request.protocol.stale_after)
         old = request.protocol.is_stale(record, assessed.liveness, env.time(), own)
         return Verdict(True, not old, "its holder is proven dead")
+    if stale == "safe" and seen.lease is not None:
+        return _by_lease(env, seen, seen.lease)  # V8
     now, limit = env.time(), request.stale_after
     by_rule = request.protocol.is_stale(record, assessed.liveness, now, limit)
     stale_at = None if by_rule else request.protocol.stale_at(record, limit)
@@ -82,10 +88,18 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
         return Verdict(False, False, older, left_to_caller=True)  # V5
     if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
         older = "" if limit == math.inf else f" (older than {limit:g} s)"  # a rule without an age
-        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale{older}")
+        reason = f"the {request.protocol.name} rule calls it stale{older}"
+        return Verdict(True, False, reason, lapsed=seen.lease is not None)
     if by_rule:
         return Verdict(False, False, f"it is older than {limit:g} s, but its holder is not known to be dead")
     return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)
+
+
+def _by_lease(env: Environment, seen: Observation, lease: float) -> Verdict:
+    if seen.unchanged >= lease:
+        return Verdict(True, False, f"its record has not changed for its lease of {lease:g} s", lapsed=True)
+    left = lease - seen.unchanged
+    return Verdict(False, False, f"its lease of {lease:g} s may not be over", env.time() + left)
 
 
 def describe(

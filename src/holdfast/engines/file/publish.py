@@ -150,7 +150,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
         env.undo_by(opened, partial(withdraw, env, request, data))
         fd, previous = opened, fd
         env.close(previous)
-        return (yield from _guard_late(env, request, fd, data))
+        return (yield from guard_late(env, request, fd, data))
     except FileExistsError:
         env.close(fd)
         raise
@@ -161,7 +161,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
         raise
 
 
-def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHold | None]:
+def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHold | None]:
     """Guard a hold that is so far known by its process only, and say so in the record (P3)."""
     found = env.fstat(fd)
     if env.read(fd, len(data) + 1) != data:
@@ -178,7 +178,7 @@ def _guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) ->
         held.abandon()
         return None  # replaced since
     if guard:
-        held.data = data.replace(*kinds_of_marker(request), 1)
+        held.data = data.replace(*kinds_of_marker(request, data), 1)
         write_all(env, fd, held.data)
         held.guarded = True
     return held

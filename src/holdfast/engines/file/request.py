@@ -25,6 +25,9 @@ _MOST_SLOTS = 1000
 """A waiter looks at every slot of a semaphore, and has a descriptor open for each."""
 _FASTEST_BEAT = 0.05
 """Seconds. Timestamps are in whole seconds, so a faster beat would only check more often whether the lock is lost."""
+_SHORTEST_LEASE = 1.0
+_LEASE = 30.0
+"""Seconds: the lease of a hold on a filesystem that machines share, unless the caller says otherwise."""
 _OF_PROTOCOLS = ("payload", "holder", "version")
 """Options that only some protocols have (`Protocol.options`)."""
 
@@ -36,6 +39,7 @@ class FileRequest(Request):
         "directory",
         "durable",
         "fair",
+        "lease",
         "look_every",
         "method",
         "mode",
@@ -77,6 +81,7 @@ class FileRequest(Request):
         if self.protocol.persistent:
             _require_meaning(self.protocol.name, options)
         self.queue = queue_of(self.directory, self.name)
+        self.lease = _lease(options.get("lease"))
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
         self.stale_after = own if chosen is None else chosen
@@ -94,10 +99,26 @@ class FileRequest(Request):
         # Write no marker: no process vouches for the lock, so others judge it by the protocol's rule.
         self.unmarked = False
 
-    def compose(self, env: Environment, device: int, *, guarded: bool) -> bytes:
-        """The record of a new hold, stamped now: a stamp from before the wait would be old already."""
+    def lease_on(self, env: Environment, device: int) -> float:
+        """The lease of a hold there, in seconds; 0 if it has none: also if no process could send heartbeats."""
+        if self.unmarked or self.on_behalf_of is not None or self.protocol.persistent:
+            return 0.0
+        if self.lease is None:
+            return _LEASE if env.is_shared(device, self.directory) else 0.0
+        return self.lease
+
+    def compose(self, env: Environment, device: int, *, guarded: bool, lease: float = 0.0) -> bytes:
+        """The record of a new hold, stamped now: a stamp from before the wait would be old already.
+
+        Its lease is at least `lease`, in seconds.
+        """
         identity, now = env.identity(self.on_behalf_of or self.kept_for), env.time()
-        marker = None if self.unmarked else marker_text(guarded and self.on_behalf_of is None, device, identity, now)
+        lease, beat = max(lease, self.lease_on(env, device)), 0
+        if lease:
+            beat = int(env.token()[:8], 16)  # not the same as in an earlier hold
+        marker = None
+        if not self.unmarked:
+            marker = marker_text(guarded and self.on_behalf_of is None, device, identity, now, lease or None, beat)
         return self.protocol.compose(identity, now, self.tag, marker, self.more)
 
 
@@ -138,6 +159,7 @@ def _require_meaning(protocol: str, options: Options) -> None:
         "stale_after": options.get("stale_after") is not None,
         "heartbeat": bool(options.get("heartbeat")),
         "durable": bool(options.get("durable")),
+        "lease": bool(options.get("lease")),
     }
     for name, wanted in given.items():
         if wanted:
@@ -145,6 +167,13 @@ def _require_meaning(protocol: str, options: Options) -> None:
                 f"{name} has no meaning with protocol {protocol!r}: the kernel frees the lock when its holder ends, at "
                 "once and never before, so it is never stale and survives nothing. Leave the option out"
             )
+
+
+def _lease(lease: float | None) -> float | None:
+    lease = check_seconds("lease", lease, zero=True)
+    if lease is not None and not (lease == 0 or _SHORTEST_LEASE <= lease < INFINITY):
+        raise ValueError(f"lease is 0 (none) or at least {_SHORTEST_LEASE:g} seconds, not {lease!r}")
+    return lease
 
 
 def _stale(stale: Stale) -> Stale:

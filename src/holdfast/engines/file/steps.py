@@ -8,7 +8,7 @@ import stat
 from ..._core.wait import Wait
 from ..._platform.operations import let_go
 from ...errors import InvalidPath
-from ...model import INFINITY, MARKER_VERSION
+from ...model import INFINITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,11 +59,12 @@ def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
         del env.holds[identity]
 
 
-def kinds_of_marker(request: FileRequest) -> tuple[bytes, bytes]:
-    """How the two kinds of marker begin in a record: known by its process, known by its guard (publish.py, P3)."""
+def kinds_of_marker(request: FileRequest, data: bytes) -> tuple[bytes, bytes]:
+    """How the two kinds of marker begin in this record: known by its process, known by its guard (publish.py, P3)."""
     key = request.protocol.marker_key
-    version = MARKER_VERSION.encode()
-    return key + version + b" n ", key + version + b" g "
+    at = data.find(key) + len(key)
+    begin = key + data[at : at + 1]  # the version
+    return begin + b" n ", begin + b" g "
 
 
 def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> None:
@@ -79,7 +80,7 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> No
         forget_hold(env, identity, fd)
         if is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
-            by_process, by_guard = kinds_of_marker(request)
+            by_process, by_guard = kinds_of_marker(request, data)
             whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
             if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)

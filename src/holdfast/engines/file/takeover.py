@@ -34,6 +34,10 @@ T10 Once the record is overwritten, no resource may be missing: without a descri
     Y1) the lock would be given back, and the dead holder's record be lost. So the descriptor through which the lock
     file was read is closed before that.
 
+T17 A holder with a lease that is not proven dead may still write to its file. So it is not replaced in place, and the
+    second gate is another kind of claim (lease.py, LE4 to LE6). The guard of the old file, where there is one, is kept
+    until that is done.
+
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
 T11 The token in the name makes it unique. A process that has made a claim lists the directory; if another claim counts,
@@ -56,6 +60,7 @@ import zlib
 from functools import partial
 
 from ..._core.wait import Wait
+from ..._platform.fork import forking
 from ..._platform.operations import let_go, unlink_quietly
 from .hold import FileHold
 from .inspect import read_record
@@ -289,8 +294,10 @@ def take_over(
         return None  # T7
     held, removed = None, False
     try:
-        fd = _open(env, request) if in_place else None
-        if fd is None:
+        fd = _open(env, request) if in_place and not verdict.lapsed else None
+        if verdict.lapsed:
+            held = yield from _replace(env, request, seen)
+        elif fd is None:
             removed = _remove(env, request, seen)
         else:
             held = _seize(env, request, seen, fd)
@@ -318,6 +325,19 @@ def take_over(
     except BaseException:
         held.give_back()
         raise
+
+
+def _replace(env: Environment, request: FileRequest, seen: Observation) -> Generator[Wait, None, FileHold | None]:
+    """T17."""
+    with forking:
+        from .lease import replace
+    if seen.fd >= 0 and take_guard(env, seen.fd) not in (EXCLUSIVE, NO_LOCKS):
+        return None  # T1
+    try:
+        return (yield from replace(env, request, seen))
+    finally:
+        if seen.fd >= 0:
+            env.unguard(seen.fd)
 
 
 def _is_guard_free(env: Environment, seen: Observation) -> bool:

@@ -173,10 +173,10 @@ def _fast_path(
                 if error.errno in UNWRITABLE and env.exists(request.path):
                     return None
                 raise
-        if held is not None and request.fencing:
+        if held is not None and (request.fencing or held.lease is not None):
             with forking:
-                from .fencing import fenced
-            held = yield from fenced(env, held, ends)
+                from .lease import secured
+            held = yield from secured(env, held, ends)
             if held is None:
                 return None
         if held is not None:

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from ..._core.hold import HoldRef
 from ..._core.messages import deadlock
 from ..._core.wait import Wait
+from ..._platform.fork import forking
 from ..._platform.interface import Environment, Watch
 from ..._platform.values import CLOSED, DYING, RECHECK
 from ...errors import WouldDeadlock
@@ -26,7 +27,13 @@ from .request import FileRequest
 from .steps import with_hint
 from .takeover import complete, take_over
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .lease import LeaseWatch
+
 FIRST_POLL = 0.001
+_LOOKS_PER_LEASE = 1 / 10
+"""How often to look at a record with a lease, as a share of it: a longer pause would not count (lease.py, LE3)."""
 _BURST_FIRST = 0.0001
 _BURST_LAST = 0.0064
 """After a close event the pauses double from the first to the last: 12.7 ms in all (WF2)."""
@@ -56,6 +63,7 @@ class WatchedFile:
         self._poll = FIRST_POLL
         self._burst = 0.0
         self._recheck = min(RECHECK, request.protocol.recheck)
+        self._lease_watch: LeaseWatch | None = None
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -69,8 +77,19 @@ class WatchedFile:
             if strict:
                 require_same_protocol(self.request, self.seen)
             self.assessed = assess(self.env, self.seen)
+            if self.seen.lease is not None:
+                self._look_at_lease(self.seen.lease)
             self.verdict = judge(self.env, self.request, self.seen, self.assessed)
         return self.there
+
+    def _look_at_lease(self, lease: float) -> None:
+        """See for how long the record has not changed (lease.py, LE2)."""
+        if self._lease_watch is None:
+            with forking:
+                from .lease import LeaseWatch
+            self._lease_watch = LeaseWatch()
+        self.seen.lease_watch = self._lease_watch
+        self.seen.unchanged = self._lease_watch.look(self.env, self.request.path, self.seen, lease)
 
     def _observe(self) -> bool:
         env, request = self.env, self.request
@@ -229,6 +248,8 @@ class WatchedFile:
             return (), now + pause
         self._waiting = True
         fds, until = self._watch.fds(), now + self._recheck
+        if self.seen.lease is not None:
+            until = min(until, now + self.seen.lease * _LOOKS_PER_LEASE)
         if now < self._relied_from and self.assessed.evidence.source == "guard":
             until = min(until, self._relied_from)
         if not fds:  # the descriptor table is full: poll, until some are closed

@@ -1,0 +1,243 @@
+"""Leases: how the lock of a machine that has died is freed, on a filesystem that machines share.
+
+There, a kernel lock may be the machine's own, and a server that restarts or loses sight of a machine drops the ones it
+keeps. So the holder changes its record every third of the lease (a beat), and an observer that has seen the same record
+for a whole lease replaces it. Nobody compares two clocks.
+
+LE1 The holder counts itself lost nine tenths of the lease after it began the last beat that the server has confirmed,
+    by a clock that goes on while the machine sleeps. A beat that is confirmed later than that changes nothing.
+LE2 The observer's time starts when it has read a record for the first time, so after the beat began. It replaces the
+    record a whole lease later, if a reading that began after that found the same bytes: no later beat has been
+    confirmed, and by LE1 none can be. So the holder is told first, and has a tenth of the lease to stop.
+LE3 Each reading is a fresh one: the file is opened anew, which makes a network filesystem ask its server. Time counts
+    only while the server answers: after a pause of more than a quarter of the lease, or a reading that took so long,
+    the observer begins anew. So when a server comes back, what it was asked for before it died has had a lease's time
+    to arrive.
+LE4 The replacement is one rename of a whole new file over the old one. What the old holder still writes goes to its old
+    file. The path is never free in between.
+LE5 A claim to it comes first: a link whose name is that very hold, with its last beat. Only one process can make it. A
+    fresh reading under the claim finds whether the record is still that one.
+LE6 A claimant that dies leaves its claim. It counts for a lease from the first sight, again by the observer's clock;
+    then the next one is made, with a higher number. A claimant that was only stopped finds after its rename that nine
+    tenths of the lease have passed since before it made its claim, and gives up. Its successor finds by its next beat
+    that the path names another file (LE7). It is told before anybody replaces that record, which takes a whole lease.
+LE7 A beat is a write, a sync, and a look by a fresh opening at what the path names. If that is not our file, the lock
+    is lost. The first beat is confirmed before the caller gets the lock.
+LE8 Until the moment of LE1 nobody else has replaced the record, so the release may remove it. A removal that takes
+    longer than the rest of the lease to reach the server may remove a later lock: a fencing token protects from that,
+    and every hold with a lease has one.
+LE9 When the loss has been told, the guard is dropped: a process that lives on would keep others out for ever.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from ..._platform.operations import unlink_quietly
+from ..._platform.values import temporary_name
+from .fencing import fenced
+from .inspect import read_record
+from .publish import guard_late
+from .steps import UNWRITABLE, with_hint, withdraw, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from functools import partial
+
+    from ..._core.wait import Wait
+    from ..._platform.interface import Environment
+    from .hold import FileHold
+    from .inspect import Observation
+    from .request import FileRequest
+else:
+    from _functools import partial
+
+_PREFIX, _SUFFIX = ".holdfast-", ".lapsed"
+_LATE = 1 / 4
+"""The share of a lease after which a server that does not answer counts as unreachable (LE3)."""
+OURS = 9 / 10
+"""The share of a lease for which the lock is the holder's after a beat (LE1)."""
+
+
+class Lease:
+    """What a holder knows about its own."""
+
+    __slots__ = ("_env", "replaced", "seconds", "until")
+
+    def __init__(self, env: Environment, seconds: float) -> None:
+        self._env = env
+        self.seconds = seconds
+        self.until = env.uptime() + OURS * seconds
+        """The moment of LE1, by `uptime`. The first beat sets it before the caller gets the lock (LE7)."""
+        self.replaced = False
+        """Whether the path names another file."""
+
+    def is_over(self) -> bool:
+        return self.replaced or self.left() <= 0
+
+    def left(self) -> float:
+        """Seconds until it is over, unless a beat is confirmed before."""
+        return self.until - self._env.uptime()
+
+    def beat(self, held: FileHold) -> None:
+        """Change the record, and have the server confirm that (LE1, LE7). OSError: that is not known.
+
+        It may take as long as the server likes. Only the first step is taken under the hold's mutex.
+        """
+        env, began = self._env, self._env.uptime()
+        with held.mutex:
+            if held.released:
+                return
+            _write_beat(held)
+        env.sync(held.fd)
+        found = _read(env, held.path)
+        if found is None or found[0] != held.identity:
+            self.replaced = True
+        elif not self.is_over():
+            self.until = began + OURS * self.seconds
+
+
+def _write_beat(held: FileHold) -> None:
+    env, protocol, data = held.env, held.request.protocol, bytearray(held.data)
+    changes = protocol.beaten(held.data, env.time())
+    for offset, text in changes:
+        data[offset : offset + len(text)] = text
+    first, end = min(at for at, _ in changes), max(at + len(text) for at, text in changes)
+    held.pending = bytes(data)
+    env.write(held.fd, held.pending[first:end], first)
+    held.data = held.pending
+
+
+def secured(env: Environment, held: FileHold, deadline: float) -> Generator[Wait, None, FileHold | None]:
+    """The same hold with its fencing token and, with a lease, its first beat; None if it was lost before that."""
+    counted = yield from fenced(env, held, deadline)
+    if counted is None or held.lease is None:
+        return counted
+    try:
+        held.lease.beat(held)
+        if held.verify():
+            return held
+    except BaseException:
+        held.give_back()
+        raise
+    held.give_back()
+    return None
+
+
+class _Unchanged:
+    """For how long the same has been found (LE2, LE3)."""
+
+    __slots__ = ("_first", "_last", "_what")
+
+    def __init__(self) -> None:
+        self._what: object = None
+        self._first = self._last = 0.0
+
+    def seconds(self, what: object, began: float, now: float, lease: float) -> float:
+        """For how long, until the beginning of this reading, which lasted from `began` to `now`."""
+        if what is None or what != self._what or max(began - self._last, now - began) > _LATE * lease:
+            self._what, self._first = what, now
+        self._last = now
+        return max(0.0, began - self._first)
+
+
+class LeaseWatch:
+    """What one observer has seen of a lock file with a lease, look by look."""
+
+    def __init__(self) -> None:
+        self._record = _Unchanged()
+        self._claim = _Unchanged()
+
+    def look(self, env: Environment, path: str, seen: Observation, lease: float) -> float:
+        """For how many seconds the record has not changed (LE2); 0 if it is not what was seen."""
+        began = env.monotonic()
+        found = _read(env, path)
+        same = found == (seen.identity, seen.data)
+        return self._record.seconds(found if same else None, began, env.monotonic(), lease)
+
+    def is_abandoned(self, env: Environment, claim: str, lease: float) -> bool:
+        """Whether the claim has been there for a whole lease (LE6)."""
+        began = env.monotonic()
+        found = _read(env, claim)
+        return found is not None and self._claim.seconds((claim, found), began, env.monotonic(), lease) >= lease
+
+
+def _read(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | None:
+    """Which file the path names, and what is in it, by a fresh opening (LE3)."""
+    try:
+        fd = env.open_existing(path, write=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        found = env.fstat(fd)
+        return (found.st_dev, found.st_ino), read_record(env, fd)
+    finally:
+        env.close(fd)
+
+
+def replace(env: Environment, request: FileRequest, seen: Observation) -> Generator[Wait, None, FileHold | None]:
+    """A hold in the place of the lapsed one that was seen; None if another contender or the holder was faster."""
+    assert seen.lease is not None
+    lease = max(seen.lease, request.lease_on(env, seen.identity[0]))
+    began, claims, number = env.uptime(), _claims(request, seen), -1
+    temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
+    env.operations.about_to_make(temporary)
+    try:
+        data = _write_new(env, request, temporary, lease)
+        number = _claim(env, seen, temporary, claims, lease)
+        if number < 0 or _read(env, request.path) != (seen.identity, seen.data):
+            return None
+        env.replace(temporary, request.path)
+        fd = env.open_existing(request.path, write=True)
+        env.undo_by(fd, partial(withdraw, env, request, data))
+        held = yield from guard_late(env, request, fd, data)
+        if held is not None and env.uptime() >= began + OURS * lease:
+            held.abandon()  # LE6
+            return None
+        return held
+    except FileNotFoundError:
+        return None  # replaced or removed again
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise with_hint(error, request, env) from error
+        seen.blocked = f"this user may not replace it in {request.directory}"
+        return None
+    finally:
+        unlink_quietly(env, temporary)
+        for made in range(number + 1):  # ours, and those of claimants that have died
+            unlink_quietly(env, f"{claims}{made}{_SUFFIX}")
+
+
+def _write_new(env: Environment, request: FileRequest, temporary: str, lease: float) -> bytes:
+    fd = env.open_new(temporary, request.mode)
+    try:
+        data = request.compose(env, env.fstat(fd).st_dev, guarded=False, lease=lease)
+        write_all(env, fd, data)
+        env.sync(fd)
+        return data
+    finally:
+        env.close(fd)
+
+
+def _claims(request: FileRequest, seen: Observation) -> str:
+    """How the paths of the claims to the hold that was seen begin."""
+    hold = blake2b(digest_size=8)
+    for part in (request.name.encode("utf-8", "surrogateescape"), b"%d" % seen.identity[1], seen.data):
+        hold.update(b"%d " % len(part) + part)
+    return f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
+
+
+def _claim(env: Environment, seen: Observation, temporary: str, claims: str, lease: float) -> int:
+    """The number of our claim (LE5); negative while another one counts."""
+    assert seen.lease_watch is not None
+    number = 0
+    while True:
+        path = f"{claims}{number}{_SUFFIX}"
+        try:
+            env.link(temporary, path)
+            return number
+        except FileExistsError:
+            if not seen.lease_watch.is_abandoned(env, path, lease):
+                return -1
+        number += 1

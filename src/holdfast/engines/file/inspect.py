@@ -19,6 +19,8 @@ L5  Everything else: UNKNOWN, which counts as held.
 L6  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
 L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
     reads again under the guard, and goes back if a single byte differs.
+L8  On a network filesystem, an open file may have been removed by another machine (ESTALE), and its name may be another
+    file's. We look again; if that happens at every look, the path counts as free, and creating the file will tell.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ _KINDS = {
 }
 """What is at the path instead of a regular file, by its type."""
 _USUAL_RECORD = 4096
+_TRIES = 5
 _UNREADABLE = (errno.EACCES, errno.EPERM)
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
 
@@ -101,6 +104,16 @@ class Observation:
 
 def observe(env: Environment, request: FileRequest) -> Observation | None:
     """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
+    for _ in range(_TRIES):
+        try:
+            return _observe(env, request)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return None  # L8
+
+
+def _observe(env: Environment, request: FileRequest) -> Observation | None:
     path = request.path
     try:
         require_regular(env.stat(path), request)

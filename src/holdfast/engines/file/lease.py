@@ -31,6 +31,7 @@ LE9 When the loss has been told, the guard is dropped: a process that lives on w
 
 from __future__ import annotations
 
+import errno
 from hashlib import blake2b
 
 from ..._platform.operations import unlink_quietly
@@ -172,6 +173,10 @@ def _read(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | None:
     try:
         found = env.fstat(fd)
         return (found.st_dev, found.st_ino), read_record(env, fd)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return None  # it has been removed (inspect.py, L8)
     finally:
         env.close(fd)
 

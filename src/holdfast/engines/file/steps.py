@@ -39,6 +39,10 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
         found = env.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return False
     return (found.st_dev, found.st_ino) == identity
 
 

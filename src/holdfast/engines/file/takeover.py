@@ -36,7 +36,7 @@ T10 Once the record is overwritten, no resource may be missing: without a descri
 
 T17 A holder with a lease that is not proven dead may still write to its file. So it is not replaced in place, and the
     second gate is another kind of claim (lease.py, LE4 to LE6). The guard of the old file, where there is one, is kept
-    until that is done.
+    until that is done, perhaps shared with others.
 
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
@@ -55,6 +55,7 @@ T16 A claim is removed by its claimant, or by a process that finds that it does 
 
 from __future__ import annotations
 
+import errno
 import stat
 import zlib
 from functools import partial
@@ -90,12 +91,22 @@ def take_guard(env: Environment, fd: int) -> int | None:
 
     The two exclude each other. Of the contenders that share it, the claim lets one pass.
     """
-    guard = env.guard(fd)
+    guard = _guard(env, fd)
     if guard is None:
         return NO_LOCKS
     if guard:
         return EXCLUSIVE
     return SHARED if env.guard(fd, shared=True) else None
+
+
+def _guard(env: Environment, fd: int) -> bool | None:
+    """As `env.guard`; refused on NFS through a descriptor that cannot write, which never gets it exclusively there."""
+    try:
+        return env.guard(fd)
+    except OSError as error:
+        if error.errno != errno.EBADF or not env.is_open(fd):
+            raise
+        return False
 
 
 class Claim:
@@ -331,20 +342,24 @@ def _replace(env: Environment, request: FileRequest, seen: Observation) -> Gener
     """T17."""
     with forking:
         from .lease import replace
-    if seen.fd >= 0 and take_guard(env, seen.fd) not in (EXCLUSIVE, NO_LOCKS):
-        return None  # T1
+    fd = _open(env, request)
+    if fd is None:
+        return (yield from replace(env, request, seen))  # not ours to write to: the claim alone decides
     try:
+        if take_guard(env, fd) is None:
+            return None  # T1
         return (yield from replace(env, request, seen))
     finally:
-        if seen.fd >= 0:
-            env.unguard(seen.fd)
+        let_go(env, fd)
 
 
 def _is_guard_free(env: Environment, seen: Observation) -> bool:
     """Whether the exclusive guard is available now, or there are no guards; leaves it as it was (T1)."""
     if not env.guards or seen.fd < 0:
         return True
-    guard = env.guard(seen.fd)
+    guard = _guard(env, seen.fd)
+    if guard is False and env.is_shared(seen.identity[0]):
+        guard = env.guard(seen.fd, shared=True)
     if guard:
         env.unguard(seen.fd)
     return guard is not False

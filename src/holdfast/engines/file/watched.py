@@ -9,6 +9,7 @@ WF3  The watch is on an inode. When the path names another one, we start over wi
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 
 from ..._core.hold import HoldRef
@@ -97,14 +98,23 @@ class WatchedFile:
         there = None if previous is None else self._identity()
         if previous is not None and there is None:
             return False  # released: cleaning up can wait, publishing cannot
-        if previous is not None and previous.fd >= 0 and there == previous.identity:
-            reread(env, request, previous)
+        if previous is not None and previous.fd >= 0 and there == previous.identity and self._reread(previous):
             return True
         forget(env, previous)
         self._seen = observe(env, request)
         if previous is None or self._seen is None or self._seen.identity != previous.identity:
             self._disarm()  # WF3
         return self._seen is not None
+
+    def _reread(self, seen: Observation) -> bool:
+        """Read its record again; False if the file is gone (inspect.py, L8)."""
+        try:
+            reread(self.env, self.request, seen)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            return False
+        return True
 
     def _identity(self) -> tuple[int, int] | None:
         """What the path names now."""

@@ -23,16 +23,24 @@ class Exclusion(Checker):
     def enters(self, world: World, who: Actor) -> None:
         if who.foreign:
             return
-        if who.robbed and not any(other.foreign or other.breaks for other in world.actors):
+        leased = who.held is not None and who.held.lease is not None
+        if who.robbed and not leased and not any(other.foreign or other.breaks for other in world.actors):
             raise Violation(f"{who.name} is inside, and {who.inside} is not its own")
-        if who.robbed:
+        if is_lost(who):
             return
-        others = [a for a in world.actors if a.inside is not None and a is not who and not a.foreign and not a.robbed]
+        others = [a for a in world.actors if a.inside is not None and a is not who and not a.foreign and not is_lost(a)]
         for other in others:
             if other.inside == who.inside and not (other.shared and who.shared):
                 raise Violation(f"{who.name} is inside while {other.name} holds {who.inside}")
         if len(others) >= self.slots and not who.shared:
             raise Violation(f"{len(others) + 1} are inside, and there are {self.slots} slots")
+
+
+def is_lost(who: Actor) -> bool:
+    """Whether its lock is. With a lease it knows by itself: until then, nobody else may enter."""
+    if who.held is None or who.held.lease is None:
+        return who.robbed
+    return who.held.lease.is_over()
 
 
 class Neighbours(Checker):
@@ -271,7 +279,7 @@ class Recovery(Checker):
     def at_end(self, world: World) -> None:
         if not self.always and len(world.kernel.names) == 1:
             return  # nothing is left
-        world.stalls = world.crashes = world.losses = 0
+        world.stalls = world.crashes = world.losses = world.stops = 0
         world.kernel.full = False
         world.kernel.now += self.age
         for deferred in world.kernel.deferred:

@@ -92,7 +92,7 @@ class Mount:
 
     `domain`: files seen through mounts of the same domain have the same locks. `device`: a FIFO is another pipe on
     each. `lock_by_name`: two names of one inode have locks of their own, as on some FUSE filesystems. `events`: whether
-    changes of a file make events.
+    changes of a file make events. `cache`: what a machine that shares the directory with others has in mind of it.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class Mount:
         events: bool = True,
         fifos: bool = True,
         lock_by_name: bool = False,
+        cache: Cache | None = None,
     ) -> None:
+        self.cache = cache
         self.device = device
         self.domain = domain
         self.unnamed = unnamed
@@ -126,6 +128,37 @@ class Mount:
         }
         missing = [name for name, there in abilities.items() if not there]
         return f"no {', no '.join(missing)}" + (", kernel locks by name" if self.lock_by_name else "")
+
+
+class Cache:
+    """What one machine has in mind of a directory on a file server. It asks the server when it opens a file or changes
+    a name, and when it gets a kernel lock; otherwise it says what it has seen last, however old that is, and keeps what
+    is written until that is synchronised, or the file is closed or unlocked."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode] = {}
+        self.content: dict[Inode, bytes] = {}
+        self.dirty: set[Inode] = set()
+
+    def ask(self, kernel: Kernel, path: str) -> None:
+        """See what the name leads to now."""
+        found = kernel.names.get(path)
+        if found is None:
+            self.names.pop(path, None)
+        else:
+            self.names[path] = found
+            self.reload(found)
+
+    def reload(self, inode: Inode) -> None:
+        if inode not in self.dirty:
+            self.content[inode] = inode.data
+
+    def flush(self, inode: Inode) -> None:
+        if inode in self.dirty:
+            self.dirty.discard(inode)
+            if inode.data:
+                inode.history.append(inode.data)
+            inode.data = self.content[inode]
 
 
 class Pipe:
@@ -534,9 +567,19 @@ class Process:
     lingering = False
 
     def __init__(
-        self, kernel: Kernel, name: str, pid: int, *, namespace: str = "1", mount: Mount | None = None
+        self,
+        kernel: Kernel,
+        name: str,
+        pid: int,
+        *,
+        namespace: str = "1",
+        mount: Mount | None = None,
+        machine: str = "",
+        ahead: float = 0.0,
     ) -> None:
+        """`machine`: its name, if it is not the usual one; its clocks are so many seconds ahead of that one's."""
         self.kernel = kernel
+        self.ahead = ahead
         self.name = name
         self.pid = pid
         self.namespace = namespace
@@ -572,7 +615,8 @@ class Process:
         self._tokens = 0
         self._serial = kernel.new_serial()
         self.started = f"t{name}"
-        self._identity = Identity(pid, kernel.boot, namespace, self.started, "host")
+        self._identity = Identity(pid, machine or kernel.boot, namespace, self.started, machine or "host")
+        self.cache = self.mount.cache
         self.born = kernel.time()
         kernel.processes[(namespace, pid)] = self
 
@@ -638,17 +682,19 @@ class Process:
         if pid is None or pid == self.pid:
             return self._identity
         found = self.kernel.processes.get((self.namespace, pid))
-        started = "-" if found is None else found.started
-        return Identity(pid, self.kernel.boot, self.namespace, started, "host")
+        return self._identity.replaced(pid=pid, started="-" if found is None else found.started)
 
     def command(self, pid: int) -> str | None:
         return None
 
     def time(self) -> float:
-        return self.kernel.now + self.kernel.wall
+        return self.kernel.now + self.kernel.wall + self.ahead
 
     def monotonic(self) -> float:
         return self.kernel.now
+
+    def uptime(self) -> float:
+        return self.kernel.now + self.ahead
 
     def token(self) -> str:
         self._tokens += 1
@@ -718,10 +764,19 @@ class Process:
             touched = both(touched, there.mark.w)  # to whoever opens it for writing, this is a reader
         self.step("open_to_write" if write else "open_to_read", path, touched)
         self._require(path, dir_fd)
+        self._ask(path)
         inode = self.kernel.lookup(path)
         if write and inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         return self._install(inode, path, writable=write)
+
+    def _ask(self, path: str) -> None:
+        if self.cache is not None:
+            self.cache.ask(self.kernel, path)
+
+    def _flush(self, fd: int) -> None:
+        if self.cache is not None:
+            self.cache.flush(self.files[fd].inode)
 
     def close(self, fd: int) -> None:
         file = self.files.get(fd)
@@ -735,6 +790,7 @@ class Process:
         told = file.reads if file.pipe is not None else file.writable  # nobody waits for the end of a FIFO's writer
         if not inode.private and (file.kind != UNLOCKED or told or kernel.readers_matter):
             self.step("close", fd, inode.mark.w)
+        self._flush(fd)
         del self.files[fd]
         kernel.close(file)
 
@@ -753,7 +809,10 @@ class Process:
         inode = kernel.names.get(existing)
         touched = both(kernel.name_mark(existing).r, self._addition(path))
         self.step("link", path, touched if inode is None else both(touched, inode.mark.w))
-        kernel.add(path, 0, kernel.lookup(existing))
+        try:
+            kernel.add(path, 0, kernel.lookup(existing))
+        finally:
+            self._ask(path)
 
     def _seen(self, path: str, touched: Footprint) -> Footprint:
         """Of a step that touches what the path names."""
@@ -775,6 +834,10 @@ class Process:
         if self.kernel.lookup(path).entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         self.kernel.remove(path)
+        self._ask(path)
+
+    def replace(self, existing: str, path: str) -> None:
+        self.rename(existing, path)
 
     def rename(self, old: str, new: str, *, dir_fd: int | None = None) -> None:
         """The engine does it in its queue; other implementations publish so."""
@@ -782,6 +845,8 @@ class Process:
         self.step("rename", new, both(self._removal(old), both(self._removal(new), self._addition(new))))
         self._require(old, dir_fd)
         self.kernel.rename(old, new)
+        self._ask(old)
+        self._ask(new)
 
     def open_over(self, path: str) -> int:
         """O_CREAT|O_TRUNC. Not the engine's: the beads writer does so."""
@@ -829,7 +894,7 @@ class Process:
 
     def exists(self, path: str) -> bool:
         self.step("exists", path, self.kernel.name_mark(path).r)
-        return path in self.kernel.names
+        return path in self.kernel.names or (self.cache is not None and path in self.cache.names)
 
     def stat(self, path: str, *, dir_fd: int | None = None) -> SimStat:
         kernel = self.kernel
@@ -837,7 +902,10 @@ class Process:
         inode, touched = kernel.names.get(path), kernel.name_mark(path).r
         self.step("stat", path, touched if inode is None else both(touched, inode.mark.r))
         self._require(path, dir_fd)
-        return SimStat(kernel.lookup(path), self.mount.device)
+        if self.cache is not None and path not in self.cache.names:
+            self._ask(path)
+        known = None if self.cache is None else self.cache.names.get(path)
+        return SimStat(known or kernel.lookup(path), self.mount.device)
 
     # -- files: content ------------------------------------------------------------------------------------------------
 
@@ -854,14 +922,20 @@ class Process:
         if inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
         _require_file(inode)
-        self.last_read = (inode.number, inode.data[:size])
-        return inode.data[:size]
+        data = inode.data if self.cache is None else self.cache.content.get(inode, inode.data)
+        self.last_read = (inode.number, data[:size])
+        return data[:size]
 
     def write(self, fd: int, data: bytes, offset: int) -> int:
         inode = self.files[fd].inode
         if not inode.private:
             self.step("write", data, inode.mark.w)
         _require_file(inode)
+        if self.cache is not None:
+            self.cache.dirty.add(inode)
+            old = self.cache.content.get(inode, inode.data)
+            self.cache.content[inode] = old[:offset] + data + old[offset + len(data) :]
+            return len(data)
         old = inode.data
         if self.kernel.full and not old and data:
             raise OSError(*_FULL)  # the first block of a file is what there is no room for
@@ -885,7 +959,9 @@ class Process:
         self.kernel.tell(inode, CHANGED)
 
     def sync(self, fd: int) -> None:
-        pass
+        if self.cache is not None and self.files[fd].inode in self.cache.dirty:
+            self.step("sync", fd, self.files[fd].inode.mark.w)
+            self._flush(fd)
 
     def sync_directory(self, directory: str) -> None:
         pass
@@ -947,7 +1023,10 @@ class Process:
             mark = file.inode.mark
             granted = file.kind != UNLOCKED or self.kernel.would_lock(file, kind)
             self.step(op, fd, mark.w if granted else mark.r)
-        return self.kernel.lock(file, kind)
+        granted = self.kernel.lock(file, kind)
+        if granted and self.cache is not None:
+            self.cache.reload(file.inode)
+        return granted
 
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:
         if not self.mount.flock:
@@ -970,6 +1049,7 @@ class Process:
         if file.kind != UNLOCKED:
             if not file.inode.private:
                 self.step("unguard", fd, file.inode.mark.w)
+            self._flush(fd)
             self.kernel.unlock(file)
 
     # -- other processes -----------------------------------------------------------------------------------------------
@@ -1025,7 +1105,10 @@ class Process:
         return False
 
     def poll_limit(self, path: str) -> float:
-        return 0.025
+        return 0.025 if self.cache is None else 0.24
+
+    def is_shared(self, device: int, directory: str = "") -> bool:
+        return self.cache is not None
 
     def events_reach(self, path: str) -> bool:
         return self.mount.events
@@ -1055,7 +1138,7 @@ TRACED = (
         "link",
         "unlink",
     ),
-    *("rename", "open_over", "stat", "fstat", "read", "write", "truncate", "chmod", "list_directory", "exists"),
+    *("rename", "replace", "open_over", "stat", "fstat", "read", "write", "sync", "truncate", "chmod", "list_directory", "exists"),
     *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "watch"),
     *("make_fifo", "open_fifo", "hung_up", "nudge", "drain"),
 )

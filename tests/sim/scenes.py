@@ -22,12 +22,13 @@ from sim.checkers import (
     NothingLeft,
     RecoveredFrom,
     Recovery,
+    Refusals,
     Stays,
     Tokens,
     Told,
     usual,
 )
-from sim.kernel import Mount
+from sim.kernel import Cache, Mount, Process
 from sim.ours import breaker, canceller, command, filler, holder, requests, waiter
 from sim.world import Actor, Program, World
 
@@ -41,6 +42,7 @@ NO_EVENTS = Mount(events=False)
 FUSE = Mount(unnamed=False, lock_by_name=True, events=False)
 NO_FLOCK = Mount(flock=False)
 NO_FIFOS = Mount(fifos=False)
+LEASE = 1.0
 
 
 def ours(world: World, count: int, make: Callable[[int], Program], **options: Any) -> None:
@@ -111,6 +113,46 @@ def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
 
     elsewhere.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; {mount}"
     return elsewhere
+
+
+def machines(count: int, guards: str, *, stay: float = 0.7, rounds: int = 1) -> Callable[[World], None]:
+    """So many machines share the directory. `guards`: whether kernel locks work between them, on each only, or not."""
+
+    def build(world: World) -> None:
+        make = world.process
+
+        def process(name: str, pid: int, **_: Any) -> Process:
+            number = "ABC".find(name) + 1
+            mount = Mount(
+                unnamed=False,
+                events=False,
+                domain=0 if guards == "between" else number,
+                flock=guards != "none",
+                cache=Cache(),
+            )
+            where: Any = {"namespace": str(number), "machine": f"m{number}", "ahead": 5000.0 * number}
+            return make(name, pid, mount=mount, **where)
+
+        world.process = process  # type: ignore[method-assign, assignment]
+        options: Any = {"lease": LEASE, "fair": False}
+        ours(
+            world,
+            count,
+            lambda who: holder(
+                requests(who, LOCK, **options), inside_for=stay, beat_every=LEASE / 3, rounds=rounds
+            ),
+        )
+        after = holder(requests(99, LOCK, **options), timeout=60.0)
+        world.checkers = [
+            Exclusion(),
+            Tokens(),
+            Refusals(),
+            Recovery(after, bound=2.2 * LEASE),
+            NothingLeft(may_stay=(".token", ".lapsed", ".tmp")),
+        ]
+
+    build.__doc__ = f"{count} machines, kernel locks: {guards}, inside for {stay} s, {rounds} rounds"
+    return build
 
 
 def dead_holder(

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 
 from sim.kernel import START, Footprint, commute
 from sim.workloads import WORKLOADS, Workload
-from sim.world import ALL, EXPIRE, IDLE, KERNEL, KIND, LOSE, First, Option, Violation, World
+from sim.world import ALL, EXPIRE, IDLE, KERNEL, KIND, LOSE, STOP, First, Option, Violation, World
 
 
 class Diverged(Exception):
@@ -77,8 +77,8 @@ class Random:
 
     def _pick(self, world: World, keys: list[int]) -> int:
         rnd = self._random
-        rare = [key for key in keys if EXPIRE <= key < KERNEL or LOSE <= key < IDLE]
-        usual = [key for key in keys if not (EXPIRE <= key < KERNEL or LOSE <= key < IDLE)]
+        rare = [key for key in keys if EXPIRE <= key < KERNEL or LOSE <= key < IDLE or key >= STOP]
+        usual = [key for key in keys if key not in rare]
         if rare and rnd() < self._rare:
             return rare[int(rnd() * len(rare))]
         if world.last is not None and usual[0] == world.last.index and rnd() < self._stay:
@@ -162,9 +162,9 @@ class Search:
             before = self._nodes[-1]
             key, touched = before.options[before.at]
             if touched is not ALL:
-                same = key % KIND if key < KERNEL else -1
+                same = key % KIND if key < KERNEL or key >= STOP else -1
                 for other, footprint in (*before.sleep.items(), *before.options[: before.at]):
-                    own = other % KIND == same and other < KERNEL  # what one actor may do next does not commute
+                    own = other % KIND == same and (other < KERNEL or other >= STOP)  # what one actor may do next does not commute
                     if footprint is not ALL and not own and commute(footprint, touched):
                         sleep[other] = footprint
         if sleep:

@@ -22,7 +22,7 @@ WORKLOADS: dict[str, Workload] = {}
 
 
 class Workload:
-    """A way to fill a world. `crashes`, `stalls`, `losses`: how often each may happen in one run; `machine`: what the
+    """A way to fill a world. `crashes`, `stalls`, `losses`, `stops`: how often each may happen in one run; `machine`: what the
     kernel is like. One that is not `listed` is a known hole (holes.py)."""
 
     def __init__(
@@ -33,6 +33,8 @@ class Workload:
         crashes: int = 0,
         stalls: int = 0,
         losses: int = 0,
+        stops: int = 0,
+        stop_seconds: float = 0.0,
         step_seconds: float = 0.0,
         listed: bool = True,
         **machine: Any,
@@ -42,9 +44,11 @@ class Workload:
         self.crashes = crashes
         self.stalls = stalls
         self.losses = losses
+        self.stops = stops
+        self.stop_seconds = stop_seconds
         self.step_seconds = step_seconds
         self.machine = machine
-        limits = {"crashes": crashes, "early deadlines": stalls, "lost events": losses, **machine}
+        limits = {"crashes": crashes, "early deadlines": stalls, "lost events": losses, "stops": stops, **machine}
         words = [f"{name.replace('_', ' ')} {value}" for name, value in limits.items() if value or name in machine]
         self.about = "; ".join([(build.__doc__ or "").strip().rstrip("."), *words])
         if listed:
@@ -54,6 +58,7 @@ class Workload:
         """A new one, for one run."""
         world = World(Kernel(**self.machine), trace=trace)
         world.crashes, world.stalls, world.losses = self.crashes, self.stalls, self.losses
+        world.stops, world.stop_seconds = self.stops, self.stop_seconds
         world.step_seconds = self.step_seconds
         self.build(world)
         return world
@@ -109,6 +114,12 @@ Workload("fenced-fair", contenders(3, rounds=2, fencing=True), crashes=1, stalls
 Workload("fenced-slots", contenders(3, slots=2, fencing=True), crashes=1)
 Workload("fenced-flock", contenders(3, protocol="flock", fencing=True), crashes=1, readers_matter=True)
 Workload("fenced-breaking", scenes.breaking_fenced, stalls=1)
+
+# Several machines, with leases.
+Workload("machines", scenes.machines(2, "between"), crashes=1, stops=2, stop_seconds=2.5)
+Workload("machines-no-guards", scenes.machines(2, "none"), crashes=1, stops=2, stop_seconds=2.5)
+Workload("machines-own-guards", scenes.machines(3, "own", rounds=2), crashes=1, stops=2, stop_seconds=1.3)
+Workload("machines-slow", scenes.machines(3, "none", stay=0.2), stops=3, stop_seconds=1.05)
 
 # On lesser filesystems and kernels.
 Workload("named", on(scenes.NO_UNNAMED, contenders(2, fair=False)), crashes=1)

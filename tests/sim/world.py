@@ -8,6 +8,7 @@ What may be chosen at any point, each with a key (`kind * KIND + number`) and th
     KERNEL  the kernel does what it has put off
     LOSE    an event is lost
     IDLE    nobody can go on, and time passes
+    STOP    an actor is stopped where it stands, for as long as the workload says: SIGSTOP, or a server out of reach
 
 Time passes by IDLE and EXPIRE alone (and by `step_seconds`, where a workload wants each step to take a while), and
 never beyond the moment until which an actor or the kernel is known to act.
@@ -66,6 +67,7 @@ class Actor:
         "robbed",
         "run",
         "shared",
+        "stopped",
         "timeout",
         "wait",
         "wants",
@@ -96,6 +98,8 @@ class Actor:
         self.at_leisure = False
         """Whether it may be stopped for any time between two steps, however prompt its program says that it is."""
         """Until when it takes its next step: a process that is assumed not to be stopped here."""
+        self.stopped = 0.0
+        """Until when it takes no step."""
         self.listed = 0
         """At which step it has last listed a directory."""
         self.wants = ""
@@ -215,6 +219,11 @@ class Actor:
         if self.world.trace is not None:
             self.world.trace.append((self.world.kernel.now, self.name, text))
 
+    @property
+    def may_go_at(self) -> float:
+        """When time alone lets it go on."""
+        return max(self.stopped, self.world.kernel.now if self.wait is None else self.wait.deadline)
+
     def ready(self, now: float) -> bool:
         """Whether its wait has ended."""
         wait = self.wait
@@ -242,8 +251,8 @@ class Chooser(Protocol):
 
 
 KIND = 10_000
-STEP, EXPIRE, CRASH, KERNEL, LOSE, IDLE = (kind * KIND for kind in range(6))
-KINDS = ("step", "expire", "crash", "kernel", "lose", "idle")
+STEP, EXPIRE, CRASH, KERNEL, LOSE, IDLE, STOP = (kind * KIND for kind in range(7))
+KINDS = ("step", "expire", "crash", "kernel", "lose", "idle", "stop")
 ALL: Footprint = (-1, -1)
 """Of a step after which another time is read everywhere: it touches whatever anybody touches."""
 Option = tuple[int, Footprint]
@@ -310,7 +319,9 @@ class World:
         self.crashes = 0
         self.stalls = 0
         self.losses = 0
+        self.stops = 0
         """How often each may be chosen yet."""
+        self.stop_seconds = 0.0
         self.step_seconds = 0.0
         self.after_crash: Any = None
         """What the workload does when an actor has been killed."""
@@ -323,8 +334,17 @@ class World:
 
     # -- making --------------------------------------------------------------------------------------------------------
 
-    def process(self, name: str, pid: int, *, namespace: str = "1", mount: Mount | None = None) -> Process:
-        made = Process(self.kernel, name, pid, namespace=namespace, mount=mount)
+    def process(
+        self,
+        name: str,
+        pid: int,
+        *,
+        namespace: str = "1",
+        mount: Mount | None = None,
+        machine: str = "",
+        ahead: float = 0.0,
+    ) -> Process:
+        made = Process(self.kernel, name, pid, namespace=namespace, mount=mount, machine=machine, ahead=ahead)
         made.switch = self._main
         if self.trace is not None:
             traced(made, self._tell)
@@ -353,6 +373,10 @@ class World:
             if actor.over:
                 continue
             alive = True
+            if actor.stopped > now:
+                continue
+            if self.stops:
+                later.append((STOP + actor.index, ALL))
             if actor.must_by < limit:
                 limit = actor.must_by
             busy = actor.process.busy
@@ -371,7 +395,7 @@ class World:
             found.append((KERNEL + deferred.number, deferred.footprint))
             if self.losses and deferred.can_be_lost:
                 found.append((LOSE + deferred.number, deferred.footprint))
-        could = any(key < EXPIRE or key >= KERNEL for key, _ in found)
+        could = any(key < EXPIRE or KERNEL <= key < STOP for key, _ in found)
         for actor in expiring:
             assert actor.wait is not None
             if could and actor.wait.deadline <= limit:
@@ -400,8 +424,12 @@ class World:
             self.kill(self.actors[number])
         elif key < IDLE:
             self._settle(number, lose=kind * KIND == LOSE)
-        else:
+        elif key < STOP:
             self._idle()
+        else:
+            self.stops -= 1
+            self.actors[number].stopped = self.kernel.now + self.stop_seconds
+            self._note(self.actors[number].name, f"is stopped for {self.stop_seconds} s")
 
     def _resume(self, actor: Actor) -> None:
         process = actor.process
@@ -465,7 +493,7 @@ class World:
 
     def _idle(self) -> None:
         now = self.kernel.now
-        until = min((actor.wait.deadline for actor in self.actors if actor.wait and not actor.over), default=math.inf)
+        until = min((actor.may_go_at for actor in self.actors if not actor.over), default=math.inf)
         if until == math.inf:
             asleep = ", ".join(actor.name for actor in self.actors if not actor.over)
             raise Violation(f"nobody will ever go on: {asleep} sleep for ever")
@@ -536,7 +564,7 @@ class First:
 
     def choose(self, world: World) -> int | None:
         for key, _ in world.options():
-            if not CRASH <= key < KERNEL and not EXPIRE <= key < CRASH and not LOSE <= key < IDLE:
+            if key < EXPIRE or KERNEL <= key < LOSE or IDLE <= key < STOP:
                 return key
         return None
 

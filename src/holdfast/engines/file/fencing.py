@@ -23,6 +23,10 @@ TK7  The lock itself excludes, so the guard protects only against a robbed proce
 TK8  Waiting for the counter ends when the caller's time is up. A process that may not replace it waits, and reports who
      is in the way.
 TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced.
+TK10 A process whose lease is over may still be counting, without the lock. So a hold with a lease counts by names, each
+    of which only one process can make: `<lock file>.<20 digits>.token`. A number is given out if it was made by us, and
+    if a listing after that shows none above it. Lower names go then; the highest one always stays. A late name is below
+    the highest, or above all that were given out: so none is given out twice, or after a higher one.
 """
 
 from __future__ import annotations
@@ -98,7 +102,10 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
     Raises CounterBusy if the counter was not available by the `deadline`.
     """
     try:
-        held.token = yield from _count(env, held.request, deadline)
+        if held.lease is None:
+            held.token = yield from _count(env, held.request, deadline)
+        else:
+            held.token = _count_by_name(env, held.request)
         if held.verify():  # TK6
             return held
     except BaseException:
@@ -106,6 +113,60 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
         raise
     held.give_back()
     return None
+
+
+def _count_by_name(env: Environment, request: FileRequest) -> int:
+    """TK10."""
+    numbers = _numbers_by_name(env, request)
+    last = max(numbers, default=0) or _last_by_content(env, request)
+    token = last + 1 if last else int(env.time() * 1_000_000)  # TK4
+    while True:
+        path = _named(request, token)
+        try:
+            fd = env.open_new(path, request.mode)
+        except FileExistsError:
+            token += 1
+            continue
+        except OSError as error:
+            raise _with_hint(error, request, path) from error
+        try:
+            _write(env, fd, _line(token) + _line(0), 0)  # for people, and for `clean`
+        finally:
+            env.close(fd)
+        env.sync_directory(request.directory)  # TK2
+        numbers = _numbers_by_name(env, request)
+        for number in numbers:
+            if number < max(numbers):
+                unlink_quietly(env, _named(request, number))
+        if max(numbers, default=0) <= token:
+            return token
+        token = max(numbers) + 1
+
+
+def _named(request: FileRequest, number: int) -> str:
+    return f"{request.path}.{number:0{_WIDTH}d}{SUFFIX}"
+
+
+def _numbers_by_name(env: Environment, request: FileRequest) -> list[int]:
+    begin, found = f"{request.name}.", []
+    for name in env.list_directory(request.directory):
+        digits = name.removeprefix(begin).removesuffix(SUFFIX)
+        if len(digits) == _WIDTH and digits.isdecimal() and name == f"{begin}{digits}{SUFFIX}":
+            found.append(int(digits))
+    return found
+
+
+def _last_by_content(env: Environment, request: FileRequest) -> int:
+    """The last number that a hold without a lease has counted."""
+    path = request.path + SUFFIX
+    try:
+        fd = env.open_existing(path, write=False)
+    except FileNotFoundError:
+        return 0
+    try:
+        return max(_numbers(env.read(fd, 2 * _LINE + 1), request, path))
+    finally:
+        env.close(fd)
 
 
 def is_counter(data: bytes) -> bool:

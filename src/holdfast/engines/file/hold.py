@@ -204,7 +204,9 @@ class FileHold(HoldState):
         if self._has_descriptor():
             if self.pending and self.env.read(self.fd, len(self.data) + 1) == self.pending:
                 self.data = self.pending
-            withdraw(self.env, self.request, self.data, self.fd)
+            withdraw(
+                self.env, self.request, self.data, self.fd, ours=None if self.lease is None else not self.lease.is_over()
+            )
         else:
             self.env.disown(self.fd)
         self.fd = -1

@@ -23,7 +23,8 @@ LE6 A claimant that dies leaves its claim. It counts for a lease from the first 
     that the path names another file (LE7). It is told before anybody replaces that record, which takes a whole lease.
 LE7 A beat is a write, a sync, and a look by a fresh opening at what the path names. If that is not our file, the lock
     is lost. The first beat is confirmed before the caller gets the lock.
-LE8 Until the moment of LE1 nobody else has replaced the record, so the release may remove it. A removal that takes
+LE8 Until the moment of LE1 nobody else has replaced the record, so the release may remove it. Before the first beat
+    that moment is not known: what is given up then is left, until its lease is over. A removal that takes
     longer than the rest of the lease to reach the server may remove a later lock: a fencing token protects from that,
     and every hold with a lease has one.
 LE9 When the loss has been told, the guard is dropped: a process that lives on would keep others out for ever.

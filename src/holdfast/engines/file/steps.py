@@ -8,7 +8,7 @@ import stat
 from ..._core.wait import Wait
 from ..._platform.operations import let_go
 from ...errors import InvalidPath
-from ...model import INFINITY
+from ...model import INFINITY, next_beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ def kinds_of_marker(request: FileRequest, data: bytes) -> tuple[bytes, bytes]:
     return begin + b" n ", begin + b" g "
 
 
-def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> None:
+def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ours: bool | None = None) -> None:
     """Undo whatever part of publishing was done (publish.py, P4), unless another process has changed the file.
 
-    May be interrupted, and called again (operations.py, J3).
+    `ours`: whether a hold with a lease is still ours; None if that is not known (lease.py, LE8). May be interrupted,
+    and called again (operations.py, J3).
     """
     if not env.is_open(fd):
         return
@@ -82,7 +83,9 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int) -> No
         found = env.fstat(fd)
         identity = (found.st_dev, found.st_ino)
         forget_hold(env, identity, fd)
-        if is_there(env, request.path, identity):
+        if ours is None:
+            ours = not (env.is_shared(identity[0]) and next_beat(data, request.protocol.marker_key))
+        if ours and is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
             by_process, by_guard = kinds_of_marker(request, data)
             whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not

@@ -20,6 +20,7 @@ from holdfast.engines.file import (
     flock,
     inspect,
     interop,
+    lease,
     policy,
     publish,
     queue,
@@ -628,6 +629,91 @@ def counted_before_the_lock_is_taken(patch: Patch) -> None:
     patch.setattr(fencing, "fenced", fenced)
 
 
+def a_lease_is_never_over(patch: Patch) -> None:
+    """LE1: the holder does not look at its clock."""
+    patch.setattr(lease.Lease, "is_over", lambda self: self.replaced)
+
+
+def a_lease_is_over_too_early(patch: Patch) -> None:
+    """LE2: the observer waits for half of it."""
+    real = lease.LeaseWatch.look
+    patch.setattr(lease.LeaseWatch, "look", lambda *args: 2 * real(*args))
+
+
+def an_old_reading_will_do(patch: Patch) -> None:
+    """LE3: the file is not opened anew, neither for a look nor under the claim."""
+
+    def read(env: Any, path: str) -> Any:
+        found = env.stat(path)
+        inode = env.cache.names[path]
+        return (found.st_dev, found.st_ino), env.cache.content[inode]
+
+    patch.setattr(lease, "_read", read)
+
+
+def a_lapsed_holder_is_replaced_without_a_claim(patch: Patch) -> None:
+    """LE5."""
+    patch.setattr(lease, "_claim", lambda *_: 0)
+
+
+def no_reading_under_the_claim(patch: Patch) -> None:
+    """LE5: a claim is made, and then the file is replaced, whatever it is by then."""
+    real = lease._claim
+
+    def claim(env: Any, seen: Observation, *args: Any) -> int:
+        number = real(env, seen, *args)
+        patch.setattr(lease, "_read", lambda env, path: reading(env, path, seen))
+        return number
+
+    def reading(env: Any, path: str, seen: Observation) -> Any:
+        patch.setattr(lease, "_read", fresh)
+        return seen.identity, seen.data
+
+    fresh = lease._read
+    patch.setattr(lease, "_claim", claim)
+
+
+def a_late_claimant_enters(patch: Patch) -> None:
+    """LE6."""
+    patch.setattr(lease, "_is_late", lambda *_: False)
+
+
+def a_dead_claimants_claim_counts_for_ever(patch: Patch) -> None:
+    """LE6."""
+    patch.setattr(lease.LeaseWatch, "is_abandoned", lambda *_: False)
+
+
+def a_beat_does_not_look_at_the_path(patch: Patch) -> None:
+    """LE7: what the path names is not looked at."""
+    real = lease.Lease.beat
+
+    def beat(self: Any, held: FileHold) -> None:
+        real(self, held)
+        if self.replaced:
+            self.replaced, self.until = False, held.env.uptime() + self.seconds
+
+    patch.setattr(lease.Lease, "beat", beat)
+
+
+def a_lapsed_release_removes(patch: Patch) -> None:
+    """LE8: it removes what is at the path, after the time, too."""
+    real = lease.Lease.is_over
+    patch.setattr(FileHold, "_is_ours", lambda _self: True)
+    patch.setattr(lease.Lease, "is_over", real)
+
+
+def no_listing_after_a_number_was_made(patch: Patch) -> None:
+    """TK10."""
+    real = fencing._numbers_by_name
+    calls = []
+
+    def numbers(env: Any, request: FileRequest) -> list[int]:
+        calls.append(0)
+        return real(env, request) if len(calls) % 2 else []
+
+    patch.setattr(fencing, "_numbers_by_name", numbers)
+
+
 MUTANTS = {
     mutant.mutate.__name__: mutant
     for mutant in (
@@ -698,6 +784,16 @@ MUTANTS = {
         Mutant(counted_with_a_file_without_a_name, "fenced-read", "random"),
         Mutant(a_counter_begins_anew, "fenced"),
         Mutant(counted_before_the_lock_is_taken, "fenced"),
+        Mutant(a_lease_is_never_over, "machines-no-guards", "random"),
+        Mutant(a_lease_is_over_too_early, "machines-no-guards", "random"),
+        Mutant(an_old_reading_will_do, "machines-no-guards", "random"),
+        Mutant(a_lapsed_holder_is_replaced_without_a_claim, "machines-slow", "random"),
+        Mutant(no_reading_under_the_claim, "machines-slow", "random"),
+        Mutant(a_late_claimant_enters, "machines-slow", "random"),
+        Mutant(a_dead_claimants_claim_counts_for_ever, "machines-own-guards", "random"),
+        Mutant(a_beat_does_not_look_at_the_path, "machines-slow", "random"),
+        Mutant(a_lapsed_release_removes, "machines-slow", "random"),
+        Mutant(no_listing_after_a_number_was_made, "machines-slow", "random"),
     )
 }
 """By name."""

@@ -198,8 +198,8 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> Genera
         fd = env.open_existing(request.path, write=True)
         env.undo_by(fd, partial(withdraw, env, request, data))
         held = yield from guard_late(env, request, fd, data)
-        if held is not None and env.uptime() >= began + OURS * lease:
-            held.abandon()  # LE6
+        if held is not None and _is_late(env, began, lease):
+            held.abandon()
             return None
         return held
     except FileNotFoundError:
@@ -213,6 +213,11 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> Genera
         unlink_quietly(env, temporary)
         for made in range(number + 1):  # ours, and those of claimants that have died
             unlink_quietly(env, f"{claims}{made}{_SUFFIX}")
+
+
+def _is_late(env: Environment, began: float, lease: float) -> bool:
+    """LE6."""
+    return env.uptime() >= began + OURS * lease
 
 
 def _write_new(env: Environment, request: FileRequest, temporary: str, lease: float) -> bytes:

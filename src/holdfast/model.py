@@ -113,8 +113,8 @@ class Marker(Value):
 
     `guarded` is False if the holder keeps no kernel lock; then its identity is the proof of life. `device` is the
     `st_dev` that the holder saw: through another mount, a held guard may look free. `acquired` is in seconds since the
-    epoch, and heartbeats do not change it; None in a marker of version 1, which has no such part. `lease` is in seconds;
-    None if the holder has none. `beat` changes with each heartbeat of a holder with a lease.
+    epoch, and heartbeats do not change it; None in a marker of version 1, which has no such part. `lease` is in
+    seconds; None if the holder has none. `beat` changes with each heartbeat of a holder with a lease.
     """
 
     guarded: bool

@@ -133,14 +133,12 @@ def machines(count: int, guards: str, *, stay: float = 0.7, rounds: int = 1) -> 
             where: Any = {"namespace": str(number), "machine": f"m{number}", "ahead": 5000.0 * number}
             return make(name, pid, mount=mount, **where)
 
-        world.process = process  # type: ignore[method-assign, assignment]
+        world.process = process  # type: ignore[method-assign]
         options: Any = {"lease": LEASE, "fair": False}
         ours(
             world,
             count,
-            lambda who: holder(
-                requests(who, LOCK, **options), inside_for=stay, beat_every=LEASE / 3, rounds=rounds
-            ),
+            lambda who: holder(requests(who, LOCK, **options), inside_for=stay, beat_every=LEASE / 3, rounds=rounds),
         )
         after = holder(requests(99, LOCK, **options), timeout=60.0)
         world.checkers = [

@@ -164,7 +164,9 @@ class Search:
             if touched is not ALL:
                 same = key % KIND if key < KERNEL or key >= STOP else -1
                 for other, footprint in (*before.sleep.items(), *before.options[: before.at]):
-                    own = other % KIND == same and (other < KERNEL or other >= STOP)  # what one actor may do next does not commute
+                    own = other % KIND == same and (
+                        other < KERNEL or other >= STOP
+                    )  # what one actor may do next does not commute
                     if footprint is not ALL and not own and commute(footprint, touched):
                         sleep[other] = footprint
         if sleep:

@@ -22,8 +22,8 @@ WORKLOADS: dict[str, Workload] = {}
 
 
 class Workload:
-    """A way to fill a world. `crashes`, `stalls`, `losses`, `stops`: how often each may happen in one run; `machine`: what the
-    kernel is like. One that is not `listed` is a known hole (holes.py)."""
+    """A way to fill a world. `crashes`, `stalls`, `losses`, `stops`: how often each may happen in one run; `machine`:
+    what the kernel is like. One that is not `listed` is a known hole (holes.py)."""
 
     def __init__(
         self,

@@ -205,7 +205,11 @@ class FileHold(HoldState):
             if self.pending and self.env.read(self.fd, len(self.data) + 1) == self.pending:
                 self.data = self.pending
             withdraw(
-                self.env, self.request, self.data, self.fd, ours=None if self.lease is None else not self.lease.is_over()
+                self.env,
+                self.request,
+                self.data,
+                self.fd,
+                ours=None if self.lease is None else not self.lease.is_over(),
             )
         else:
             self.env.disown(self.fd)

@@ -1,0 +1,384 @@
+"""Leases on files (lease.py): a holder of whom nothing is heard is replaced, and knows it before."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore
+from holdfast.engines.file.hold import FileHold
+from holdfast.model import Identity, Marker, marker_text, next_beat
+from holdfast.protocols import get
+from process.support import eventually
+from unit.stepping import Contend, Stepped, device_in
+
+FAR = Identity(4711, "another-boot", "7.7", "t5", "elsewhere")
+"""A process of another machine."""
+SHORT = 1.0
+"""Seconds: the shortest lease there is."""
+PROTOCOLS = ["sema", "semats", "sidecar", "beads"]
+
+
+class Clocks:
+    """The clocks of a stepped process, turned by hand."""
+
+    def __init__(self, env: Stepped) -> None:
+        self.shift = 0.0
+        for name in ("monotonic", "uptime", "time"):
+            env.instead[name] = self._turned(getattr(env.real, name))
+
+    def _turned(self, real: Callable[[], float]) -> Callable[[], float]:
+        return lambda: real() + self.shift
+
+
+@pytest.fixture
+def shared(environments: Callable[..., Stepped]) -> Callable[[], Stepped]:
+    """Makes processes for which the directory is one that machines share."""
+
+    def make() -> Stepped:
+        env = environments()
+        env.instead["is_shared"] = lambda *_: True
+        return env
+
+    return make
+
+
+def far_record(path: Path, lease: float = SHORT, beat: int = 1, kind: str = "sema") -> None:
+    """The record of a holder on another machine, which has just written it."""
+    marker = marker_text(True, device_in(path.parent), FAR, time.time(), lease, beat)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.pwrite(fd, get(kind).compose(FAR, time.time(), None, marker, {}), 0)
+    os.close(fd)
+
+
+def marker_of(path: Path, kind: str = "sema") -> Marker:
+    marker = get(kind).decode(path.read_bytes()).marker
+    assert marker is not None
+    return marker
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_a_record_says_the_lease_and_a_beat_changes_it(kind: str, tmp_path: Path) -> None:
+    with Lock(tmp_path if kind == "beads" else tmp_path / "l", protocol=kind, lease=SHORT) as hold:
+        first = marker_of(Path(hold.path), kind)
+        assert (first.lease, first.guarded) == (SHORT, True)
+        beats = eventually(lambda: marker_of(Path(hold.path), kind).beat - first.beat, what="a beat")
+        assert beats > 0
+        assert marker_of(Path(hold.path), kind) == first, "after a beat it is still the same hold"
+        assert not hold.lost
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3 g boot 1 ns t 1.000 10.000 0000001 host",
+        "3 g boot 1 ns t 1.000 10.000 0000000G host",
+        "3 g boot 1 ns t 1.000 0.000 00000001 host",
+        "3 g boot 1 ns t 1.000 ten 00000001 host",
+        "4 g boot 1 ns t 1.000 10.000 00000001 host",
+    ],
+)
+def test_a_torn_lease_is_no_marker(text: str) -> None:
+    assert Marker.decode(text, 1) is None
+
+
+def test_a_marker_with_a_lease_is_read_as_it_was_written() -> None:
+    marker = Marker(False, 3, FAR, 17.25, 10.0, 0xDEADBEEF)
+    read = Marker.decode(marker.encode(), FAR.pid)
+    assert read is not None
+    assert (read, read.beat) == (marker, 0xDEADBEEF)
+
+
+def test_the_beat_after_the_last_is_the_first() -> None:
+    data = b"holdfast=" + marker_text(True, 1, FAR, 1.0, 10.0, 0xFFFFFFFF).encode()
+    changed = next_beat(data, b"holdfast=")
+    assert changed is not None
+    at, text = changed
+    assert (data[at : at + 8], text) == (b"ffffffff", b"00000000")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lease", [0.5, -1, float("inf"), float("nan"), "10", True])
+def test_a_lease_that_makes_no_sense_is_refused(lease: Any, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match="lease"):
+        Lock(tmp_path / "l", lease=lease)
+
+
+def test_a_kernel_lock_has_no_lease(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lease"):
+        Lock(tmp_path / "l", protocol="flock", lease=10)
+
+
+def test_a_local_lock_has_none_by_default(tmp_path: Path) -> None:
+    with Lock(tmp_path / "l") as hold:
+        assert marker_of(Path(hold.path)).lease is None
+        assert hold.token is None
+
+
+def test_a_shared_directory_gives_a_lease_by_default(
+    disk: Path, contend: Contend, shared: Callable[[], Stepped]
+) -> None:
+    held = contend(disk / "l", shared()).get()
+    assert marker_of(disk / "l").lease == 30
+    assert held.token is not None
+
+
+def test_no_lease_can_be_asked_for(disk: Path, contend: Contend, shared: Callable[[], Stepped]) -> None:
+    contend(disk / "l", shared(), lease=0).get()
+    assert marker_of(disk / "l").lease is None
+
+
+# -- the observer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_a_record_that_does_not_change_is_replaced_after_its_lease(kind: str, tmp_path: Path) -> None:
+    lock = Lock(tmp_path if kind == "beads" else tmp_path / "l", protocol=kind, lease=SHORT)
+    far_record(Path(lock.path), kind=kind)
+    before = os.stat(lock.path).st_ino
+    began = time.monotonic()
+    with lock.acquire(timeout=30) as hold:
+        assert time.monotonic() - began >= SHORT
+        assert hold.recovered_from is not None
+        assert hold.recovered_from.host == FAR.host
+        assert os.stat(lock.path).st_ino != before, "what the old holder still writes goes to another file"
+    left = {name for name in os.listdir(tmp_path) if not name.endswith(".token")}
+    assert not left
+
+
+def test_a_record_that_changes_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "l"
+    far_record(path)
+    over = threading.Event()
+
+    def beat() -> None:
+        number = 1
+        while not over.wait(SHORT / 10):
+            number += 1
+            far_record(path, beat=number)
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        with pytest.raises(AcquireTimeout, match="lease"):
+            Lock(path, lease=SHORT).acquire(timeout=3 * SHORT)
+    finally:
+        over.set()
+        beating.join()
+
+
+def test_time_in_which_nobody_looked_does_not_count(disk: Path, contend: Contend) -> None:
+    """LE3: the server may have been away, and what it was asked for before may still arrive."""
+    far_record(disk / "l", lease=60)
+    waiter = contend(disk / "l", lease=60, timeout=None)
+    clocks = Clocks(waiter.env)
+    waiter.step()
+    for _ in range(3):
+        clocks.shift += 59
+        waiter.step()
+    assert not waiter.inside
+    for _ in range(13):
+        clocks.shift += 5
+        waiter.step()
+        if waiter.done:
+            break
+    assert waiter.inside
+
+
+def test_a_guard_that_is_held_is_respected_longer_than_the_lease(disk: Path, contend: Contend) -> None:
+    far_record(disk / "l", lease=60)
+    fd = os.open(disk / "l", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    waiter = contend(disk / "l", lease=60, timeout=None)
+    clocks = Clocks(waiter.env)
+    for _ in range(30):
+        clocks.shift += 5
+        waiter.step()
+    assert not waiter.done
+    os.close(fd)
+    while waiter.step() is not None:
+        clocks.shift += 0.01
+    assert waiter.inside
+
+
+def test_on_a_shared_directory_a_free_guard_proves_nothing(
+    disk: Path, contend: Contend, shared: Callable[[], Stepped]
+) -> None:
+    """A server that has lost sight of a machine drops its kernel locks, while the holder lives and has its lease."""
+    holder = contend(disk / "l", shared(), lease=60)
+    held = holder.get()
+    holder.env.real.unguard(held.fd)
+    other = contend(disk / "l", shared(), lease=60)
+    assert not isinstance(other.run(), FileHold)
+    assert held.verify()
+
+
+def test_a_local_holder_that_died_is_replaced_at_once(disk: Path, contend: Contend) -> None:
+    holder = contend(disk / "l", lease=60)
+    holder.get()
+    holder.crash()
+    assert contend(disk / "l", lease=60).get().recovered_from is not None
+
+
+# -- the holder --------------------------------------------------------------------------------------------------------
+
+
+def test_a_holder_whose_time_is_over_has_lost_the_lock_and_leaves_it(disk: Path, contend: Contend) -> None:
+    holder = contend(disk / "l", lease=60)
+    clocks = Clocks(holder.env)
+    held = holder.get()
+    clocks.shift += 53
+    assert held.verify()
+    held.beat()
+    clocks.shift += 53
+    assert held.verify(), "a beat has been confirmed meanwhile"
+    clocks.shift += 2
+    assert not held.verify()
+    held.beat()
+    with pytest.raises(LockLost, match="nine tenths of its lease"):
+        held.release()
+    assert (disk / "l").exists(), "it may be another's by now"
+
+
+def test_a_beat_that_is_confirmed_too_late_does_not_count(disk: Path, contend: Contend) -> None:
+    """LE1."""
+    holder = contend(disk / "l", lease=60)
+    clocks = Clocks(holder.env)
+    held = holder.get()
+
+    def slow(_fd: int) -> None:
+        clocks.shift += 55
+
+    holder.env.before["sync"] = slow
+    held.beat()
+    assert not held.verify()
+
+
+def test_a_beat_finds_that_the_path_names_another_file(disk: Path, contend: Contend) -> None:
+    """LE7."""
+    held = contend(disk / "l", lease=60).get()
+    (disk / "other").write_bytes(b"")
+    os.replace(disk / "other", disk / "l")
+    held.beat()
+    assert not held.verify()
+    with pytest.raises(LockLost):
+        held.release()
+    assert (disk / "l").exists()
+
+
+def test_an_acquisition_whose_first_beat_is_late_has_no_lock(
+    disk: Path, contend: Contend, shared: Callable[[], Stepped]
+) -> None:
+    """LE7, LE8: it is refused, and what it has published is left to its lease."""
+    holder = contend(disk / "l", shared(), lease=60)
+    clocks = Clocks(holder.env)
+
+    def slow() -> None:
+        clocks.shift += 60
+
+    holder.env.once(holder.env.before, "sync", slow)
+    assert not isinstance(holder.run(), FileHold)
+    assert (disk / "l").exists()
+
+
+def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K8, LE9: the beat hangs, the loss is told all the same, and then nothing keeps others out."""
+    answers, told = threading.Event(), threading.Event()
+    lock = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
+    hold = lock.acquire()
+    real = lock._env.sync
+
+    def sync(fd: int) -> None:
+        answers.wait()
+        real(fd)
+
+    monkeypatch.setattr(lock._env, "sync", sync)
+    began = time.monotonic()
+    try:
+        assert told.wait(30)
+        assert time.monotonic() - began < 2 * SHORT
+        assert hold.lost
+        fd = os.open(hold.path, os.O_RDWR)
+        eventually(lambda: _is_free(fd), what="the guard")
+        os.close(fd)
+    finally:
+        answers.set()
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def _is_free(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_beat_that_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = Lock(tmp_path / "l", lease=3 * SHORT)
+    with lock as hold:
+        real, calls = lock._env.sync, []
+
+        def sync(fd: int) -> None:
+            calls.append(fd)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, "Input/output error")
+            real(fd)
+
+        monkeypatch.setattr(lock._env, "sync", sync)
+        eventually(lambda: len(calls) > 1, what="the second try")
+        assert not hold.lost
+    assert "in the heartbeat of" in caplog.text
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_of_leases_increase_and_leave_one_file(tmp_path: Path) -> None:
+    with Lock(tmp_path / "l", fencing=True) as hold:
+        tokens = [hold.token or 0]
+    for _ in range(4):
+        with Lock(tmp_path / "l", lease=SHORT) as hold:
+            tokens.append(hold.token or 0)
+    assert tokens == sorted(set(tokens))
+    names = [name for name in os.listdir(tmp_path) if name != "l.token"]
+    assert names == [f"l.{tokens[-1]:020d}.token"]
+
+
+def test_a_number_that_exists_is_not_given_out_again(disk: Path, contend: Contend) -> None:
+    """TK10: a process whose lease is over has made it, without the lock."""
+    first = contend(disk / "l", lease=60).get()
+    token = first.token or 0
+    first.release()
+    (disk / f"l.{token + 1:020d}.token").write_bytes(b"")
+    second = contend(disk / "l", lease=60).get()
+    assert (second.token or 0) > token + 1
+
+
+def test_a_semaphore_has_leases_too(tmp_path: Path) -> None:
+    with Semaphore(tmp_path / "s", 2, lease=SHORT) as one, Semaphore(tmp_path / "s", 2, lease=SHORT) as other:
+        assert {one.slot, other.slot} == {0, 1}
+        assert None not in (one.token, other.token)
+
+
+def test_a_directory_that_is_missing_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidPath, match="does not exist"):
+        Lock(tmp_path / "missing" / "l", lease=SHORT).acquire()
+
+

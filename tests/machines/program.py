@@ -1,0 +1,108 @@
+"""What runs on each machine: `program.py ROLE ARGUMENTS`. Told by NODE, SHARE and OUT where it is (lab.py)."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast import Lock, LockLost
+
+NODE, SHARE, OUT = int(os.environ["NODE"]), os.environ["SHARE"], os.environ["OUT"]
+PATH = f"{SHARE}/x.lock"
+
+
+def tell(name: str, text: str = "") -> None:
+    with open(f"{OUT}/.{name}.{NODE}", "w") as file:
+        file.write(text)
+    os.replace(f"{OUT}/.{name}.{NODE}", f"{OUT}/{name}")
+
+
+def await_(name: str) -> str:
+    while not os.path.exists(f"{OUT}/{name}"):
+        time.sleep(0.02)
+    with open(f"{OUT}/{name}") as file:
+        return file.read()
+
+
+def count(protocol: str, lease: str, seconds: str, processes: str) -> None:
+    """Increment a number on the host, which only the lock protects, until the time is up."""
+    children = [
+        subprocess.Popen([sys.executable, __file__, "increment", protocol, lease, seconds, str(number)])
+        for number in range(int(processes))
+    ]
+    failed = [child.wait() for child in children]
+    assert not any(failed), failed
+
+
+def increment(protocol: str, lease: str, seconds: str, _number: str) -> None:
+    lock = Lock(PATH, protocol=protocol, lease=None if protocol == "flock" else float(lease))
+    until, done = time.monotonic() + float(seconds), 0
+    while time.monotonic() < until:
+        with lock.acquire(timeout=120) as hold:
+            try:
+                os.close(os.open(f"{OUT}/inside", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                print("OVERLAP")
+                raise
+            with open(f"{OUT}/counter", "r+") as file:
+                number, token = map(int, file.read().split())
+                assert hold.token is None or hold.token > token, (hold.token, token)
+                file.seek(0)
+                file.write(f"{number + 1} {hold.token or 0}")
+            os.unlink(f"{OUT}/inside")
+            done += 1
+    print(f"DONE {done}")
+
+
+def hold(lease: str, rounds: str) -> None:
+    """Machine 1 holds, machine 0 waits; round by round, as the test says when what happens."""
+    for number in range(int(rounds)):
+        (_holds if NODE else _waits)(Lock(PATH, lease=float(lease), on_lost=_told(number)), number)
+
+
+def _told(number: int) -> Callable[[LockLost], None]:
+    return lambda _: tell(f"lost-{number}", f"{time.time()}")
+
+
+def _holds(lock: Lock, number: int) -> None:
+    held = lock.acquire(timeout=120)
+    tell(f"held-{number}", f"{held.token}")
+    await_(f"leave-{number}")
+    try:
+        held.release()
+        tell(f"left-{number}", "released")
+    except LockLost:
+        tell(f"left-{number}", "lost")
+    await_(f"next-{number}")
+
+
+def _waits(lock: Lock, number: int) -> None:
+    await_(f"held-{number}")
+    tell(f"waiting-{number}")
+    with lock.acquire(timeout=300) as held:
+        tell(f"acquired-{number}", f"{time.time()} {held.token}")
+        await_(f"next-{number}")
+        assert not held.lost
+
+
+def stop(lease: str) -> None:
+    """Machine 1 has a holder that is stopped, and goes on when the test says so."""
+    if NODE == 0:
+        hold(lease, "1")
+        return
+    child = subprocess.Popen([sys.executable, __file__, "hold", lease, "1"])
+    await_("held-0")
+    await_("stop")
+    child.send_signal(signal.SIGSTOP)
+    tell("stopped")
+    await_("go-on")
+    child.send_signal(signal.SIGCONT)
+    assert child.wait() == 0
+
+
+if __name__ == "__main__":
+    threading.stack_size(256 * 1024)
+    globals()[sys.argv[1]](*sys.argv[2:])

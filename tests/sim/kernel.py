@@ -36,7 +36,7 @@ from typing import Any
 
 from holdfast._platform.interface import DirectoryLog, WatchSet
 from holdfast._platform.operations import Operations
-from holdfast._platform.values import CHANGED, CLOSED, LockOwner, Presence
+from holdfast._platform.values import CHANGED, CLOSED, LockOwner, Presence, Storage
 from holdfast._platform.values import Process as Seen
 from holdfast.model import Identity
 
@@ -532,6 +532,7 @@ class Process:
     guards = True
     fifos = True
     lingering = False
+    knows_mounts = True
 
     def __init__(
         self, kernel: Kernel, name: str, pid: int, *, namespace: str = "1", mount: Mount | None = None
@@ -1023,6 +1024,9 @@ class Process:
 
     def may_block(self, path: str) -> bool:
         return False
+
+    def storage(self, path: str, device: int | None = None) -> Storage:
+        return Storage("sim", events=self.mount.events)
 
     def poll_limit(self, path: str) -> float:
         return 0.025

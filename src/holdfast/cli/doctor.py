@@ -21,6 +21,7 @@ from .._platform.probes import abilities, limits
 from ..engines import engine_of
 from ..errors import HoldfastError
 from ..lock import Lock
+from ..model import Value
 from .console import dumped
 from .outcome import DONE, FAILED, Screen, masked, screen, show
 
@@ -125,11 +126,12 @@ def doctor_(options: argparse.Namespace) -> int:
         findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(environment(), directory)]
     except OSError as error:
         findings = [_impossible(directory, error)]
-    more = {
-        "abilities": None if can is None else {name: getattr(can, name) for name in can._fields},
-        "limits": None if have is None else {name: getattr(have, name) for name in have._fields},
-    }
-    return _tell(options, "directory", directory, findings, **more)
+    return _tell(options, "directory", directory, findings, abilities=_plain(can), limits=_plain(have))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return {name: _plain(getattr(value, name)) for name in value._fields} if isinstance(value, Value) else value
 
 
 def of_server(options: argparse.Namespace) -> int:
@@ -141,8 +143,7 @@ def _tell(options: argparse.Namespace, kind: str, shown: str, findings: list[Fin
     """Say what was found, and what that comes to; the exit status."""
     verdict = worst(findings)
     if options.json:
-        listed = [{name: getattr(one, name) for name in one._fields} for one in findings]
-        show(dumped({kind: shown, "verdict": verdict, "findings": listed, **more}))
+        show(dumped({kind: shown, "verdict": verdict, "findings": [_plain(one) for one in findings], **more}))
     elif not options.quiet or verdict == UNUSABLE:
         show("\n".join(_as_text(shown, verdict, findings, screen(sys.stdout))))
     return _STATUS[verdict]

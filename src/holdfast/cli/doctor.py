@@ -23,7 +23,7 @@ from ..errors import HoldfastError
 from ..lock import Lock
 from ..model import Value
 from .console import dumped
-from .outcome import DONE, FAILED, Screen, masked, screen, show
+from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,17 +116,43 @@ _INDENT = 22
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
-    directory = os.path.join(os.getcwd(), options.place)
-    directory = directory if ".." in directory.split("/") else os.path.normpath(directory)
+    directory, env = _absolute(options.place), environment()
     can: Abilities | None = None
     have: Limits | None = None
     try:
-        can, have = abilities(environment(), directory), limits(directory)
+        can, have = abilities(env, directory), limits(directory)
         uid = os.geteuid() if hasattr(os, "geteuid") else None
-        findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(environment(), directory)]
+        findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory)]
     except OSError as error:
         findings = [_impossible(directory, error)]
+    else:
+        findings += _between(options, directory)
     return _tell(options, "directory", directory, findings, abilities=_plain(can), limits=_plain(have))
+
+
+def _absolute(place: str) -> str:
+    directory = os.path.join(os.getcwd(), place)
+    return directory if ".." in directory.split("/") else os.path.normpath(directory)
+
+
+def _between(options: argparse.Namespace, directory: str) -> list[Finding]:
+    """What holds between the directory and another mount of it, or between this machine and another."""
+    env = environment()
+    if options.peer:
+        from .._admin.peer import of_mounts
+
+        return drive(of_mounts(env, directory, _absolute(options.peer)))
+    if options.host:
+        from .._admin.peer import of_machines
+
+        return drive(of_machines(env, directory, options.host, options.timeout))
+    if options.listen:
+        from .._admin.peer import listen
+
+        if not options.quiet:
+            say(f"waiting for another machine: holdfast doctor {printable(directory)} --with {env.identity().host}")
+        return drive(listen(env, directory, options.timeout))
+    return []
 
 
 def _plain(value: Any) -> Any:
@@ -136,6 +162,8 @@ def _plain(value: Any) -> Any:
 
 def of_server(options: argparse.Namespace) -> int:
     """The same for a server, which is named by a URL."""
+    if options.peer or options.listen or options.host:
+        raise ValueError("--peer, --listen and --with are for directories, not for servers")
     return _tell(options, "url", masked(options.place), findings_of(options.place))
 
 

@@ -15,6 +15,7 @@ from holdfast._admin.peer import Silent, View, listen, of_machines, of_mounts
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.storage import storage_of
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 
@@ -41,6 +42,16 @@ def test_one_directory_under_two_names_is_proven_good(disk: Path, environments: 
     (disk / "other").symlink_to(disk / "place")
     assert levels(drive(of_mounts(environments(), str(disk / "place"), str(disk / "other")))) == ALL_GOOD
     assert os.listdir(disk / "place") == []
+
+
+def test_two_mounts_of_a_shared_filesystem_prove_nothing_of_two_machines(
+    disk: Path, environments: Environments
+) -> None:
+    env = environments()
+    env.instead["storage"] = lambda _path: storage_of("nfs4", {"local_lock": "none"})
+    found = drive(of_mounts(env, str(disk), str(disk)))
+    assert (found[0].level, "--listen" in found[0].means) == (NOTE, True)
+    assert levels(found[1:]) == ALL_GOOD
 
 
 @needs_root

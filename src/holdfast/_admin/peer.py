@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _STEPS = {"create": 1, "write": 2, "reads": 2, "guard": 1, "unguard": 1, "guarded": 1, "link": 2}
 """What one side may ask of the other, and with how many words."""
 _MOST, _LONGEST, _MODE = 1 << 16, 200, 0o644
+_ONE_CLIENT = (
+    "a server may take them for one client, and give both the same lock (NFS 4): of two machines nothing is proven. "
+    "For that, --listen on one and --with HOST on the other"
+)
 _SOONEST, _LATEST = 0.02, 0.2
 """Seconds between looks for a message."""
 
@@ -229,7 +233,11 @@ def of_mounts(env: Environment, directory: str, other: str) -> Generator[Wait, N
     talk = env.token()
     one, two = View(env, directory, talk, "a"), View(env, other, talk, "b")
     try:
-        return (yield from _tried(one, two, f"{directory} and {other}"))
+        findings = yield from _tried(one, two, f"{directory} and {other}")
+        if env.storage(f"{directory}/x").shared:
+            text = f"{directory} and {other} are mounts of one machine"
+            findings.insert(0, Finding("between", NOTE, text, _ONE_CLIENT))
+        return findings
     finally:
         one.end()
         two.end()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Row = Callable[[str, Mapping[str, str]], Storage]
 
-_PROVE = "find out by trying: holdfast doctor DIR --peer DIR2, or --listen on one machine and --with HOST on another"
+_PROVE = "find out by trying: holdfast doctor DIR --listen on one machine, and --with HOST on another"
 _ELSEWHERE = "use another filesystem, a protocol that does not rest on kernel locks alone (sema), or a server"
 _SEEN = "other machines see its kernel locks (flock)"
 _UNSEEN = "its kernel locks (flock) stay on this machine"

@@ -220,6 +220,18 @@ def test_what_the_other_machine_does_not_see_is_found(disk: Path, machines: tupl
     assert heard == said
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_mount_options_that_permit_old_content_outweigh_one_fresh_read(
+    which: int, disk: Path, machines: tuple[Stepped, Stepped]
+) -> None:
+    """DP3: the change of the directory that goes before each message may have made it fresh."""
+    machines[which].instead["storage"] = lambda _path: storage_of("nfs4", {"local_lock": "none", "nocto": ""})
+    heard, said = conversation(listen(machines[0], str(disk), 60), of_machines(machines[1], str(disk), "alpha", 60))
+    assert heard == said
+    assert levels(said) == {**ALL_GOOD, "freshness between": WEAKER}
+    assert "by the mount options" in said[-1].text
+
+
 def test_only_the_host_that_is_named_answers(
     disk: Path, machines: tuple[Stepped, Stepped], clocked: Environments, clock: Any
 ) -> None:

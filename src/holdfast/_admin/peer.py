@@ -8,7 +8,8 @@ DP1  Nothing is left: each side removes what it has made, also when it is interr
 DP2  No lock is touched, and no other file: a side writes to, locks and links only files that it has created itself,
      opens others for reading only, and takes no name that does not belong to this conversation.
 DP3  A message is a new file that nobody changes: a mount that shows old content knows nothing of it. Before each look
-     for one, the directory is changed, so that a client gives up what it remembers of it.
+     for one, the directory is changed, so that a client gives up what it remembers of it. It may give up old content,
+     too: a trial that finds fresh content proves less than mount options that permit old content (storage.py).
 DP4  Both sides end by themselves: when a file of the other side is gone, or when the time is up.
 """
 
@@ -233,8 +234,10 @@ def of_mounts(env: Environment, directory: str, other: str) -> Generator[Wait, N
     talk = env.token()
     one, two = View(env, directory, talk, "a"), View(env, other, talk, "b")
     try:
-        findings = yield from _tried(one, two, f"{directory} and {other}")
-        if env.storage(f"{directory}/x").shared:
+        mounts = [env.storage(f"{place}/x") for place in (directory, other)]
+        fresh = all(mount.fresh for mount in mounts)
+        findings = yield from _tried(one, two, f"{directory} and {other}", fresh=fresh)
+        if any(mount.shared for mount in mounts):
             text = f"{directory} and {other} are mounts of one machine"
             findings.insert(0, Finding("between", NOTE, text, _ONE_CLIENT))
         return findings
@@ -254,7 +257,8 @@ def of_machines(env: Environment, directory: str, host: str, within: float) -> G
     try:
         remote = Remote(own, hello, within)
         here = env.identity()
-        findings = yield from _tried(own, remote, f"{here.host} and {said['host']}")
+        fresh = env.storage(f"{directory}/x").fresh and said.get("fresh") is not False
+        findings = yield from _tried(own, remote, f"{here.host} and {said['host']}", fresh=fresh)
         if said.get("boot") == here.boot:
             text = f"{here.host} and {said['host']} are one machine"
             findings.insert(0, Finding("between", NOTE, text, "nothing is proven of two: listen on another one"))
@@ -291,7 +295,8 @@ def listen(env: Environment, directory: str, within: float) -> Generator[Wait, N
     hello = f"{own.start}{own.talk}-listen.tmp"
     first = re.compile(rf"(\.holdfast-[0-9a-f]{{8}}-[0-9]{{1,10}}-){own.talk}-m{_letters(1)}\.tmp")
     try:
-        own.post(hello, {"host": env.identity().host, "boot": env.identity().boot})
+        here, fresh = env.identity(), env.storage(f"{directory}/x").fresh
+        own.post(hello, {"host": here.host, "boot": here.boot, "fresh": fresh})
         until = env.monotonic() + within
         while not (asked := [name for name in own.names() if first.fullmatch(name)]):
             if env.monotonic() >= until:
@@ -323,8 +328,8 @@ def _findings(told: Any) -> list[Finding]:
 # -- the trials --------------------------------------------------------------------------------------------------------
 
 
-def _tried(one: View | Remote, two: View | Remote, who: str) -> Generator[Wait, None, list[Finding]]:
-    """What holds between the two. They have a file each, which the trials use."""
+def _tried(one: View | Remote, two: View | Remote, who: str, *, fresh: bool) -> Generator[Wait, None, list[Finding]]:
+    """What holds between the two. They have a file each, which the trials use. `fresh`: by the mount options (DP3)."""
     both = ((one, two), (two, one))
     created = []
     for mine, theirs in both:
@@ -341,12 +346,12 @@ def _tried(one: View | Remote, two: View | Remote, who: str) -> Generator[Wait, 
             means = "they are two directories: no lock file in the one is one in the other"
         return [Finding("between", UNUSABLE, text, means)]
     found = [Finding("between", GOOD, f"{who} have one directory"), _of_creation(created)]
-    links, guards, fresh = [], [], []
+    links, guards, reads = [], [], []
     for mine, theirs in both:
         links.append((yield from _links(mine, theirs)))
         guards.append((yield from _guards(mine, theirs)))
-        fresh.append((yield from _fresh(mine, theirs)))
-    return [*found, _of_links(_worst(links)), _of_guards(_worst(guards)), _of_fresh(_worst(fresh))]
+        reads.append((yield from _fresh(mine, theirs)))
+    return [*found, _of_links(_worst(links)), _of_guards(_worst(guards)), _of_fresh(_worst(reads), fresh)]
 
 
 def _worst(results: list[bool | None]) -> bool | None:
@@ -404,8 +409,11 @@ def _of_guards(works: bool | None) -> Finding:
     return Finding("guard between", WEAKER, text, means)
 
 
-def _of_fresh(works: bool | None) -> Finding:
+def _of_fresh(works: bool | None, fresh: bool) -> Finding:
+    if works and fresh:
+        return Finding("freshness between", GOOD, "a file that the one opened showed what the other had just written")
+    text = "a file that the one opens may show what was in it before"
     if works:
-        return Finding("freshness between", GOOD, "a file that the one opens shows what the other has written")
+        text += ", by the mount options; tried once, it did not"
     means = "a record or a beat may be seen late: mount it so that an open asks the server (docs/platforms.md)"
-    return Finding("freshness between", WEAKER, "a file that the one opens may show what was in it before", means)
+    return Finding("freshness between", WEAKER, text, means)

@@ -87,7 +87,8 @@ class InvalidPath(HoldfastError, ValueError):
 
 
 class UnsupportedFilesystem(HoldfastError, OSError):
-    """The filesystem lacks what a lock file of this protocol needs: a way to publish it, or kernel locks."""
+    """The filesystem lacks what a lock file of this protocol needs: a way to publish it, or kernel locks that all
+    machines which have it mounted can see."""
 
 
 class EngineUnavailable(HoldfastError, OSError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from cli.support import World, eventually
+from cli.support import HOLDFAST, World, eventually
 from cli.test_errors import HOSTILE, without_privileges
 from cli.test_ls import on_terminal
 
@@ -86,6 +87,49 @@ def test_a_hostile_directory_does_not_reach_the_terminal(world: World, tmp_path:
         assert os.fsencode(json.loads(told.stdout)["directory"]) == place
 
 
+def test_two_mounts_of_one_directory_are_tried_against_each_other(world: World, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "again").symlink_to("one")
+    done = world.do("doctor", "one", "--peer", "again")
+    assert "the one sees the kernel lock (flock) of the other" in done.stdout
+    done = world.do("doctor", "one", "--peer", "two")
+    assert done.returncode == 3
+    assert "two directories" in done.stdout
+    assert [*tmp_path.rglob(".holdfast*")] == []
+
+
+def test_two_machines_talk_through_the_directory_and_both_tell(world: World, tmp_path: Path) -> None:
+    host = os.uname().nodename
+    listener = world.start([*HOLDFAST, "doctor", "--listen", "-j"])
+    found = eventually(lambda: [*tmp_path.glob(".holdfast-*-listen.tmp")])
+    done = world.do("doctor", "-j", "--with", host)
+    told = [json.loads(text)["findings"] for text in (done.stdout, listener.rest())]
+    between = [[(one["name"], one["level"]) for one in findings if "between" in one["name"]] for findings in told]
+    assert between[0] == between[1]
+    assert ("guard between", "good") in between[0]
+    assert len(found) == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_listener_that_is_interrupted_leaves_nothing(world: World, tmp_path: Path) -> None:
+    listener = world.start([*HOLDFAST, "doctor", "--listen"])
+    eventually(lambda: [*tmp_path.glob(".holdfast-*-listen.tmp")])
+    listener.signal(signal.SIGINT)
+    assert listener.wait() == -signal.SIGINT
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_machine_that_does_not_answer_is_reported_with_status_3(world: World, tmp_path: Path) -> None:
+    done = world.do("doctor", "--with", "no-such-host", "-w", "0")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no no-such-host listens here" in done.stderr
+    done = world.do("doctor", "--listen", "-w", "0")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no other machine came" in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_no_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     text = on_terminal(world, WIDE, "doctor", NO_COLOR="1").rest()
@@ -95,7 +139,7 @@ def test_no_line_is_wider_than_the_terminal(world: World, tmp_path: Path) -> Non
     assert on_terminal(world, NARROW, "doctor").wait() == 1
 
 
-@pytest.mark.parametrize("words", [["a", "b"], ["--no-such"], ["--js"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["a", "b"], ["--no-such"], ["--js"], ["--listen", "--peer", "x"]], ids=" ".join)
 def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: list[str]) -> None:
     done = world.do("doctor", *words)
     assert (done.returncode, done.stdout) == (2, "")

@@ -60,8 +60,8 @@ else
     mount -t nfs -o vers=3{options} 10.9.0.1:/srv/share /media/share
 fi || echo "the directory cannot be mounted"
 while sleep 0.05; do
-    [ -e /media/out/cut-{node} ] && rm /media/out/cut-{node} && ip link set eth0 down && touch /media/out/is-cut-{node}
-    [ -e /media/out/mend-{node} ] && rm /media/out/mend-{node} && ip link set eth0 up && touch /media/out/is-mended-{node}
+    [ -e /media/out/cut-{node} ] && rm /media/out/cut-{node} && ip link set eth0 down
+    [ -e /media/out/mend-{node} ] && rm /media/out/mend-{node} && ip link set eth0 up
 done &
 export NODE={node} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
 cd /media/out

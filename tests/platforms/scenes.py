@@ -504,6 +504,9 @@ def commands(place: Path) -> None:
     assert (done.returncode, str(holder.pid) in done.stdout) == (0, True), done
     done = holdfast_("doctor", place)
     assert (done.returncode, "all promises hold here" in done.stdout) == (0, True), done
+    done = holdfast_("doctor", place, "--peer", place)
+    assert (done.returncode, "the one sees the kernel lock (flock) of the other" in done.stdout) == (0, True), done
+    assert [name for name in os.listdir(place) if name.startswith(".holdfast")] == []
     holder.communicate()
     assert holdfast_("wait", "-w", "1", path).returncode == 0
     assert holdfast_("clean", place).returncode == 0

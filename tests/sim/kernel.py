@@ -36,7 +36,7 @@ from typing import Any
 
 from holdfast._platform.interface import DirectoryLog, WatchSet
 from holdfast._platform.operations import Operations
-from holdfast._platform.values import CHANGED, CLOSED, LockOwner, Presence
+from holdfast._platform.values import CHANGED, CLOSED, LockOwner, Presence, Storage
 from holdfast._platform.values import Process as Seen
 from holdfast.model import Identity
 
@@ -565,6 +565,7 @@ class Process:
     guards = True
     fifos = True
     lingering = False
+    knows_mounts = True
 
     def __init__(
         self,
@@ -1104,11 +1105,11 @@ class Process:
     def may_block(self, path: str) -> bool:
         return False
 
+    def storage(self, path: str, device: int | None = None) -> Storage:
+        return Storage("sim", shared=self.cache is not None, events=self.mount.events)
+
     def poll_limit(self, path: str) -> float:
         return 0.025 if self.cache is None else 0.24
-
-    def is_shared(self, device: int, directory: str = "") -> bool:
-        return self.cache is not None
 
     def events_reach(self, path: str) -> bool:
         return self.mount.events

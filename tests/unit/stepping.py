@@ -29,7 +29,7 @@ from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.engines.file.uncontended import acquire
 
 QUIET = frozenset(
-    {"time", "monotonic", "uptime", "is_shared", "identity", "token", "adopt", "command", "poll_limit", "events_reach"}
+    {"time", "monotonic", "uptime", "identity", "token", "adopt", "command", "poll_limit", "events_reach", "storage"}
     | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed", "keep"}
 )
 """Calls that neither read nor change anything that processes share: no steps."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore
+from holdfast._platform.values import Storage
 from holdfast.engines.file.hold import FileHold
 from holdfast.model import Identity, Marker, marker_text, next_beat
 from holdfast.protocols import get
@@ -45,7 +46,7 @@ def shared(environments: Callable[..., Stepped]) -> Callable[[], Stepped]:
 
     def make() -> Stepped:
         env = environments()
-        env.instead["is_shared"] = lambda *_: True
+        env.instead["storage"] = lambda *_: Storage("nfs4", shared=True, events=False)
         return env
 
     return make
@@ -180,6 +181,44 @@ def test_a_record_that_changes_is_not_replaced(tmp_path: Path) -> None:
         beating.join()
 
 
+def test_a_record_that_is_removed_while_it_is_read_is_looked_at_again(disk: Path, contend: Contend) -> None:
+    """L8: NFS says so of a file that another machine has removed."""
+    far_record(disk / "l", lease=60)
+    contender = contend(disk / "l")
+
+    def gone(*_: Any) -> None:
+        del contender.env.before["read"]
+        (disk / "l").unlink()
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    contender.env.before["read"] = gone
+    assert contender.get().recovered_from is None
+
+
+def test_a_name_that_is_stale_at_every_look_counts_as_free(disk: Path, contend: Contend) -> None:
+    """L8: whether it is, creating the file will tell."""
+    far_record(disk / "l", lease=60)
+    contender = contend(disk / "l")
+
+    def stale(*_: Any) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    contender.env.before["fstat"] = stale
+    with pytest.raises(OSError, match="Stale file handle"):  # of its own file, too
+        contender.run()
+
+
+def test_on_a_shared_directory_a_record_is_synchronised_before_it_has_its_name(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """P8: else a machine that dies may leave an empty file, which counts as held."""
+    env = environments("unnamed")
+    env.instead["storage"] = lambda *_: Storage("nfs4", shared=True, events=False)
+    contend(disk / "l", env).get()
+    steps = [step for step in env.steps if step in ("write", "sync", "link")]
+    assert steps[:3] == ["write", "sync", "link"]
+
+
 def test_time_in_which_nobody_looked_does_not_count(disk: Path, contend: Contend) -> None:
     """LE3: the server may have been away, and what it was asked for before may still arrive."""
     far_record(disk / "l", lease=60)
@@ -199,6 +238,7 @@ def test_time_in_which_nobody_looked_does_not_count(disk: Path, contend: Contend
 
 
 def test_a_guard_that_is_held_is_respected_longer_than_the_lease(disk: Path, contend: Contend) -> None:
+    """V8."""
     far_record(disk / "l", lease=60)
     fd = os.open(disk / "l", os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)

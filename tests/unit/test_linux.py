@@ -39,38 +39,39 @@ Environments = Callable[..., Stepped]
 def test_events_are_expected_only_where_they_come(
     kind: str, reach: bool, limit: float, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linux.LinuxEnvironment, "filesystem", lambda _self, _path: kind)
+    found = procfs.Mount(f"1 2 0:1 / / rw - {kind} x rw") if kind else None
+    monkeypatch.setattr(procfs, "mount_of", lambda _device, _table: found)
+    monkeypatch.setattr(procfs, "mount_at", lambda _directory, _table: found)
     env = environments()
-    assert env.events_reach("/x/l") is reach
-    assert env.poll_limit("/x/l") == limit
+    assert env.events_reach("/l") is reach
+    assert env.poll_limit("/l") == limit
 
 
 def test_a_mount_is_told_apart_from_others(shm: Path, disk: Path) -> None:
     env = linux.LinuxEnvironment()
-    assert env.filesystem(str(shm / "l")) == "tmpfs"
-    assert env.filesystem("/proc/l") == "proc"
-    assert env.filesystem(str(disk / "no" / "l")) == ""
+    assert env.storage(str(shm / "l")).kind == "tmpfs"
+    assert env.storage("/proc/l").kind == "proc"
+    assert env.storage(str(disk / "no" / "l")).kind == ""
 
 
 def test_a_new_mount_is_noticed_after_a_second(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of a device is given out again; so what it was is forgotten after a second."""
     env, now = linux.LinuxEnvironment(), [100.0]
     monkeypatch.setattr(linux.time, "monotonic", lambda: now[0])
-    assert env.filesystem(str(shm / "l")) == "tmpfs"
-    monkeypatch.setattr(procfs, "kind_by_device", lambda _device: "fuse.x")
-    assert env.filesystem(str(shm / "l")) == "tmpfs"
+    assert env.storage(str(shm / "l")).kind == "tmpfs"
+    another = procfs.Mount("1 2 0:1 / / rw - fuse.x x rw")
+    monkeypatch.setattr(procfs, "mount_of", lambda _device, _table: another)
+    assert env.storage(str(shm / "l")).kind == "tmpfs"
     now[0] += 1.1
-    assert env.filesystem(str(shm / "l")) == "fuse.x"
+    assert env.storage(str(shm / "l")).kind == "fuse.x"
 
 
 @needs_root
 def test_a_mount_with_blanks_in_its_name_is_recognised(disk: Path) -> None:
     (disk / "a b - c").mkdir()
     inner = str(disk / "a b - c")
-    assert (
-        elsewhere(lambda: linux.LinuxEnvironment().filesystem(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
-        == "ramfs"
-    )
+    found = elsewhere(lambda: linux.LinuxEnvironment().storage(inner + "/l"), mounts=lambda: mount("x", inner, "ramfs"))
+    assert found.kind == "ramfs"
 
 
 def test_a_process_is_read_rightly(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._platform import procfs
-from holdfast._platform.procfs import kind_by_name
+from holdfast._platform.procfs import Mount, mount_at
 from unit.stepping import Stepped
 
 TABLE = """\
@@ -48,14 +48,16 @@ def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_directory_is_found_on_its_mount(directory: str, kind: str) -> None:
-    assert kind_by_name(directory) == kind
+    mount = mount_at(directory)
+    assert mount is not None
+    assert mount.kind == kind
 
 
 def test_the_real_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kind_by_name("/sys") == "sysfs"
-    assert kind_by_name("/proc/self") == "proc"
+    found = [mount_at("/sys"), mount_at("/proc/self")]
+    assert [mount and mount.kind for mount in found] == ["sysfs", "proc"]
     monkeypatch.setattr(procfs, "MOUNTS", "/no/such/table")
-    assert kind_by_name("/proc") == ""
+    assert mount_at("/proc") is None
 
 
 @pytest.mark.usefixtures("_table")
@@ -77,7 +79,7 @@ def test_a_silent_server_does_not_stop_the_event_loop(
     assert again, "asked a second time"
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("tmpfs", False), ("nfs4", True), ("fuse", True), ("", False)])
+@pytest.mark.parametrize(("kind", "expected"), [("tmpfs", False), ("nfs4", True), ("fuse", True)])
 def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
     kind: str,
     expected: bool,
@@ -86,7 +88,8 @@ def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = environments().real
-    monkeypatch.setattr(procfs, "kind_by_device", lambda _where: kind)
+    found = Mount(f"1 2 0:1 / / rw - {kind} x rw") if kind else None
+    monkeypatch.setattr(procfs, "mount_of", lambda _device, _table: found)
     assert env.may_block(str(shm / "l")) is expected
 
 
@@ -95,7 +98,8 @@ def test_the_answer_for_a_directory_is_remembered(
 ) -> None:
     env = environments().real
     asked: list[str] = []
-    monkeypatch.setattr(procfs, "kind_by_name", lambda directory: asked.append(directory) or "tmpfs")
+    real = procfs.mount_at
+    monkeypatch.setattr(procfs, "mount_at", lambda directory, table: asked.append(directory) or real(directory, table))
     assert not env.may_block(str(shm / "one"))
     asked.clear()
     for _ in range(3):
@@ -119,9 +123,10 @@ def test_the_filesystem_of_a_subvolume_is_known_and_remembered(
     (shm / "below").mkdir()
     (shm / "link").symlink_to(shm / "below")
     asked: list[str] = []
-    monkeypatch.setattr(procfs, "kind_by_device", lambda _device: "")
-    monkeypatch.setattr(procfs, "kind_by_name", lambda directory: asked.append(directory) or "btrfs")
-    assert env.filesystem(str(shm / "link" / "l")) == "btrfs"
+    found = Mount("1 2 0:1 / / rw - btrfs /dev/sda rw,subvol=/home")
+    monkeypatch.setattr(procfs, "mount_of", lambda _device, _table: None)
+    monkeypatch.setattr(procfs, "mount_at", lambda directory, _table: asked.append(directory) or found)
+    assert env.storage(str(shm / "link" / "l")).kind == "btrfs"
     assert asked == [str(shm / "below")]
     assert not env.may_block(str(shm / "l"))
     asked.clear()

@@ -417,9 +417,10 @@ def test_changes_on_a_filesystem_of_another_machine_make_no_events(
 ) -> None:
     monkeypatch.setattr(bsd, "_output", lambda *_command: MOUNTS)
     monkeypatch.setattr(os.path, "realpath", lambda directory: directory)
-    assert (env.filesystem(path), env.events_reach(path)) == (kind, reach)
+    assert (env.storage(path).kind, env.events_reach(path)) == (kind, reach)
+    assert env.storage(path).shared == (not reach)
     monkeypatch.setattr(bsd, "_output", lambda *_command: "")
-    assert env.filesystem(path) == kind, "it is asked once a minute"
+    assert env.storage(path).kind == kind, "it is asked once a minute"
     assert not PosixEnvironment().events_reach(path), "nothing is known of the mount"
 
 

@@ -15,7 +15,8 @@ from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abil
 from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
 from holdfast._platform.linux import LinuxEnvironment
-from holdfast._platform.values import temporary_name
+from holdfast._platform.storage import storage_of
+from holdfast._platform.values import Storage, temporary_name
 from holdfast.engines.file.paths import queue_of
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contend, Stepped
@@ -24,7 +25,7 @@ from unit.test_waiters import queued
 Environments = Callable[..., Stepped]
 
 BEST = Abilities(
-    filesystem="ext4", network=False, served=False, mode=0o755, uid=0, exclusive=True, unnamed=True, link_proc=True,
+    storage=Storage("ext4"), mode=0o755, uid=0, exclusive=True, unnamed=True, link_proc=True,
     link_empty=True, link=True, guard=True, guard_by_names=True, guard_by_mounts=(), events=True, sync=True, bits=True,
     ordered=True,
 )  # fmt: skip
@@ -97,7 +98,7 @@ def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path) -> Non
 
     def look() -> list[object]:
         can = probes.abilities(LinuxEnvironment(), str(disk / "merged"))
-        return [can.filesystem, list(can.guard_by_mounts), os.listdir(disk / "merged")]
+        return [can.storage.kind, list(can.guard_by_mounts), os.listdir(disk / "merged")]
 
     def overlay() -> None:
         mount("overlay", str(disk / "merged"), "overlay", 0, options)
@@ -110,8 +111,12 @@ def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path) -> Non
     [
         ({}, GOOD, ""),
         ({"exclusive": False}, UNUSABLE, "two processes can hold"),
-        ({"network": True, "filesystem": "nfs4", "events": False}, WEAKER, "nfs4"),
-        ({"served": True, "filesystem": "fuse"}, NOTE, "served"),
+        ({"storage": storage_of("nfs4", {"local_lock": "none"}), "events": False}, WEAKER, "nfs4"),
+        ({"storage": storage_of("lustre", {"localflock": ""})}, WEAKER, "-o flock"),
+        ({"storage": storage_of("virtiofs", {})}, WEAKER, "--listen"),
+        ({"storage": storage_of("fuse.s3fs", {})}, WEAKER, "no lock of any implementation"),
+        ({"storage": storage_of("fuse", {})}, NOTE, "served"),
+        ({"storage": Storage("", text="of a type that cannot be known")}, GOOD, "cannot be known"),
         ({"guard": None}, WEAKER, "dead holder"),
         ({"guard": False}, WEAKER, "exclude nobody"),
         ({"guard_by_mounts": ("/mnt",)}, NOTE, "/mnt"),

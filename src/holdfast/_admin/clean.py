@@ -389,7 +389,7 @@ def side_by_side(jobs: Sequence[Generator[Wait, None, T]]) -> Generator[Wait, No
 _BY_PATH = (
     *("open_unnamed", "open_directory", "open_new", "open_existing", "unlink", "stat", "sync_directory", "exists"),
     *("make_directory", "make_directories", "remove_directory", "list_directory", "scan"),
-    *("watch", "may_block", "poll_limit", "events_reach"),
+    *("watch", "may_block", "storage", "poll_limit", "events_reach"),
 )
 _PATHS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_BY_PATH, (0,)),

@@ -63,16 +63,21 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
 
 
 def _filesystem(can: Abilities) -> Finding:
-    kind = can.filesystem or "of a kind that cannot be known"
-    if can.network:
-        return Finding(
-            "filesystem", WEAKER, f"{kind}: a network filesystem",
-            "between machines exclusion rests on its server, and holders of other machines are told apart by host and "
-            "boot only; dead ones are waited for until their protocol's age. Waiters poll",
-        )  # fmt: skip
-    if can.served:
-        return Finding("filesystem", NOTE, f"{kind}: served by a process, which may be slow, or change files unseen")
-    return Finding("filesystem", GOOD, f"{kind}: local" if can.filesystem else kind)
+    storage = can.storage
+    text = f"{storage.kind or 'unknown'}: {storage.text}"
+    if not storage.shared:
+        return Finding("filesystem", GOOD if storage.events or not storage.kind else NOTE, text)
+    between = {
+        True: "between machines exclusion rests on its server",
+        None: "between machines, -p flock may exclude nobody, and a dead holder is not proven dead",
+        False: "-p flock is refused here, and a dead holder is not proven dead to another machine",
+    }[storage.guards]
+    if not storage.exclusive:
+        between = "between machines no lock of any implementation is safe here"
+    means = (
+        f"{between}. A holder of another machine that may be dead is waited for until its protocol's age. Waiters poll"
+    )
+    return Finding("filesystem", WEAKER, text, f"{means}. Remedy: {storage.remedy}" if storage.remedy else means)
 
 
 def _permissions(can: Abilities, uid: int | None) -> Finding:
@@ -149,7 +154,7 @@ def _visibility(can: Abilities) -> Finding:
 def _events(can: Abilities) -> Finding:
     if can.events:
         return Finding("events", GOOD, "waiters are woken by an event")
-    pause = "100 ms" if can.network else "25 ms"
+    pause = "100 ms" if can.storage.shared else "25 ms"
     return Finding(
         "events", WEAKER, "not every change of a file here makes an event, or there are no events",
         f"waiters poll: a release is noticed after up to {pause} by the next one, later by those behind it",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..model import Identity
     from .operations import Operations
-    from .values import LockOwner, Process
+    from .values import LockOwner, Process, Storage
 
     T = TypeVar("T")
 else:
@@ -112,6 +112,8 @@ class Environment(Protocol):
     lingering: bool
     """Whether a removed file that is open somewhere stays in the way, and nothing tells when a descriptor is closed.
     Then a waiter keeps none, and waits for the process of the holder."""
+    knows_mounts: bool
+    """Whether `storage` costs nothing worth speaking of, so that every acquisition may ask."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
     holds: dict[tuple[object, ...], Any]
@@ -272,8 +274,11 @@ class Environment(Protocol):
     def may_block(self, path: str) -> bool:
         """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow."""
 
-    def is_shared(self, device: int, directory: str = "") -> bool:
-        """Whether other machines may use this filesystem, which the directory is on, if that is known."""
+    def storage(self, path: str, device: int | None = None) -> Storage:
+        """What the filesystem that a file is on means for locks, symbolic links followed. Remembered for a while.
+
+        `device`: the file's `st_dev`, from a caller that knows it; then no call is made for what is remembered.
+        """
 
     def poll_limit(self, path: str) -> float:
         """The longest pause between polls of a file here, in seconds, where no events arrive."""
@@ -341,14 +346,12 @@ class Registry(Environment, Protocol):
 class Abilities(Value):
     """What can be done in a directory. None: that cannot be tried there.
 
-    `guard_by_names` and `guard_by_mounts`: whether a held guard is seen through another name of the file, and where
-    else the directory is mounted without it being seen. `events`: whether all changes are told of. `ordered`: whether
-    waiters of several processes have a queue.
+    `storage`: what is known of it by how it is mounted. `guard_by_names` and `guard_by_mounts`: whether a held guard is
+    seen through another name of the file, and where else the directory is mounted without it being seen. `events`:
+    whether all changes are told of. `ordered`: whether waiters of several processes have a queue.
     """
 
-    filesystem: str
-    network: bool
-    served: bool
+    storage: Storage
     mode: int
     uid: int
     exclusive: bool

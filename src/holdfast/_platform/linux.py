@@ -14,7 +14,7 @@ from . import procfs
 from .fork import to_load
 from .portable import presence_by_signal, unwrapped
 from .posix import PosixEnvironment
-from .values import Presence, Process
+from .values import Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,20 +31,21 @@ _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
 """Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
 _MOUNT_LASTS = 1.0
-"""Seconds that the type of a mount is remembered: reading the mount table takes as long as a whole acquisition."""
+"""Seconds that what a mount means is remembered: reading the mount table takes as long as a whole acquisition."""
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 
 
 class LinuxEnvironment(PosixEnvironment):
     tells_ends = True
+    knows_mounts = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
         to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
-        self._mounts: dict[int, tuple[str, float]] = {}
+        self._mounts: dict[int, tuple[Storage, float]] = {}
         self._directory_logs: DirectoryLogs | None = None
         self._logs: dict[str, DirectoryLog] = {}
         self._listed: dict[str, float] = {}
@@ -248,47 +249,46 @@ class LinuxEnvironment(PosixEnvironment):
         known = self._blocking.get(directory)
         if known is None:
             # By the text first: looking at a directory of a server that does not answer is what must not happen here.
-            kind = procfs.kind_by_name(directory)
-            known = procfs.is_served(kind)
+            table = procfs.mounts()
+            mount = procfs.mount_at(directory, table)
+            known = not self._storage(mount, table).events
+            kind = "" if mount is None else mount.kind
             if not known:
-                kind = self.filesystem(path)  # symbolic links may have led elsewhere
-                known = procfs.is_served(kind)
+                found = self.storage(path)  # symbolic links may have led elsewhere
+                kind, known = found.kind, not found.events
             if kind:  # else it is not there yet
                 if len(self._blocking) >= _MOST_DIRECTORIES:
                     self._blocking.clear()
                 self._blocking[directory] = known
         return known
 
-    def poll_limit(self, path: str) -> float:
-        return 0.1 if procfs.is_network(self.filesystem(path)) else 0.025
+    def events_reach(self, path: str) -> bool:
+        return self.storage(path).events
 
-    def filesystem(self, path: str) -> str:
-        """The type of the filesystem that a file is on, symbolic links followed; empty if it cannot be known."""
+    def storage(self, path: str, device: int | None = None) -> Storage:
         directory = os.path.dirname(path)
         try:
-            device = os.stat(directory).st_dev
+            device = os.stat(directory).st_dev if device is None else device
         except OSError:
-            return ""
-        return self._kind(device, directory)
-
-    def is_shared(self, device: int, directory: str = "") -> bool:
-        known = self._mounts.get(device)
-        return procfs.is_network(self._kind(device, directory) if known is None else known[0])
-
-    def _kind(self, device: int, directory: str) -> str:
-        kind, until = self._mounts.get(device, ("", 0.0))
+            return self._storage(None, [])
+        found, until = self._mounts.get(device, (None, 0.0))
         now = time.monotonic()
-        if now >= until:
-            # The table of mounts does not list the devices of subvolumes (btrfs).
-            kind = procfs.kind_by_device(device) or procfs.kind_by_name(os.path.realpath(directory))
-            self._mounts[device] = (kind, now + _MOUNT_LASTS)
-        return kind
+        if found is None or now >= until:
+            table = procfs.mounts()
+            mount = procfs.mount_of(device, table) or procfs.mount_at(os.path.realpath(directory), table)
+            found = self._storage(mount, table)
+            self._mounts[device] = (found, now + _MOUNT_LASTS)
+        return found
 
-    def events_reach(self, path: str) -> bool:
-        return not procfs.is_served(self.filesystem(path))
+    def _storage(self, mount: procfs.Mount | None, table: list[procfs.Mount]) -> Storage:
+        with self._forking:  # it imports
+            from .storage import storage_at
+        return storage_at(mount, table, os.uname().release)
 
 
 def _load_events() -> None:
+    from . import storage  # noqa: F401
+
     try:
         from . import inotify  # noqa: F401
     except ImportError:

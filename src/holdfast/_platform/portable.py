@@ -15,7 +15,7 @@ from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
 from .fork import forking
 from .operations import Operations
-from .values import Presence, Process
+from .values import Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,13 +139,13 @@ class GenericEnvironment:
     guards = False
     fifos = False
     lingering = False
+    knows_mounts = True
     has_jobs = False
     """Whether the processes that a command starts can be kept together by the system: Windows."""
     monotonic = staticmethod(time.monotonic)
 
     def uptime(self) -> float:
         return time.monotonic() if _SLEEPLESS is None else time.clock_gettime(_SLEEPLESS)
-
     time = staticmethod(time.time)
     unlink = staticmethod(os.unlink)
     stat = staticmethod(os.lstat)
@@ -487,17 +487,14 @@ class GenericEnvironment:
     def may_block(self, path: str) -> bool:  # noqa: ARG002
         return False  # nothing portable tells
 
-    def filesystem(self, path: str) -> str:  # noqa: ARG002
-        return ""
+    def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
+        return Storage("", events=False, text="of a type that cannot be known")
 
-    def is_shared(self, device: int, directory: str = "") -> bool:  # noqa: ARG002
-        return False  # nothing portable tells
+    def poll_limit(self, path: str) -> float:
+        return 0.1 if self.storage(path).shared else 0.025
 
-    def poll_limit(self, path: str) -> float:  # noqa: ARG002
-        return 0.025
-
-    def events_reach(self, path: str) -> bool:  # noqa: ARG002
-        return False
+    def events_reach(self, path: str) -> bool:
+        return self.storage(path).events
 
 
 def presence_by_signal(pid: int) -> Presence:

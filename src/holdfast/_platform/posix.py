@@ -20,7 +20,7 @@ import time
 from _operator import call
 
 from .portable import GenericEnvironment
-from .values import Presence, Process
+from .values import Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,13 +57,14 @@ def _sync_all(fd: int) -> None:
 
 class PosixEnvironment(GenericEnvironment):
     guards = True
+    knows_mounts = False
     fifos = os.supports_dir_fd >= _BY_DESCRIPTOR
     tells_ends: bool | None = None
     """Whether the end of a FIFO's reader is told to its writers; None: that has not been tried (PX1)."""
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
-        self._local: dict[str, tuple[str, bool, float]] = {}
+        self._local: dict[str, tuple[Storage, float]] = {}
         self._seen: dict[int, tuple[Process, float]] = {}
         if _FULL_SYNC:
             self.sync = _sync_all  # type: ignore[assignment]
@@ -231,28 +232,27 @@ class PosixEnvironment(GenericEnvironment):
             from . import kqueue
         return kqueue if kqueue.is_there() else None
 
-    def filesystem(self, path: str) -> str:
-        return self._mounted(path)[0]
-
     def events_reach(self, path: str) -> bool:
         events = self._kqueue()
-        return events is not None and bool(events.unlocked()[0]) and self._mounted(path)[1]
+        return events is not None and bool(events.unlocked()[0]) and super().events_reach(path)
 
-    def _mounted(self, path: str) -> tuple[str, bool]:
-        """The type of the filesystem that a file is on, and whether it is this machine's alone."""
+    def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
         directory = os.path.dirname(path)
-        kind, local, until = self._local.get(directory, ("", False, 0.0))
+        found, until = self._local.get(directory, (None, 0.0))
         now = time.monotonic()
-        if now >= until:
+        if found is None or now >= until:
             with self._forking:
-                from . import bsd, procfs
+                from . import bsd, storage
 
                 table = bsd.mounts()
             mount = bsd.mount_at(os.path.realpath(directory), table)
-            says = any(one.is_local for one in table)
-            kind = "" if mount is None else mount.kind
-            local = mount is not None and mount.is_local >= says and not procfs.is_served(kind)
+            if mount is None:
+                found = super().storage(path)
+            else:
+                found = storage.storage_of(mount.kind, {})
+                if not mount.is_local and any(one.is_local for one in table) and not found.shared:
+                    found = storage.shared_storage(mount.kind)
             if len(self._local) >= _MOST_SEEN:
                 self._local.clear()
-            self._local[directory] = (kind, local, now + _MOUNT_LASTS)
-        return kind, local
+            self._local[directory] = (found, now + _MOUNT_LASTS)
+        return found

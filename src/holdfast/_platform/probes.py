@@ -21,13 +21,10 @@ _MOST_MOUNTS = 8
 def abilities(env: GenericEnvironment, directory: str) -> Abilities:
     """What can be done in the directory. OSError if nothing can: it is not there, or nothing may be made in it."""
     found = os.stat(directory)
-    kind = env.filesystem(f"{directory}/x")
     probe = _Probe(env, directory)
     try:
         return Abilities(
-            filesystem=kind,
-            network=procfs.is_network(kind),
-            served=procfs.is_served(kind),
+            storage=env.storage(f"{directory}/x"),
             mode=stat.S_IMODE(found.st_mode),
             uid=found.st_uid,
             exclusive=probe.exclusive(),

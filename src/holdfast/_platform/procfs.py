@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 MOUNTS = "/proc/self/mountinfo"
-_NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2", "ocfs2"}
-)
-_NETWORK_FUSE = ("sshfs", "s3fs", "rclone", "glusterfs", "gcsfuse", "davfs", "ceph", "mount_")
+_OCTAL = frozenset("01234567")
 
 
 def read(path: str) -> str:
@@ -82,7 +79,7 @@ class Mount:
 
     @property
     def is_whole(self) -> bool:
-        return bool(self._right) and len(self._words) >= 5
+        return self._right.count(" ") >= 2 and len(self._words) > 5
 
     @property
     def number(self) -> str:
@@ -113,10 +110,20 @@ class Mount:
         return self._right.split(" ", 1)[0]
 
     @property
+    def source(self) -> str:
+        """What is mounted: a device, a server's directory, or any word."""
+        return _plain(self._right.split(" ", 2)[1]) if " " in self._right else ""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Those of the filesystem, and those of this mount; empty where one has no value."""
+        words = [*self._right.rpartition(" ")[2].split(","), *self._words[5].split(" ", 1)[0].split(",")]
+        return {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
+
+    @property
     def upper(self) -> str:
         """The upper directory, if it is an overlay."""
-        options = self._right.rpartition(" ")[2].split(",")
-        return next((_plain(option[9:]) for option in options if option.startswith("upperdir=")), "")
+        return self.options.get("upperdir", "")
 
     @property
     def numbers(self) -> str:
@@ -148,16 +155,13 @@ def mount_at(path: str, table: list[Mount] | None = None) -> Mount | None:
     return best
 
 
-def kind_by_name(directory: str) -> str:
-    """The type of the filesystem that a directory is on, by its name; empty if it cannot be known."""
-    mount = mount_at(directory)
-    return "" if mount is None else mount.kind
+def mount_of(device: int, table: list[Mount] | None = None) -> Mount | None:
+    """A mount of the filesystem with this `st_dev`. `statfs` cannot tell sshfs from other FUSE; the table can.
 
-
-def kind_by_device(device: int) -> str:
-    """The type of the filesystem with this `st_dev`. `statfs` cannot tell sshfs from other FUSE; the table can."""
+    It does not list the devices of subvolumes (btrfs).
+    """
     numbers = f"{os.major(device)}:{os.minor(device)}"
-    return next((mount.kind for mount in mounts() if mount.numbers == numbers), "")
+    return next((mount for mount in (mounts() if table is None else table) if mount.numbers == numbers), None)
 
 
 def _plain(text: str) -> str:
@@ -165,14 +169,9 @@ def _plain(text: str) -> str:
     if "\\" not in text:
         return os.fsdecode(text.encode("latin-1"))
     first, *others = text.split("\\")
-    raw = first + "".join(chr(int(part[:3], 8) & 0xFF) + part[3:] for part in others)
+    raw = first + "".join(
+        # Some filesystems write their options as they were given, backslashes too (9p under WSL).
+        chr(int(part[:3], 8) & 0xFF) + part[3:] if len(part) > 2 and _OCTAL.issuperset(part[:3]) else "\\" + part
+        for part in others
+    )
     return os.fsdecode(raw.encode("latin-1"))
-
-
-def is_network(kind: str) -> bool:
-    return kind in _NETWORK or (kind.startswith("fuse.") and kind[5:].startswith(_NETWORK_FUSE))
-
-
-def is_served(kind: str) -> bool:
-    """Whether a process or another machine stands behind the filesystem: it may change unseen, and may be slow."""
-    return kind.startswith("fuse") or kind == "autofs" or is_network(kind)

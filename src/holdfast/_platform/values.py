@@ -52,6 +52,28 @@ class LockOwner(Value):
     waiting: bool = False
 
 
+class Storage(Value):
+    """What the filesystem of a directory, as it is mounted, means for locks (storage.py).
+
+    `kind`: its type, empty if that cannot be known. `shared`: other machines may have it mounted. `guards`: whether
+    they see a kernel lock (`flock`) that is held here; None: that cannot be known from here. `exclusive`, `links`:
+    False where two machines are known to be able to create the same name (O_EXCL), or where there are no hard links.
+    `events`: whether every change of a file makes an event here. If not, a server or a process stands behind the
+    filesystem, and a step may take long. `fresh`: False where a file that is opened is known not to show what another
+    machine has written and its server has confirmed. `text`: what that means, in a sentence. `remedy`: what to do.
+    """
+
+    kind: str
+    shared: bool = False
+    guards: bool | None = True
+    exclusive: bool = True
+    links: bool = True
+    events: bool = True
+    fresh: bool = True
+    text: str = "local"
+    remedy: str = ""
+
+
 # What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
 # takes as long as a system call.
 CHANGED = 1

@@ -33,7 +33,7 @@ from .descriptors import Created, Descriptor
 from .handles import Handle, Waitable
 from .operations import unlink_quietly
 from .portable import GenericEnvironment
-from .values import CHANGED, Presence, Process, temporary_name, temporary_prefix
+from .values import CHANGED, Presence, Process, Storage, temporary_name, temporary_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ _DELETE_PENDING = 0xC0000056
 _DISPOSITION_EX, _POSIX_DELETE = 21, 1 | 2 | 0x10
 _END_OF_FILE = 38
 _QUERY, _SYNCHRONIZE, _MODIFY = 0x1000, 0x00100000, 0x0002
+_SERVED_BY_SMB = frozenset({"ntfs", "refs", "fat32", "exfat"})
+"""What the volume of an SMB share is called; those of WebDAV and WSL have names of their own."""
 _DESCRIPTION = ".tag"
 """How the names of files end that stand beside tickets and are none."""
 _CHANGES = 0x01 | 0x08 | 0x10
@@ -183,6 +185,7 @@ class WindowsEnvironment(GenericEnvironment):
         self.close = self._close
         self.keep = self._keep
         self._remote: dict[str, bool] = {}
+        self._storages: dict[str, Storage] = {}
 
     # -- who -----------------------------------------------------------------------------------------------------------
 
@@ -583,24 +586,32 @@ class WindowsEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        drive = os.path.splitdrive(native(path))[0]
+        return self._is_remote(os.path.splitdrive(native(path))[0])
+
+    def _is_remote(self, drive: str) -> bool:
+        """Whether it is another machine's; that one is not asked."""
         known = self._remote.get(drive)
         if known is None:
             known = self._remote[drive] = _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
         return known
 
-    def filesystem(self, path: str) -> str:
-        name = ctypes.create_unicode_buffer(64)
+    def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
         drive = os.path.splitdrive(native(path))[0]
-        if not _KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64):
-            return ""
-        return "cifs" if self.may_block(path) else name.value.lower()
+        found = self._storages.get(drive)
+        if found is None:
+            found = self._storages[drive] = self._look_at(drive)
+        return found
 
-    def poll_limit(self, path: str) -> float:
-        return 0.1 if self.may_block(path) else 0.025
+    def _look_at(self, drive: str) -> Storage:
+        name = ctypes.create_unicode_buffer(64)
+        known = _KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64)
+        kind = name.value.lower() if known else ""
+        if not self._is_remote(drive):
+            return Storage(kind, text="local" if kind else "of a type that cannot be known")
+        from .storage import shared_storage, storage_of
 
-    def events_reach(self, path: str) -> bool:
-        return not self.may_block(path)
+        # LockFileEx: the server of an SMB share keeps the locks. Other redirectors (WebDAV, NFS, WSL) may not.
+        return storage_of("cifs", {}) if kind in _SERVED_BY_SMB else shared_storage(kind or "cifs")
 
 
 class FileWatch:

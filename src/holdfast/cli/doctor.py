@@ -21,8 +21,9 @@ from .._platform.probes import abilities, limits
 from ..engines import engine_of
 from ..errors import HoldfastError
 from ..lock import Lock
+from ..model import Value
 from .console import dumped
-from .outcome import DONE, FAILED, Screen, masked, screen, show
+from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,25 +116,54 @@ _INDENT = 22
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
-    directory = os.path.join(os.getcwd(), options.place)
-    directory = directory if ".." in directory.split("/") else os.path.normpath(directory)
+    directory, env = _absolute(options.place), environment()
     can: Abilities | None = None
     have: Limits | None = None
     try:
-        can, have = abilities(environment(), directory), limits(directory)
+        can, have = abilities(env, directory), limits(directory)
         uid = os.geteuid() if hasattr(os, "geteuid") else None
-        findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(environment(), directory)]
+        findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory)]
     except OSError as error:
         findings = [_impossible(directory, error)]
-    more = {
-        "abilities": None if can is None else {name: getattr(can, name) for name in can._fields},
-        "limits": None if have is None else {name: getattr(have, name) for name in have._fields},
-    }
-    return _tell(options, "directory", directory, findings, **more)
+    else:
+        findings += _between(options, directory)
+    return _tell(options, "directory", directory, findings, abilities=_plain(can), limits=_plain(have))
+
+
+def _absolute(place: str) -> str:
+    directory = os.path.join(os.getcwd(), place)
+    return directory if ".." in directory.split("/") else os.path.normpath(directory)
+
+
+def _between(options: argparse.Namespace, directory: str) -> list[Finding]:
+    """What holds between the directory and another mount of it, or between this machine and another."""
+    env = environment()
+    if options.peer:
+        from .._admin.peer import of_mounts
+
+        return drive(of_mounts(env, directory, _absolute(options.peer)))
+    if options.host:
+        from .._admin.peer import of_machines
+
+        return drive(of_machines(env, directory, options.host, options.timeout))
+    if options.listen:
+        from .._admin.peer import listen
+
+        if not options.quiet:
+            say(f"waiting for another machine: holdfast doctor {printable(directory)} --with {env.identity().host}")
+        return drive(listen(env, directory, options.timeout))
+    return []
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return {name: _plain(getattr(value, name)) for name in value._fields} if isinstance(value, Value) else value
 
 
 def of_server(options: argparse.Namespace) -> int:
     """The same for a server, which is named by a URL."""
+    if options.peer or options.listen or options.host:
+        raise ValueError("--peer, --listen and --with are for directories, not for servers")
     return _tell(options, "url", masked(options.place), findings_of(options.place))
 
 
@@ -141,8 +171,7 @@ def _tell(options: argparse.Namespace, kind: str, shown: str, findings: list[Fin
     """Say what was found, and what that comes to; the exit status."""
     verdict = worst(findings)
     if options.json:
-        listed = [{name: getattr(one, name) for name in one._fields} for one in findings]
-        show(dumped({kind: shown, "verdict": verdict, "findings": listed, **more}))
+        show(dumped({kind: shown, "verdict": verdict, "findings": [_plain(one) for one in findings], **more}))
     elif not options.quiet or verdict == UNUSABLE:
         show("\n".join(_as_text(shown, verdict, findings, screen(sys.stdout))))
     return _STATUS[verdict]

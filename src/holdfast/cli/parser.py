@@ -179,8 +179,18 @@ written"""
 _DOCTOR_NOTE = """\
 Each probe uses files of its own in DIR, and leaves none.
 
+Between two mounts of one directory, or two machines that share it, it is tried
+whether what the one creates, links, locks and writes is seen by the other:
+
+  holdfast doctor /mnt/one --peer /mnt/two
+  holdfast doctor /mnt/share --listen             # on the machine alpha
+  holdfast doctor /mnt/share --with alpha         # on another one
+
+The two machines talk by files in DIR, not over a network. Both print what came
+of it.
+
 exit status: 0 all promises hold; 1 some are weaker, or something is amiss;
-2 usage; 3 DIR cannot be used for locks"""
+2 usage; 3 DIR cannot be used for locks, or no other machine answered"""
 _CLEAN_NOTE = """\
 Shows what is left of the dead, and why; with --yes, removes it:
 
@@ -388,6 +398,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         options = parser.parse_args(words)
         if name == "top" and options.record is not None and (options.once or options.json):
             parser.error("--record belongs to the live view; holdfast watch --record needs no terminal")
+        if name == "doctor" and sum(map(bool, (options.peer, options.listen, options.host))) > 1:
+            parser.error("--peer, --listen and --with exclude each other")
     options.command = name
     return options
 

@@ -26,10 +26,10 @@ import math
 from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.messages import stale
 from ..._core.wait import Deadline, Wait
-from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...liveness import Liveness
 from ...model import Evidence, Status
+from .fencing import fenced
 from .flock import WatchedFlock
 from .interop import about_to_rename
 from .queue import FIRST_LOOK, PATIENCE, QueueEntry, waiters
@@ -311,9 +311,7 @@ class AcquireAttempt:
             held = yield from file.attempt()
             missed = missed or file.missed
             if held is not None and (held.request.fencing or held.lease is not None):
-                with forking:
-                    from .lease import secured
-                held = yield from secured(self._env, held, self._ends)
+                held = yield from fenced(self._env, held, self._ends)
                 missed = missed or held is None
             if held is not None:
                 try:

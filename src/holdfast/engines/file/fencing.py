@@ -97,7 +97,9 @@ class CounterBusy(Refused):
 
 
 def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Generator[Wait, None, FileHold | None]:
-    """The same hold with its token; None if it was lost before that. A failure gives the lock back.
+    """The same hold with its token and, with a lease, its first beat (lease.py, LE7); None if it was lost before that.
+
+    A failure gives the lock back.
 
     Raises CounterBusy if the counter was not available by the `deadline`.
     """
@@ -106,6 +108,7 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
             held.token = yield from _count(env, held.request, deadline)
         else:
             held.token = _count_by_name(env, held.request)
+            held.lease.beat(held)
         if held.verify():  # TK6
             return held
     except BaseException:

@@ -13,7 +13,8 @@ F2  The file is never removed or replaced: a process that has it open would hold
 F3  A hold is ours while the path names its file, whatever its content: people lock scripts and data files. The file is
     opened for writing where permitted, as some filesystems grant a guard only then; never with O_CREAT if it exists,
     which the kernel refuses for other users' files in a sticky directory (fs.protected_regular).
-F4  A filesystem without kernel locks is an error, not a hold that excludes nothing.
+F4  A filesystem without kernel locks is an error, not a hold that excludes nothing. So is one that other machines have
+    mounted too, and that is mounted here so that they do not see the locks of this one.
 F5  A tag is written only by an exclusive holder, into a file that is empty or has an outdated record of the same kind,
     and that has no other name: it may be a file of another directory that was linked here. It is removed before the
     guard is dropped, unless it has changed. A kill may leave it behind: it counts only as long as the process that it
@@ -108,6 +109,8 @@ def take(env: Environment, request: FileRequest) -> FileHold | None:
         try:
             env.guard_content(fd)
             guard = try_guard(env, request, fd)
+            if not guard:
+                require_seen(env, request, env.fstat(fd).st_dev)  # before a wait for what would be refused
             held = settle(env, request, fd) if guard else None
         except BaseException as error:
             let_go(env, fd)
@@ -142,11 +145,26 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
     return guard
 
 
+def require_seen(env: Environment, request: FileRequest, device: int) -> None:
+    """UnsupportedFilesystem where other machines use the directory, and would not see the guard (F4)."""
+    if not env.knows_mounts:
+        return
+    storage = env.storage(request.path, device)
+    if storage.shared and storage.guards is False:
+        raise UnsupportedFilesystem(
+            f"{request.path} cannot be locked by the protocol {request.protocol.name}: {storage.kind} is "
+            f"{storage.text}. To do: {storage.remedy}.",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
+
+
 def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
     """Make a hold of a guarded descriptor, and own it; None if the path names another file by now (F1)."""
     data = b""
     found = env.fstat(fd)
     identity = (found.st_dev, found.st_ino)
+    require_seen(env, request, found.st_dev)
     try:
         if not is_there(env, request.path, identity):
             return None

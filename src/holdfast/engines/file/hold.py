@@ -22,6 +22,7 @@ from ..._core.hold import HoldState
 from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
+from ...model import next_beat
 from .steps import withdraw
 
 TYPE_CHECKING = False
@@ -67,7 +68,7 @@ class FileHold(HoldState):
         self.pending = b""
         """The record with the beat that is being written."""
         self.lease: Lease | None = None
-        if request.lease_on(env, identity[0]):
+        if next_beat(data, request.protocol.marker_key) is not None:
             self._begin_lease(env, request)
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""

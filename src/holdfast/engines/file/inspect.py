@@ -34,7 +34,7 @@ from ...liveness import Liveness
 from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .steps import UNFINISHED, with_hint
+from .steps import UNFINISHED, on_shared_storage, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ class Observation:
     """One lock file that was seen. `fd` is -1 if it may not be read or is not kept open."""
 
     __slots__ = (
-        *("blocked", "claimed", "data", "fd", "identity", "lease_watch", "mode", "modified", "problem", "record"),
-        *("refused", "unchanged"),
+        *("blocked", "claimed", "data", "fd", "identity", "lease_watch", "mode", "modified", "path", "problem"),
+        *("record", "refused", "unchanged"),
     )
 
     def __init__(self, found: Stat, fd: int) -> None:
         self.identity = (found.st_dev, found.st_ino)
+        self.path = ""
         self.mode = found.st_mode
         self.modified = found.st_mtime
         """When it was last written, in seconds since the epoch."""
@@ -128,6 +129,7 @@ def _observe(env: Environment, request: FileRequest) -> Observation | None:
         found = env.fstat(fd)
         require_regular(found, request)
         seen = Observation(found, fd)
+        seen.path = path
         reread(env, request, seen)
         if not env.guards:
             env.close(fd)
@@ -280,7 +282,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
             return _unknown(f"the record comes from host {record.host}, whose processes cannot be seen from here")
         return _by_process(env, record, None)
     same_boot = marker.identity.boot == here.boot != "-"
-    local = marker.lease is None or not env.is_shared(seen.identity[0])
+    local = marker.lease is None or not on_shared_storage(env, seen.path, seen.identity[0])
     if held is False and marker.guarded and same_boot and marker.device == seen.identity[0] and local:
         return Assessment(
             Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)

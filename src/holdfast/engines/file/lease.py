@@ -37,7 +37,6 @@ from hashlib import blake2b
 
 from ..._platform.operations import unlink_quietly
 from ..._platform.values import temporary_name
-from .fencing import fenced
 from .inspect import read_record
 from .publish import guard_late
 from .steps import UNWRITABLE, with_hint, withdraw, write_all
@@ -109,22 +108,6 @@ def _write_beat(held: FileHold) -> None:
     held.pending = bytes(data)
     env.write(held.fd, held.pending[first:end], first)
     held.data = held.pending
-
-
-def secured(env: Environment, held: FileHold, deadline: float) -> Generator[Wait, None, FileHold | None]:
-    """The same hold with its fencing token and, with a lease, its first beat; None if it was lost before that."""
-    counted = yield from fenced(env, held, deadline)
-    if counted is None or held.lease is None:
-        return counted
-    try:
-        held.lease.beat(held)
-        if held.verify():
-            return held
-    except BaseException:
-        held.give_back()
-        raise
-    held.give_back()
-    return None
 
 
 class _Unchanged:

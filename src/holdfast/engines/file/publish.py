@@ -38,7 +38,7 @@ from ..._platform.values import temporary_name, temporary_prefix
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
 from .interop import among, quieten
-from .steps import UNFINISHED, is_there, kinds_of_marker, with_hint, withdraw, write_all
+from .steps import UNFINISHED, is_there, kinds_of_marker, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,10 +132,11 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
         raise
     try:
         try:
-            data = request.compose(env, env.fstat(fd).st_dev, guarded=False)
+            device = env.fstat(fd).st_dev
+            data = request.compose(env, device, guarded=False)
             env.undo_by(fd, partial(withdraw, env, request, data))
             write_all(env, fd, data)
-            if request.durable or env.is_shared(env.fstat(fd).st_dev):
+            if request.durable or on_shared_storage(env, request.path, device):
                 env.sync(fd)  # P8
             env.link(temporary, request.path)
         finally:

@@ -104,7 +104,7 @@ class FileRequest(Request):
         if self.unmarked or self.on_behalf_of is not None or self.protocol.persistent:
             return 0.0
         if self.lease is None:
-            return _LEASE if env.is_shared(device, self.directory) else 0.0
+            return _LEASE if env.knows_mounts and env.storage(self.path, device).shared else 0.0
         return self.lease
 
     def compose(self, env: Environment, device: int, *, guarded: bool, lease: float = 0.0) -> bytes:

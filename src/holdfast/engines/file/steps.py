@@ -46,6 +46,11 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     return (found.st_dev, found.st_ino) == identity
 
 
+def on_shared_storage(env: Environment, path: str, device: int) -> bool:
+    """Whether machines share the filesystem of that file."""
+    return env.storage(path, device).shared
+
+
 def write_all(env: Environment, fd: int, data: bytes) -> None:
     """One write; more only after a short one, as the kernel does just before ENOSPC."""
     written = env.write(fd, data, 0)
@@ -84,7 +89,7 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
         identity = (found.st_dev, found.st_ino)
         forget_hold(env, identity, fd)
         if ours is None:
-            ours = not (env.is_shared(identity[0]) and next_beat(data, request.protocol.marker_key))
+            ours = not (next_beat(data, request.protocol.marker_key) and on_shared_storage(env, request.path, identity[0]))
         if ours and is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
             by_process, by_guard = kinds_of_marker(request, data)

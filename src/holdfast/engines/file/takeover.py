@@ -67,7 +67,7 @@ from .hold import FileHold
 from .inspect import read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, publish
-from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
+from .steps import UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def _is_guard_free(env: Environment, seen: Observation) -> bool:
     if not env.guards or seen.fd < 0:
         return True
     guard = _guard(env, seen.fd)
-    if guard is False and env.is_shared(seen.identity[0]):
+    if guard is False and on_shared_storage(env, seen.path, seen.identity[0]):
         guard = env.guard(seen.fd, shared=True)
     if guard:
         env.unguard(seen.fd)

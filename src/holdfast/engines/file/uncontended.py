@@ -175,8 +175,8 @@ def _fast_path(
                 raise
         if held is not None and (request.fencing or held.lease is not None):
             with forking:
-                from .lease import secured
-            held = yield from secured(env, held, ends)
+                from .fencing import fenced
+            held = yield from fenced(env, held, ends)
             if held is None:
                 return None
         if held is not None:

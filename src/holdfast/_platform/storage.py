@@ -1,0 +1,264 @@
+"""What a mount means for locks: one table, by the type of the filesystem and the options that it is mounted with.
+
+ST1  A row says only what the source named beside it says. What depends on a server, on a daemon or on its
+     configuration is unknown (`guards` is None), and `text` says so.
+ST2  The options are those in force (`/proc/self/mountinfo`), not those that were asked for: NFS shows `local_lock=all`
+     for `nolock`, and ignores both in version 4.
+ST3  What is not in the table is local, unless its source names a host; then it is shared, and nothing more is known.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import procfs
+from .values import Storage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Row = Callable[[str, Mapping[str, str]], Storage]
+
+_PROVE = "find out by trying: holdfast doctor DIR --listen on one machine, and --with HOST on another"
+_ELSEWHERE = "use another filesystem, a protocol that does not rest on kernel locks alone (sema), or a server"
+_SEEN = "other machines see its kernel locks (flock)"
+_UNSEEN = "its kernel locks (flock) stay on this machine"
+_UNKNOWN = "whether other machines see its kernel locks (flock) cannot be known from here"
+_STALE = "a file that another machine has just written may be read as it was before"
+_NOT_EXCLUSIVE = "two machines can create the same lock file"
+_NO_LINKS = "it has no hard links"
+
+
+def storage_of(kind: str, options: Mapping[str, str], source: str = "", release: str = "") -> Storage:
+    """What a mount of this type means. `release`: that of the Linux kernel, where it runs; empty: a current one."""
+    row = _ROWS.get(kind)
+    if row is not None:
+        return row(kind, {**options, "release": release})
+    return _shared(kind) if _names_a_host(kind, source) else _by_type(kind)
+
+
+def storage_at(mount: procfs.Mount | None, table: list[procfs.Mount], release: str = "") -> Storage:
+    """What this mount means; an overlay has the storage of its upper directory, as far as the table shows that."""
+    if mount is None:
+        return Storage("", text="of a type that cannot be known")
+    found = storage_of(mount.kind, mount.options, mount.source, release)
+    if not mount.upper:
+        return found
+    below = procfs.mount_at(mount.upper, table)
+    if below is None or below.kind == mount.kind:
+        return found
+    upper = storage_of(below.kind, below.options, below.source, release)
+    if not upper.shared:
+        return found if upper.events else upper.replaced(kind=mount.kind)
+    # overlayfs has no flock of its own, so the kernel locks the overlay's file and not the one below (fs/overlayfs).
+    return _shared(
+        mount.kind, False, f"it lies over {upper.kind}, and its kernel locks (flock) stay within it", _ELSEWHERE,
+        exclusive=upper.exclusive, links=upper.links, fresh=upper.fresh,
+    )  # fmt: skip
+
+
+def shared_storage(kind: str) -> Storage:
+    """That of a mount which the system calls not local, of a type that the table does not know."""
+    return _shared(kind)
+
+
+def _shared(
+    kind: str,
+    guards: bool | None = None,
+    said: str = "",
+    remedy: str = "",
+    *,
+    exclusive: bool = True,
+    links: bool = True,
+    fresh: bool = True,
+) -> Storage:
+    """`said`: why the guards are so, in place of the plain sentence."""
+    words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
+    words += [text for fine, text in ((exclusive, _NOT_EXCLUSIVE), (links, _NO_LINKS), (fresh, _STALE)) if not fine]
+    what = {True: "", False: _ELSEWHERE, None: _PROVE}[guards] if exclusive and fresh else _ELSEWHERE
+    return Storage(
+        kind, shared=True, guards=guards, exclusive=exclusive, links=links, events=False, fresh=fresh,
+        text=f"shared with other machines; {'; '.join(words)}", remedy=remedy or what,
+    )  # fmt: skip
+
+
+def _served(kind: str) -> Storage:
+    return Storage(kind, events=False, text="served by a process, which may be slow, or change files unseen")
+
+
+def _names_a_host(kind: str, source: str) -> bool:
+    """ST3. A colon before the first slash is a host's, or a service's, where a process serves the files."""
+    if "fuse" in kind:
+        return bool(re.match(r"//|[^/]*:", source))
+    return kind not in _LOCAL and bool(re.match(r"//[^/]+/|[^/]+:/", source))
+
+
+def _by_type(kind: str) -> Storage:
+    return _served(kind) if kind.startswith("fuse") else Storage(kind)
+
+
+# -- the rows ----------------------------------------------------------------------------------------------------------
+
+
+def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
+    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3;
+    `nocto` gives up that an open asks the server. open(2): O_EXCL needs version 3. `nolocks`, `locallocks`: macOS
+    mount_nfs(8); `nolockd`: that of FreeBSD."""
+    version = options.get("vers", "4" if kind == "nfs4" else "")
+    lock = options.get("local_lock", "")
+    off = next((name for name in ("nolock", "nolocks", "nolockd", "locallocks") if name in options), "")
+    if lock in ("flock", "all"):
+        off = f"local_lock={lock}"
+    more = {"exclusive": version[:1] != "2", "fresh": "nocto" not in options}
+    if off and (lock or version[:1] != "4"):
+        remedy = "mount it without nolock and local_lock (nfs(5)); version 3 needs rpc.statd and lockd"
+        return _shared(kind, False, f"{_UNSEEN} ({off})", remedy, **more)
+    remedy = "" if more["fresh"] else "mount it without nocto (nfs(5))"
+    if lock or version[:1] == "4":
+        return _shared(kind, True, f"{_SEEN}: its server keeps them", remedy, **more)
+    return _shared(kind, None, "", remedy, **more)
+
+
+def _cifs(kind: str, options: Mapping[str, str]) -> Storage:
+    """flock(2): since Linux 5.5 a byte-range lock of the whole file on the server, which is mandatory. mount.cifs(8):
+    `nobrl` sends none; `cache=loose` serves what it has. The values of the table: fs/smb/client/cifsfs.c."""
+    cache = options.get("cache", "strict")
+    fresh = cache in ("strict", "none")
+    remedy = "" if fresh else "mount it with cache=strict (mount.cifs(8))"
+    if "nobrl" in options:
+        remedy = f"mount it without nobrl{'' if fresh else ' and with cache=strict'} (mount.cifs(8))"
+        return _shared(kind, False, f"{_UNSEEN} (nobrl)", remedy, fresh=fresh)
+    if _is_older(options["release"], (5, 5)):
+        return _shared(kind, None, f"{_UNKNOWN}: this kernel may not send them to the server", remedy, fresh=fresh)
+    said = f"{_SEEN}: its server keeps them, and refuses others to read a file that is locked"
+    return _shared(kind, True, said, remedy, fresh=fresh)
+
+
+def _lustre(kind: str, options: Mapping[str, str]) -> Storage:
+    """mount.lustre(8): `flock` is coherent across all clients, `localflock` on this one; else flock(2) fails."""
+    remedy = "mount it with -o flock (mount.lustre(8))"
+    if "localflock" in options:
+        return _shared(kind, False, f"{_UNSEEN} (localflock)", remedy)
+    if "flock" in options:
+        return _shared(kind, True)
+    return _shared(kind, False, "its kernel locks (flock) are switched off", remedy)
+
+
+def _cluster(kind: str, options: Mapping[str, str]) -> Storage:
+    """Documentation/filesystems/ocfs2.rst, gfs2.rst, mount.gfs2(8): `localflocks` disables cluster-aware flock;
+    `lock_nolock`, which implies it, is for one machine."""
+    if options.get("lockproto") == "lock_nolock":
+        return _served(kind).replaced(text="a cluster filesystem, mounted for one machine (lock_nolock)")
+    if "localflocks" in options:
+        remedy = f"mount it without localflocks (mount.{kind}(8))"
+        return _shared(kind, False, f"{_UNSEEN} (localflocks)", remedy)
+    return _shared(kind, True)
+
+
+def _9p(kind: str, options: Mapping[str, str]) -> Storage:
+    """fs/9p/vfs_file.c: 9P2000.L sends flock to the server, older dialects do not. QEMU's grants every lock, diod keeps
+    them. Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it has."""
+    cache = options.get("cache", "none")
+    bits = int(cache, 16) if re.fullmatch(r"(0x)?[0-9a-f]{1,8}", cache) else 0
+    fresh = cache not in ("loose", "fscache") and not bits & 8
+    if "noextend" in options or options.get("version", "9p2000.L") != "9p2000.L":
+        return _shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
+    return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh)
+
+
+def _afs(kind: str, options: Mapping[str, str]) -> Storage:
+    """fs/afs/flock.c: whole files are locked on the server, but with flock=local. OpenAFS does so always."""
+    if options.get("flock") == "local":
+        return _shared(kind, False, f"{_UNSEEN} (flock=local)", "mount it without flock=local")
+    return _shared(kind, True)
+
+
+def _plain(guards: bool | None, said: str = "", remedy: str = "", *, exclusive: bool = True, links: bool = True) -> Row:
+    """A row that goes by the type alone."""
+
+    def row(kind: str, options: Mapping[str, str]) -> Storage:  # noqa: ARG001
+        return _shared(kind, guards, said, remedy, exclusive=exclusive, links=links)
+
+    return row
+
+
+_OBJECTS = _plain(False, exclusive=False, links=False)
+"""Object stores as filesystems: README of s3fs (no coordination between clients, no hard links), rclone-mount(1),
+"Semantics" of gcsfuse, of Mountpoint for S3. None serves FUSE_FLOCK, so the kernel keeps such locks for itself
+(fs/fuse/file.c)."""
+_MACHINES = _plain(None, f"{_UNKNOWN}: it is shared with the host of this virtual machine, or container")
+
+_ROWS: dict[str, Row] = {
+    "nfs": _nfs,
+    "nfs4": _nfs,
+    "cifs": _cifs,
+    "smb3": _cifs,
+    "smbfs": _plain(None),  # macOS, BSD
+    "lustre": _lustre,
+    "ocfs2": _cluster,
+    "gfs2": _cluster,
+    "9p": _9p,
+    "afs": _afs,
+    "auristorfs": _plain(None),
+    # fs/ceph/locks.c, src/client/fuse_ll.cc: the metadata server keeps them.
+    "ceph": _plain(True),
+    "fuse.ceph": _plain(True),
+    "fuse.ceph-fuse": _plain(True),
+    # glusterfs: xlators/mount/fuse sends flock to features/locks on the servers.
+    "glusterfs": _plain(True),
+    "fuse.glusterfs": _plain(True),
+    # README of JuiceFS: "Global File Locks"; the metadata engine keeps them.
+    "fuse.juicefs": _plain(True),
+    # mfsmount(8): flock is global, unless mfsnobsdlocks was given, which the table does not show.
+    "fuse.mfs": _plain(None, f"{_UNKNOWN}: they do unless it is mounted with mfsnobsdlocks"),
+    "fuse.lizardfs": _plain(None),
+    "fuse.saunafs": _plain(None),
+    # beegfs-client.conf: tuneUseGlobalFileLocks is false unless it is set.
+    "beegfs": _plain(
+        None, f"{_UNKNOWN}: they do not unless tuneUseGlobalFileLocks is true in beegfs-client.conf",
+        f"set tuneUseGlobalFileLocks = true on every machine; {_PROVE}",
+    ),
+    "gpfs": _plain(None),
+    "panfs": _plain(None),
+    "wekafs": _plain(None),
+    "pvfs2": _plain(None),
+    "orangefs": _plain(None),
+    "coda": _plain(None),
+    "vxfs": _plain(None),
+    "webdav": _plain(None),
+    "afpfs": _plain(None),
+    # sshfs has no lock operation, so the kernel keeps such locks for itself (fs/fuse/file.c).
+    "fuse.sshfs": _plain(False),
+    "fuse.s3fs": _OBJECTS,
+    "fuse.rclone": _OBJECTS,
+    "rclone": _OBJECTS,
+    "fuse.gcsfuse": _OBJECTS,
+    "fuse.goofys": _OBJECTS,
+    "fuse.mountpoint-s3": _OBJECTS,
+    "fuse.blobfuse2": _OBJECTS,
+    "fuse.davfs": _plain(None),
+    "fuse.davfs2": _plain(None),
+    "fuse.gvfsd-fuse": _plain(None),
+    # docs of virtiofsd: locks are the guest's own unless it was started to pass them on, which no guest is told.
+    "virtiofs": _plain(None, f"{_UNKNOWN}: they do not unless virtiofsd passes them on"),
+    # fs/vboxsf: neither flock nor hard links.
+    "vboxsf": _plain(False, links=False),
+    "vmhgfs": _MACHINES,
+    "fuse.vmhgfs-fuse": _MACHINES,
+    "prl_fs": _MACHINES,
+    "drvfs": _MACHINES,
+    "fakeowner": _MACHINES,  # Docker Desktop, as the next two
+    "fuse.osxfs": _MACHINES,
+    "fuse.grpcfuse": _MACHINES,
+    "autofs": lambda kind, _options: _served(kind).replaced(text="not mounted yet: it may come to be any filesystem"),
+    "macfuse": lambda kind, _options: _served(kind),
+    "osxfuse": lambda kind, _options: _served(kind),
+}  # fmt: skip
+_LOCAL = frozenset({"overlay", "tmpfs", "ramfs", "devtmpfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "apfs"})
+"""Types whose source is any word."""
+
+
+def _is_older(release: str, than: tuple[int, int]) -> bool:
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) < than

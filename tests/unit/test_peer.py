@@ -196,14 +196,14 @@ def machines(environments: Environments) -> tuple[Stepped, Stepped]:
 
 
 def test_two_machines_find_out_the_same_and_leave_nothing(disk: Path, machines: tuple[Stepped, Stepped]) -> None:
-    """DP1, DP3: each message is a file of its own, and nobody writes to one again."""
-    (disk / "a.lock").write_text("somebody's")
+    """DP1, DP3."""
+    (disk / "a.lock").write_text("a lock's")
     heard, said = conversation(listen(machines[0], str(disk), 60), of_machines(machines[1], str(disk), "alpha", 60))
     assert levels(said) == ALL_GOOD
     assert heard == said
     assert "beta and Alpha" in said[0].text
     assert os.listdir(disk) == ["a.lock"]
-    assert (disk / "a.lock").read_text() == "somebody's"
+    assert (disk / "a.lock").read_text() == "a lock's"
 
 
 def test_two_processes_of_one_machine_prove_nothing_of_two(disk: Path, environments: Environments) -> None:
@@ -247,7 +247,7 @@ def test_only_the_host_that_is_named_answers(
     assert os.listdir(disk) == []
 
 
-def test_a_listener_to_whom_nobody_comes_ends(disk: Path, clocked: Environments, clock: Any) -> None:
+def test_a_listener_without_a_peer_ends(disk: Path, clocked: Environments, clock: Any) -> None:
     """DP4."""
     listening = listen(clocked(), str(disk), 60)
     next(listening)
@@ -261,7 +261,7 @@ def test_a_listener_to_whom_nobody_comes_ends(disk: Path, clocked: Environments,
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
 @pytest.mark.parametrize("first", ["listening", "asking"])
-def test_whoever_is_interrupted_leaves_nothing_and_the_other_ends(
+def test_an_interrupted_side_leaves_nothing_and_the_other_ends(
     turns: int, first: str, disk: Path, machines: tuple[Stepped, Stepped]
 ) -> None:
     """DP1, DP4."""
@@ -313,7 +313,7 @@ def test_a_message_that_makes_no_sense_ends_the_listener(
     message: object, disk: Path, machines: tuple[Stepped, Stepped]
 ) -> None:
     """DP2: nothing is touched but what belongs to the conversation."""
-    (disk / "a.lock").write_text("somebody's")
+    (disk / "a.lock").write_text("a lock's")
     listening = listen(machines[0], str(disk), 60)
     next(listening)
     hello = next(name for name in os.listdir(disk) if name.endswith("-listen.tmp"))
@@ -326,7 +326,7 @@ def test_a_message_that_makes_no_sense_ends_the_listener(
 
 
 def test_only_own_files_are_written_locked_or_linked(disk: Path, environments: Environments) -> None:
-    """DP2: a file that another put there under such a name is read, and no more."""
+    """DP2: a file of another under such a name is read, and no more."""
     view, other = View(environments(), str(disk), "0" * 16, "a"), View(environments(), str(disk), "0" * 16, "b")
     assert other.do("create", (other.name("new"),)) is True
     name = other.name("new")

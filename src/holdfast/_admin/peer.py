@@ -1,13 +1,13 @@
 """Two views of one directory, tried against each other: two mounts on one machine, or two machines.
 
 A trial is a few steps of each, in turns, and both ways. A side is a `View`, which does its own steps, or
-a `Remote`, which has a process on another machine do them, by messages that are files in that very directory.
+a `Remote`, which has a process on another machine do them, by messages that are files in that directory.
 
 DP1  Nothing is left: each side removes what it has made, also when it is interrupted. The names are those of temporary
      files (publish.py), so what a kill leaves is removed by the next process of that machine which publishes by names.
 DP2  No lock is touched, and no other file: a side writes to, locks and links only files that it has created itself,
      opens others for reading only, and takes no name that does not belong to this conversation.
-DP3  A message is a new file that nobody changes: a mount that shows old content knows nothing of it. Before each look
+DP3  A message is a new file that is never changed: a mount that shows old content knows nothing of it. Before each look
      for one, the directory is changed, so that a client gives up what it remembers of it. It may give up old content,
      too: a trial that finds fresh content proves less than mount options that permit old content (storage.py).
 DP4  Both sides end by themselves: when a file of the other side is gone, or when the time is up.

@@ -9,8 +9,6 @@ ST3  What is not in the table is local, unless its source names a host; then it 
 
 from __future__ import annotations
 
-import re
-
 from . import procfs
 from .values import Storage
 
@@ -89,9 +87,10 @@ def _served(kind: str) -> Storage:
 
 def _names_a_host(kind: str, source: str) -> bool:
     """ST3. A colon before the first slash is a host's, or a service's, where a process serves the files."""
+    before = source.partition("/")[0]
     if "fuse" in kind:
-        return bool(re.match(r"//|[^/]*:", source))
-    return kind not in _LOCAL and bool(re.match(r"//[^/]+/|[^/]+:/", source))
+        return source.startswith("//") or ":" in before
+    return kind not in _LOCAL and (source.startswith("//") or (before.endswith(":") and f"{before}/" in source))
 
 
 def _by_type(kind: str) -> Storage:
@@ -160,8 +159,10 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
     """fs/9p/vfs_file.c: 9P2000.L sends flock to the server, older dialects do not. QEMU's grants every lock, diod keeps
     them. Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it has."""
     cache = options.get("cache", "none")
-    bits = int(cache, 16) if re.fullmatch(r"(0x)?[0-9a-f]{1,8}", cache) else 0
-    fresh = cache not in ("loose", "fscache") and not bits & 8
+    try:
+        fresh = not int(cache, 16) & 8
+    except ValueError:
+        fresh = cache not in ("loose", "fscache")
     if "noextend" in options or options.get("version", "9p2000.L") != "9p2000.L":
         return _shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
     return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh)
@@ -260,5 +261,6 @@ _LOCAL = frozenset({"overlay", "tmpfs", "ramfs", "devtmpfs", "ext2", "ext3", "ex
 
 
 def _is_older(release: str, than: tuple[int, int]) -> bool:
-    found = re.match(r"(\d+)\.(\d+)", release)
-    return found is not None and (int(found[1]), int(found[2])) < than
+    major, _, minor = release.partition("-")[0].partition(".")
+    minor = minor.partition(".")[0]
+    return major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) < than

@@ -183,8 +183,8 @@ Between two mounts of one directory, or two machines that share it, it is tried
 whether what the one creates, links, locks and writes is seen by the other:
 
   holdfast doctor /mnt/one --peer /mnt/two
-  holdfast doctor /mnt/share --listen             # on the machine alpha
-  holdfast doctor /mnt/share --with alpha         # on another one
+  holdfast doctor /mnt/share --listen      # on alpha
+  holdfast doctor /mnt/share --with alpha  # on beta
 
 The two machines talk by files in DIR, not over a network. Both print what came
 of it.

@@ -115,9 +115,7 @@ class Lab:
         init = self.out / f"init-{number}"
         words = {"out": self.out, "source": SOURCE, "here": HERE, "node": number, "address": number + 1}
         init.write_text(
-            _INIT.format(
-                **words, lease=SERVER_LEASE, share=self.share, options=self._options, command=self._command
-            )
+            _INIT.format(**words, lease=SERVER_LEASE, share=self.share, options=self._options, command=self._command)
         )
         init.chmod(0o755)
         machine = ["linux.uml", "mem=192M", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}"]

@@ -648,7 +648,7 @@ def an_old_reading_will_do(patch: Patch) -> None:
         inode = env.cache.names[path]
         return (found.st_dev, found.st_ino), env.cache.content[inode]
 
-    patch.setattr(lease, "_read", read)
+    patch.setattr(lease, "read_fresh", read)
 
 
 def a_lapsed_holder_is_replaced_without_a_claim(patch: Patch) -> None:
@@ -662,14 +662,14 @@ def no_reading_under_the_claim(patch: Patch) -> None:
 
     def claim(env: Any, seen: Observation, *args: Any) -> int:
         number = real(env, seen, *args)
-        patch.setattr(lease, "_read", lambda env, path: reading(env, path, seen))
+        patch.setattr(lease, "read_fresh", lambda env, path: reading(env, path, seen))
         return number
 
     def reading(env: Any, path: str, seen: Observation) -> Any:
-        patch.setattr(lease, "_read", fresh)
+        patch.setattr(lease, "read_fresh", fresh)
         return seen.identity, seen.data
 
-    fresh = lease._read
+    fresh = lease.read_fresh
     patch.setattr(lease, "_claim", claim)
 
 
@@ -685,14 +685,14 @@ def a_dead_claimants_claim_counts_for_ever(patch: Patch) -> None:
 
 def a_beat_does_not_look_at_the_path(patch: Patch) -> None:
     """LE7: what the path names is not looked at."""
-    real = lease.Lease.beat
+    real = FileHold._confirm
 
-    def beat(self: Any, held: FileHold) -> None:
-        real(self, held)
-        if self.replaced:
-            self.replaced, self.until = False, held.env.uptime() + self.seconds
+    def confirm(self: FileHold, of: lease.Lease, began: float) -> None:
+        real(self, of, began)
+        if of.replaced:
+            of.replaced, of.until = False, self.env.uptime() + of.seconds
 
-    patch.setattr(lease.Lease, "beat", beat)
+    patch.setattr(FileHold, "_confirm", confirm)
 
 
 def a_lapsed_release_removes(patch: Patch) -> None:

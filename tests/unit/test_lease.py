@@ -420,5 +420,3 @@ def test_a_semaphore_has_leases_too(tmp_path: Path) -> None:
 def test_a_directory_that_is_missing_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidPath, match="does not exist"):
         Lock(tmp_path / "missing" / "l", lease=SHORT).acquire()
-
-

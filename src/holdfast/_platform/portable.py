@@ -146,6 +146,7 @@ class GenericEnvironment:
 
     def uptime(self) -> float:
         return time.monotonic() if _SLEEPLESS is None else time.clock_gettime(_SLEEPLESS)
+
     time = staticmethod(time.time)
     unlink = staticmethod(os.unlink)
     stat = staticmethod(os.lstat)

@@ -108,7 +108,7 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
             held.token = yield from _count(env, held.request, deadline)
         else:
             held.token = _count_by_name(env, held.request)
-            held.lease.beat(held)
+            held.send_beat()
         if held.verify():  # TK6
             return held
     except BaseException:

@@ -38,9 +38,10 @@ from .steps import UNFINISHED, on_shared_storage, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..._platform.interface import Environment, Stat
     from ...model import Identity, Marker, Record
-    from .lease import LeaseWatch
     from .request import FileRequest
 
 
@@ -83,7 +84,8 @@ class Observation:
         """Whether another process had the claim when we last tried to take it over (takeover.py, T1)."""
         self.refused = 0
         """How often a takeover was refused the guard (takeover.py, T9)."""
-        self.lease_watch: LeaseWatch | None = None
+        self.lease_watch: Any = None
+        """What this observer has seen of a lock file with a lease (lease.LeaseWatch)."""
         self.unchanged = 0.0
         """For how many seconds this observer has seen a record with a lease unchanged (lease.py, LE2)."""
 
@@ -183,6 +185,23 @@ def read_record(env: Environment, fd: int) -> bytes:
     """The whole content, or enough to see that it is too large. A read allocates all it asks for: so ask for little."""
     data = env.read(fd, _USUAL_RECORD)
     return data if len(data) < _USUAL_RECORD else env.read(fd, MAX_RECORD_BYTES + 1)
+
+
+def read_fresh(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | None:
+    """Which file the path names, and what is in it, by a fresh opening (lease.py, LE3)."""
+    try:
+        fd = env.open_existing(path, write=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        found = env.fstat(fd)
+        return (found.st_dev, found.st_ino), read_record(env, fd)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return None  # it has been removed (L8)
+    finally:
+        env.close(fd)
 
 
 def forget(env: Environment, seen: Observation | None) -> None:

@@ -32,23 +32,18 @@ LE9 When the loss has been told, the guard is dropped: a process that lives on w
 
 from __future__ import annotations
 
-import errno
 from hashlib import blake2b
 
 from ..._platform.operations import unlink_quietly
 from ..._platform.values import temporary_name
-from .inspect import read_record
-from .publish import guard_late
+from .inspect import read_fresh
 from .steps import UNWRITABLE, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from functools import partial
 
-    from ..._core.wait import Wait
     from ..._platform.interface import Environment
-    from .hold import FileHold
     from .inspect import Observation
     from .request import FileRequest
 else:
@@ -81,33 +76,10 @@ class Lease:
         """Seconds until it is over, unless a beat is confirmed before."""
         return self.until - self._env.uptime()
 
-    def beat(self, held: FileHold) -> None:
-        """Change the record, and have the server confirm that (LE1, LE7). OSError: that is not known.
-
-        It may take as long as the server likes. Only the first step is taken under the hold's mutex.
-        """
-        env, began = self._env, self._env.uptime()
-        with held.mutex:
-            if held.released:
-                return
-            _write_beat(held)
-        env.sync(held.fd)
-        found = _read(env, held.path)
-        if found is None or found[0] != held.identity:
-            self.replaced = True
-        elif not self.is_over():
+    def confirmed(self, began: float) -> None:
+        """A beat that began at that moment, by `uptime`, has been confirmed (LE1)."""
+        if not self.is_over():
             self.until = began + OURS * self.seconds
-
-
-def _write_beat(held: FileHold) -> None:
-    env, protocol, data = held.env, held.request.protocol, bytearray(held.data)
-    changes = protocol.beaten(held.data, env.time())
-    for offset, text in changes:
-        data[offset : offset + len(text)] = text
-    first, end = min(at for at, _ in changes), max(at + len(text) for at, text in changes)
-    held.pending = bytes(data)
-    env.write(held.fd, held.pending[first:end], first)
-    held.data = held.pending
 
 
 class _Unchanged:
@@ -137,36 +109,22 @@ class LeaseWatch:
     def look(self, env: Environment, path: str, seen: Observation, lease: float) -> float:
         """For how many seconds the record has not changed (LE2); 0 if it is not what was seen."""
         began = env.monotonic()
-        found = _read(env, path)
+        found = read_fresh(env, path)
         same = found == (seen.identity, seen.data)
         return self._record.seconds(found if same else None, began, env.monotonic(), lease)
 
     def is_abandoned(self, env: Environment, claim: str, lease: float) -> bool:
         """Whether the claim has been there for a whole lease (LE6)."""
         began = env.monotonic()
-        found = _read(env, claim)
+        found = read_fresh(env, claim)
         return found is not None and self._claim.seconds((claim, found), began, env.monotonic(), lease) >= lease
 
 
-def _read(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | None:
-    """Which file the path names, and what is in it, by a fresh opening (LE3)."""
-    try:
-        fd = env.open_existing(path, write=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        found = env.fstat(fd)
-        return (found.st_dev, found.st_ino), read_record(env, fd)
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        return None  # it has been removed (inspect.py, L8)
-    finally:
-        env.close(fd)
+def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[int, bytes] | None:
+    """Put a new lock file in the place of the lapsed one that was seen: its descriptor, and its record.
 
-
-def replace(env: Environment, request: FileRequest, seen: Observation) -> Generator[Wait, None, FileHold | None]:
-    """A hold in the place of the lapsed one that was seen; None if another contender or the holder was faster."""
+    None if another contender or the holder was faster.
+    """
     assert seen.lease is not None
     lease = max(seen.lease, request.lease_on(env, seen.identity[0]))
     began, claims, number = env.uptime(), _claims(request, seen), -1
@@ -175,16 +133,15 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> Genera
     try:
         data = _write_new(env, request, temporary, lease)
         number = _claim(env, seen, temporary, claims, lease)
-        if number < 0 or _read(env, request.path) != (seen.identity, seen.data):
+        if number < 0 or read_fresh(env, request.path) != (seen.identity, seen.data):
             return None
         env.replace(temporary, request.path)
         fd = env.open_existing(request.path, write=True)
-        env.undo_by(fd, partial(withdraw, env, request, data))
-        held = yield from guard_late(env, request, fd, data)
-        if held is not None and _is_late(env, began, lease):
-            held.abandon()
+        if _is_late(env, began, lease):
+            env.close(fd)
             return None
-        return held
+        env.undo_by(fd, partial(withdraw, env, request, data))
+        return fd, data
     except FileNotFoundError:
         return None  # replaced or removed again
     except OSError as error:

@@ -39,10 +39,6 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
         found = env.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        return False
     return (found.st_dev, found.st_ino) == identity
 
 
@@ -89,7 +85,9 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
         identity = (found.st_dev, found.st_ino)
         forget_hold(env, identity, fd)
         if ours is None:
-            ours = not (next_beat(data, request.protocol.marker_key) and on_shared_storage(env, request.path, identity[0]))
+            ours = not (
+                next_beat(data, request.protocol.marker_key) and on_shared_storage(env, request.path, identity[0])
+            )
         if ours and is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
             by_process, by_guard = kinds_of_marker(request, data)

@@ -66,7 +66,7 @@ from ..._platform.operations import let_go, unlink_quietly
 from .hold import FileHold
 from .inspect import read_record
 from .interop import announce_removal, end_removal, quieten
-from .publish import finish, publish
+from .publish import finish, guard_late, publish
 from .steps import UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
@@ -342,15 +342,15 @@ def _replace(env: Environment, request: FileRequest, seen: Observation) -> Gener
     """T17."""
     with forking:
         from .lease import replace
-    fd = _open(env, request)
-    if fd is None:
-        return (yield from replace(env, request, seen))  # not ours to write to: the claim alone decides
+    old = _open(env, request)
     try:
-        if take_guard(env, fd) is None:
-            return None  # T1
-        return (yield from replace(env, request, seen))
+        if old is not None and take_guard(env, old) is None:
+            return None  # T1; of a file that is not ours to write to, the claim alone decides
+        placed = replace(env, request, seen)
+        return None if placed is None else (yield from guard_late(env, request, *placed))
     finally:
-        let_go(env, fd)
+        if old is not None:
+            let_go(env, old)
 
 
 def _is_guard_free(env: Environment, seen: Observation) -> bool:

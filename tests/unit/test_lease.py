@@ -195,16 +195,16 @@ def test_a_record_that_is_removed_while_it_is_read_is_looked_at_again(disk: Path
     assert contender.get().recovered_from is None
 
 
-def test_a_name_that_is_stale_at_every_look_counts_as_free(disk: Path, contend: Contend) -> None:
-    """L8: whether it is, creating the file will tell."""
+def test_a_name_that_is_stale_at_every_look_is_an_error(disk: Path, contend: Contend) -> None:
+    """L8: it is neither free nor held."""
     far_record(disk / "l", lease=60)
     contender = contend(disk / "l")
 
     def stale(*_: Any) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    contender.env.before["fstat"] = stale
-    with pytest.raises(OSError, match="Stale file handle"):  # of its own file, too
+    contender.env.before["read"] = stale
+    with pytest.raises(OSError, match="Stale file handle"):
         contender.run()
 
 

@@ -20,7 +20,7 @@ L6  A record counts only if it was read from an inode that is a regular file; th
 L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
     reads again under the guard, and goes back if a single byte differs.
 L8  On a network filesystem, an open file may have been removed by another machine (ESTALE), and its name may be another
-    file's. We look again; if that happens at every look, the path counts as free, and creating the file will tell.
+    file's. So we look again, a few times.
 """
 
 from __future__ import annotations
@@ -107,13 +107,14 @@ class Observation:
 
 def observe(env: Environment, request: FileRequest) -> Observation | None:
     """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
-    for _ in range(_TRIES):
+    tries = _TRIES
+    while True:
         try:
             return _observe(env, request)
         except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-    return None  # L8
+            tries -= 1
+            if error.errno != errno.ESTALE or not tries:
+                raise  # L8
 
 
 def _observe(env: Environment, request: FileRequest) -> Observation | None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore
+from holdfast._admin.clean import Leftover, beside
+from holdfast._platform import environment
 from holdfast._platform.values import Storage
 from holdfast.engines.file.hold import FileHold
 from holdfast.model import Identity, Marker, marker_text, next_beat
@@ -420,3 +422,18 @@ def test_a_semaphore_has_leases_too(tmp_path: Path) -> None:
 def test_a_directory_that_is_missing_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidPath, match="does not exist"):
         Lock(tmp_path / "missing" / "l", lease=SHORT).acquire()
+
+
+# -- what is left ------------------------------------------------------------------------------------------------------
+
+
+def test_an_old_claim_is_cleaned_and_a_young_one_is_not(tmp_path: Path) -> None:
+    """LE10."""
+    env = environment()
+    names = [".holdfast-0123456789abcdef.0.lapsed", ".holdfast-0123456789abcdef.1.lapsed", ".holdfast-0123.0.lapsed"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    os.utime(tmp_path / names[0], (1, 1))
+    os.utime(tmp_path / names[2], (1, 1))
+    found = [one.path for one in beside(env, str(tmp_path)) if isinstance(one, Leftover)]
+    assert found == [str(tmp_path / names[0])]

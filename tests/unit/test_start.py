@@ -25,7 +25,7 @@ holdfast.protocols holdfast.protocols.base holdfast.protocols.sema
 """
 ACQUIRE = f"""{IMPORT}
 holdfast._platform.descriptors holdfast._platform.linux holdfast._platform.portable holdfast._platform.posix
-holdfast._platform.procfs
+holdfast._platform.procfs holdfast._platform.storage
 """
 COMMAND = f"""{ACQUIRE}
 holdfast.cli holdfast.cli.detached holdfast.cli.locks holdfast.cli.options holdfast.cli.outcome

@@ -35,7 +35,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from .._core.wait import Wait
 from .._platform.interface import Environment, Surroundings
 from .._platform.values import temporary_name
-from ..engines.file import queue
+from ..engines.file import lease, queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
 from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
@@ -202,6 +202,8 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
     """Why a temporary file or a claim of ours is an orphan (M11, M12)."""
     if is_claim(name):
         return why_over(env, joined(where, name))
+    if lease.is_claim(name):
+        return lease.why_old(env, joined(where, name))
     who = env.identity()
     prefix = temporary_name(who, "").removesuffix(f"{who.pid}-.tmp")
     if not who.has_pid_space or not (name.startswith(prefix) and name.endswith(".tmp")):

@@ -28,10 +28,13 @@ LE8 Until the moment of LE1 nobody else has replaced the record, so the release 
     longer than the rest of the lease to reach the server may remove a later lock: a fencing token protects from that,
     and every hold with a lease has one.
 LE9 When the loss has been told, the guard is dropped: a process that lives on would keep others out for ever.
+LE10 A claim to a hold that was replaced is of no use. One that a killed claimant has left is removed by `clean`, when
+    it is older than a day: no claimant is stopped for so long, and goes on.
 """
 
 from __future__ import annotations
 
+import stat
 from hashlib import blake2b
 
 from ..._platform.operations import unlink_quietly
@@ -50,6 +53,7 @@ else:
     from _functools import partial
 
 _PREFIX, _SUFFIX = ".holdfast-", ".lapsed"
+_DAY = 86400.0
 _LATE = 1 / 4
 """The share of a lease after which a server that does not answer counts as unreachable (LE3)."""
 OURS = 9 / 10
@@ -192,3 +196,18 @@ def _claim(env: Environment, seen: Observation, temporary: str, claims: str, lea
             if not seen.lease_watch.is_abandoned(env, path, lease):
                 return -1
         number += 1
+
+
+def is_claim(name: str) -> bool:
+    """Whether this is the name of a claim to a hold with a lease."""
+    digits, _, number = name.removeprefix(_PREFIX).removesuffix(_SUFFIX).partition(".")
+    plain = len(digits) == 16 and not digits.strip("0123456789abcdef") and number.isascii() and number.isdecimal()
+    return plain and name == f"{_PREFIX}{digits}.{number}{_SUFFIX}"
+
+
+def why_old(env: Environment, path: str) -> str | None:
+    """Why a claim may go (LE10); None if it may be in use."""
+    found = env.stat(path)
+    if not stat.S_ISREG(found.st_mode) or abs(env.time() - found.st_mtime) < _DAY:
+        return None
+    return "it was made to replace a holder, and is older than a day"

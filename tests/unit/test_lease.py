@@ -7,13 +7,13 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore
+from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore, lock
 from holdfast._admin.clean import Leftover, beside
 from holdfast._platform import environment
 from holdfast._platform.values import Storage
@@ -52,6 +52,13 @@ def shared(environments: Callable[..., Stepped]) -> Callable[[], Stepped]:
         return env
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def beats_have_ended(leaves_nothing: None) -> Iterator[None]:  # noqa: ARG001 - torn down after this
+    """A beat that is under way when its hold is released ends by itself."""
+    yield
+    eventually(lambda: lock._keeper is None or not lock._keeper._beating, what="the end of the beats")
 
 
 def far_record(path: Path, lease: float = SHORT, beat: int = 1, kind: str = "sema") -> None:
@@ -149,15 +156,15 @@ def test_no_lease_can_be_asked_for(disk: Path, contend: Contend, shared: Callabl
 
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_a_record_that_does_not_change_is_replaced_after_its_lease(kind: str, tmp_path: Path) -> None:
-    lock = Lock(tmp_path if kind == "beads" else tmp_path / "l", protocol=kind, lease=SHORT)
-    far_record(Path(lock.path), kind=kind)
-    before = os.stat(lock.path).st_ino
+    made = Lock(tmp_path if kind == "beads" else tmp_path / "l", protocol=kind, lease=SHORT)
+    far_record(Path(made.path), kind=kind)
+    before = os.stat(made.path).st_ino
     began = time.monotonic()
-    with lock.acquire(timeout=30) as hold:
+    with made.acquire(timeout=30) as hold:
         assert time.monotonic() - began >= SHORT
         assert hold.recovered_from is not None
         assert hold.recovered_from.host == FAR.host
-        assert os.stat(lock.path).st_ino != before, "what the old holder still writes goes to another file"
+        assert os.stat(made.path).st_ino != before, "what the old holder still writes goes to another file"
     left = {name for name in os.listdir(tmp_path) if not name.endswith(".token")}
     assert not left
 
@@ -339,15 +346,15 @@ def test_an_acquisition_whose_first_beat_is_late_has_no_lock(
 def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K8, LE9: the beat hangs, the loss is told all the same, and then nothing keeps others out."""
     answers, told = threading.Event(), threading.Event()
-    lock = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
-    hold = lock.acquire()
-    real = lock._env.sync
+    made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
+    hold = made.acquire()
+    real = made._env.sync
 
     def sync(fd: int) -> None:
         answers.wait()
         real(fd)
 
-    monkeypatch.setattr(lock._env, "sync", sync)
+    monkeypatch.setattr(made._env, "sync", sync)
     began = time.monotonic()
     try:
         assert told.wait(30)
@@ -373,9 +380,9 @@ def _is_free(fd: int) -> bool:
 def test_a_beat_that_fails_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lock = Lock(tmp_path / "l", lease=3 * SHORT)
-    with lock as hold:
-        real, calls = lock._env.sync, []
+    made = Lock(tmp_path / "l", lease=3 * SHORT)
+    with made as hold:
+        real, calls = made._env.sync, []
 
         def sync(fd: int) -> None:
             calls.append(fd)
@@ -383,7 +390,7 @@ def test_a_beat_that_fails_is_tried_again(
                 raise OSError(errno.EIO, "Input/output error")
             real(fd)
 
-        monkeypatch.setattr(lock._env, "sync", sync)
+        monkeypatch.setattr(made._env, "sync", sync)
         eventually(lambda: len(calls) > 1, what="the second try")
         assert not hold.lost
     assert "in the heartbeat of" in caplog.text
@@ -437,3 +444,5 @@ def test_an_old_claim_is_cleaned_and_a_young_one_is_not(tmp_path: Path) -> None:
     os.utime(tmp_path / names[2], (1, 1))
     found = [one.path for one in beside(env, str(tmp_path)) if isinstance(one, Leftover)]
     assert found == [str(tmp_path / names[0])]
+    for name in names:
+        (tmp_path / name).unlink()

@@ -55,7 +55,7 @@ def shared(environments: Callable[..., Stepped]) -> Callable[[], Stepped]:
 
 
 @pytest.fixture(autouse=True)
-def beats_have_ended(leaves_nothing: None) -> Iterator[None]:  # noqa: ARG001 - torn down after this
+def beats_have_ended(leaves_nothing: None) -> Iterator[None]:
     """A beat that is under way when its hold is released ends by itself."""
     yield
     eventually(lambda: lock._keeper is None or not lock._keeper._beating, what="the end of the beats")

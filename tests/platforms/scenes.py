@@ -438,8 +438,12 @@ def run(place: Path) -> None:
     done = holdfast_("run", path, "--", *inner)
     assert (done.returncode, "held by process" in done.stderr) == (75, True), done
     late = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LATE!r}])")
-    done = holdfast_("run", path, "--", *late)
-    assert (done.returncode, "True\n" in done.stdout, "--until" in done.stderr) == (0, True, True), done
+    for options, says in ((), True), (("--until", "command"), False), (("-p", "flock"), True):
+        done = holdfast_("run", *options, path, "--", *late)
+        assert (done.returncode, f"{says}\n" in done.stdout, "--until" in done.stderr) == (0, True, says), done
+        if options[-1:] == ("flock",):
+            path.unlink()
+        await_(lambda: not any(place.iterdir()))
     steal = "import os, time; lock = os.environ['HOLDFAST_LOCK']; os.rename(lock, lock + '.away'); time.sleep(60)"
     done = holdfast_("run", path, "--", *python(steal))
     assert (done.returncode, "Ending the command" in done.stderr) == (4, True), done
@@ -450,29 +454,145 @@ def run(place: Path) -> None:
 LATE = "import os, time; time.sleep(0.5); print(os.path.exists(os.environ['HOLDFAST_LOCK']), flush=True)"
 
 
-@scene
-def killed_run(place: Path) -> None:
-    """The command of a killed `holdfast run` ends with it, and its lock is taken over."""
-    path, ticks = place / "l", place.with_name(f"{place.name}.ticks")
-    ticks.write_text("")
-    work = f"import time\nwhile True:\n open({str(ticks)!r}, 'a').write('x'); time.sleep(0.01)"
-    command = [sys.executable, "-m", "holdfast", "run", str(path), "--", *python(work)]
-    running = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    while not ticks.stat().st_size:
+def await_(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < until, "it has not come so far"
         time.sleep(0.01)
-    assert holdfast.Lock(path).status().holder.pid == running.pid
-    running.kill()
-    running.wait()
-    with holdfast.Lock(path, timeout=SOON) as hold:
-        assert hold.recovered_from.pid == running.pid
-        until = time.monotonic() + SOON
-        while True:
-            before = ticks.stat().st_size
-            time.sleep(0.3)
-            if ticks.stat().st_size == before:
-                break
-            assert time.monotonic() < until, "the command goes on"
+
+
+class Working:
+    """A `holdfast run` whose command works until it is told to stop; it says by its last word that it was told."""
+
+    def __init__(self, path: Path, *options: str) -> None:
+        self.path = path
+        self._said = path.parent.with_name(f"{path.parent.name}.said")
+        self._told = self._said.with_suffix(".told")
+        for one in (self._said, self._told):
+            one.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "holdfast", "run", *options, str(path), "--"]
+        words = (sys.executable, __file__, "work", str(self._said), str(self._told))
+        self.run = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL)
+        await_(lambda: self.words()[-1:] == ["working"])
+        self.command = int(self.words()[0])
+        (self.guardian,) = [pid for pid in children(self.run.pid) if pid != self.command] or [0]
+
+    def words(self) -> list[str]:
+        try:
+            return self._said.read_text().split()
+        except OSError:
+            return []
+
+    def stop(self) -> None:
+        self._told.write_text("")
+
+    def has_ended(self) -> bool:
+        from holdfast._platform import environment
+
+        return environment().inspect(self.command).has_ended
+
+
+@scene
+def work(said: Path, told: Path) -> None:
+    said.write_text(f"{os.getpid()} working")
+    while not told.exists():
+        time.sleep(0.01)
+    said.write_text("stopped")
+
+
+def children(pid: int) -> list[int]:
+    import ctypes
+
+    from holdfast._platform.windows import parent
+
+    pids, size = (ctypes.c_uint32 * 1024)(), ctypes.c_uint32()
+    ctypes.WinDLL("kernel32").K32EnumProcesses(pids, ctypes.sizeof(pids), ctypes.byref(size))
+    return [one for one in pids[: size.value // 4] if one and parent(one) == pid]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)  # TerminateProcess
+
+
+@scene
+def killed_run(protocol: str, place: Path) -> None:
+    """The lock of a killed `holdfast run` is held until its command has ended; then it goes to the waiter."""
+    working = Working(place / "l", "-p", protocol, "--parents")
+    ours, got = lock(place, protocol), threading.Event()
+    assert ours.status().holder.pid == working.run.pid
+    waiter = threading.Thread(target=lambda: got.set() if ours.acquire().recovered_from else None)
+    waiter.start()
+    while not ours.status().waiters:
+        time.sleep(0.005)
+    kill(working.run.pid)
+    working.run.wait()
+    for _ in range(20):
+        status = ours.status()
+        assert (status.locked, status.evidence.proven) == (True, True), status
+        assert ours.try_acquire() is None
+        time.sleep(0.01)
+    assert not got.is_set()
+    assert not working.has_ended()
+    working.stop()
+    waiter.join(SOON)
+    assert (got.is_set(), working.words()) == (True, ["stopped"])
+    assert working.has_ended()
+    holdfast.lock.release_all()
+    require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def killed_guardian(place: Path) -> None:
+    """A `holdfast run` whose guardian is killed goes on alone; if that is killed as well, so is the command."""
+    for dies in (False, True):
+        working = Working(place / "l")
+        kill(working.guardian)
+        await_(lambda pid=working.guardian: holdfast_platform().inspect(pid).has_ended)
+        assert holdfast.Lock(place / "l").try_acquire() is None
+        if dies:
+            kill(working.run.pid)
+            working.run.wait()
+            with holdfast.Lock(place / "l", timeout=SOON) as hold:
+                assert hold.recovered_from.pid == working.run.pid
+                await_(working.has_ended)
+            assert working.words()[-1] == "working"
+        else:
+            working.stop()
+            assert working.run.wait() == 0
+        require_nothing_left(place)
+
+
+@scene
+def robbed_guardian(place: Path) -> None:
+    """The guardian of a killed `holdfast run` ends the command when the lock is lost."""
+    working = Working(place / "l")
+    kill(working.run.pid)
+    working.run.wait()
+    os.rename(place / "l", place / "away")
+    await_(working.has_ended)
+    assert working.words()[-1] == "working"
+    await_(lambda: holdfast_platform().inspect(working.guardian).has_ended)
+    os.unlink(place / "away")
     require_nothing_left(place)
+
+
+@scene
+def killed_flock(place: Path) -> None:
+    """A lock of the kernel alone cannot be handed over: the command of a killed `holdfast run` ends with it."""
+    working = Working(place / "l", "-p", "flock")
+    assert not working.guardian
+    kill(working.run.pid)
+    working.run.wait()
+    with lock(place, "flock"):
+        await_(working.has_ended)
+    assert working.words()[-1] == "working"
+    require_nothing_left(place, "l")
+
+
+def holdfast_platform() -> object:
+    from holdfast._platform import environment
+
+    return environment()
 
 
 @scene
@@ -685,5 +805,5 @@ def storm(seconds: str, place: Path) -> None:
 if __name__ == "__main__":
     words = [Path(word) if "\\" in word else word for word in sys.argv[2:]]
     SCENES[sys.argv[1]](*words)
-    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns"):
+    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work"):
         print("done")

@@ -133,8 +133,25 @@ def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
     play("run")
 
 
-def test_the_command_of_a_killed_run_ends_with_it(play: Play) -> None:
-    play("killed_run")
+@pytest.mark.parametrize("protocol", [one for one in PROTOCOLS if one != "flock"])
+def test_the_lock_of_a_killed_run_is_held_until_its_command_has_ended(play: Play, protocol: str) -> None:
+    """WI8, WI9, JG1, JG2, JG5: there is no moment at which another one gets it."""
+    play("killed_run", protocol)
+
+
+def test_a_run_whose_guardian_is_killed_goes_on_and_takes_its_command_along_if_it_is_killed_too(play: Play) -> None:
+    """JG1, JG3."""
+    play("killed_guardian")
+
+
+def test_the_guardian_of_a_killed_run_ends_the_command_when_the_lock_is_lost(play: Play) -> None:
+    """JG5."""
+    play("robbed_guardian")
+
+
+def test_the_command_of_a_killed_run_ends_with_it_where_the_lock_cannot_be_handed_over(play: Play) -> None:
+    """JG3."""
+    play("killed_flock")
 
 
 def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:

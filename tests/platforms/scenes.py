@@ -464,14 +464,14 @@ def await_(condition: Callable[[], object]) -> None:
 class Working:
     """A `holdfast run` whose command works until it is told to stop; it says by its last word that it was told."""
 
-    def __init__(self, path: Path, *options: str) -> None:
+    def __init__(self, path: Path, *options: str, catches: str = "nothing") -> None:
         self.path = path
         self._said = path.parent.with_name(f"{path.parent.name}.said")
         self._told = self._said.with_suffix(".told")
         for one in (self._said, self._told):
             one.unlink(missing_ok=True)
         command = [sys.executable, "-m", "holdfast", "run", *options, str(path), "--"]
-        words = (sys.executable, __file__, "work", str(self._said), str(self._told))
+        words = (sys.executable, __file__, "work", catches, str(self._said), str(self._told))
         self.run = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL)
         await_(lambda: self.words()[-1:] == ["working"])
         self.command = int(self.words()[0])
@@ -493,7 +493,11 @@ class Working:
 
 
 @scene
-def work(said: Path, told: Path) -> None:
+def work(catches: str, said: Path, told: Path) -> None:
+    if catches == "exit":
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(9))
+    elif catches == "all":
+        signal.signal(signal.SIGINT, lambda *_: said.write_text("pressed"))
     said.write_text(f"{os.getpid()} working")
     while not told.exists():
         time.sleep(0.01)
@@ -650,6 +654,95 @@ def interruption(place: Path) -> None:
     else:
         raise AssertionError("nothing came")
     assert lock(place, "sema").status().waiters == ()
+    holder.communicate()
+    require_nothing_left(place)
+
+
+STOPPED = 0xC000013A
+"""The exit status of a process that Ctrl-C has ended."""
+
+
+def in_console(*words: object) -> None:
+    """Play a scene in a console of its own, where it can send Ctrl-C to all that it has started."""
+    command = [sys.executable, __file__, *map(str, words)]
+    done = subprocess.run(command, creationflags=subprocess.CREATE_NO_WINDOW, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, words
+
+
+def press_control_c() -> None:
+    import ctypes
+
+    came = threading.Event()  # to us as well
+    before = signal.signal(signal.SIGINT, lambda *_: came.set())
+    assert ctypes.WinDLL("kernel32").GenerateConsoleCtrlEvent(0, 0)
+    await_(came.is_set)
+    signal.signal(signal.SIGINT, before)
+
+
+@scene
+def control_c(place: Path) -> None:
+    """Ctrl-C ends waits, and nothing is left of them; of a `run` at work it is the command's."""
+    holder = other("hold", "sema", place)
+    in_console("control_c_for_waiters", place)
+    holder.communicate()
+    require_nothing_left(place)
+    in_console("control_c_for_commands", place)
+    require_nothing_left(place)
+
+
+@scene
+def control_c_for_waiters(place: Path) -> None:
+    path = place / "l"
+    commands = (
+        ["run", path, "--", "nothing"],
+        ["acquire", "-w", "60", "--owner-pid", os.getpid(), path],
+        ["wait", path],
+    )
+    waiting = []
+    for words in commands:
+        command = [sys.executable, "-m", "holdfast", *map(str, words)]
+        waiting.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+        assert "waiting" in waiting[-1].stderr.readline()
+    command = [sys.executable, "-c", f"import holdfast; holdfast.Lock({str(path)!r}).acquire()"]
+    waiting.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    while waiting[-1].pid not in [one.pid for one in holdfast.Lock(path).status().waiters]:
+        time.sleep(0.01)
+    press_control_c()
+    said = [one.communicate(timeout=SOON)[1] for one in waiting]
+    assert [one.returncode for one in waiting] == [STOPPED] * 4, said
+    assert said[:3] == ["", "", ""], said
+    assert holdfast.Lock(path).status().waiters == ()
+
+
+@scene
+def control_c_for_commands(place: Path) -> None:
+    for catches, status in ("exit", 9), ("nothing", STOPPED):
+        working = Working(place / "l", catches=catches)
+        press_control_c()
+        assert working.run.wait(SOON) == status
+        require_nothing_left(place)
+    working = Working(place / "l", catches="all")
+    press_control_c()
+    await_(lambda: working.words()[-1:] == ["pressed"])
+    assert (working.run.poll(), holdfast_platform().inspect(working.guardian).has_ended) == (None, False)
+    working.stop()
+    assert working.run.wait(SOON) == 0
+
+
+@scene
+def control_break(place: Path) -> None:
+    """Ctrl-Break, as Python raises it, ends the wait of a command, and nothing is left of it."""
+    holder = other("hold", "sema", place)
+    for words in (["run", "l", "--", "nothing"], ["acquire", "-w", "60", "--owner-pid", str(os.getpid()), "l"]):
+        code = (
+            "import signal, threading, time, holdfast; from holdfast import cli\n"
+            "def press():\n while not holdfast.Lock('l').status().waiters: time.sleep(0.01)\n"
+            " signal.raise_signal(signal.SIGBREAK)\n"
+            f"threading.Thread(target=press).start(); cli.main({words!r})"
+        )
+        done = subprocess.run(python(code), cwd=place, stdin=subprocess.DEVNULL, timeout=2 * SOON)
+        assert done.returncode == STOPPED, done
+        assert holdfast.Lock(place / "l").status().waiters == ()
     holder.communicate()
     require_nothing_left(place)
 

@@ -129,6 +129,15 @@ def test_an_interruption_ends_a_wait(play: Play) -> None:
     play("interruption")
 
 
+def test_control_c_ends_waits_and_is_otherwise_the_commands(play: Play) -> None:
+    """JG4: nor does it reach the guardian."""
+    play("control_c")
+
+
+def test_control_break_ends_the_wait_of_a_command(play: Play) -> None:
+    play("control_break")
+
+
 def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
     play("run")
 

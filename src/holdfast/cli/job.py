@@ -66,13 +66,16 @@ def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; its exit status."""
     command = _Command(options)
     lock = lock_for(options, command.stop_for_loss)
+    presses = [number for name in ("SIGINT", "SIGBREAK") if (number := getattr(signal, name, None)) is not None]
     try:
+        for number in presses:
+            signal.signal(number, signal.default_int_handler)
         hold = lock.acquire(options.timeout)
     except AcquireTimeout as error:
         return refused(error, options)
-    for name in ("SIGINT", "SIGBREAK"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
+    finally:
+        for number in presses:
+            signal.signal(number, lambda _number, _frame: None)
     tell_acquired(hold, options)
     status = end(hold, command, command.run(hold), options)
     return status if status < 1 << 31 else status - (1 << 32)  # the same number, as Python takes it

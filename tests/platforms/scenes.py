@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import holdfast
@@ -633,12 +633,85 @@ def commands(place: Path) -> None:
     assert holdfast_("clean", place).returncode == 0
     assert holdfast_("sema", "try", path).returncode == 0
     assert holdfast_("sema", "release", path).returncode == 0
-    for words in (["watch", place], ["top", place], ["reap", place], ["beads", "daemon", place, "--", "x"]):
-        done = holdfast_(*words)
-        assert (done.returncode, "that this system does not have" in done.stderr) == (3, True), done
+    done = holdfast_("beads", "daemon", place, "--", "x")
+    assert (done.returncode, "that this system does not have" in done.stderr) == (3, True), done
     done = holdfast_("status", place / "schlüssel-☃", env={**os.environ, "PYTHONUTF8": "1"}, encoding="utf-8")
     assert (done.returncode, "schlüssel-☃" in done.stdout) == (0, True), done
     require_nothing_left(place)
+
+
+def command_at_work(*words: object) -> subprocess.Popen[str]:
+    """A command that goes on until it is killed, and what it says."""
+    command, said = [sys.executable, "-m", "holdfast", *map(str, words)], subprocess.PIPE
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, text=True)
+
+
+@scene
+def following(place: Path) -> None:
+    """`holdfast watch` tells what happens, `holdfast top` how things are, by looking."""
+    watch = command_at_work("watch", "-q", place)
+    try:
+        told = [json.loads(line) for line in _what_is_told(place, watch)]
+    finally:
+        watch.kill()
+        watch.communicate()
+    assert {one["path"] for one in told} == {(place / "l").as_posix()}, told
+    holder, waiter = told[0]["pid"], told[-1]["pid"]
+    # A lock that changes hands between two looks may have a file of the same number, and seem taken over.
+    kinds = [one["kind"] for one in told if one["kind"] != "reclaimed" and one["pid"] in (holder, waiter)]
+    assert kinds[-4:] in (
+        ["waiting", "released", "acquired", "released"],
+        [kinds[0], "waiting", "acquired", "released"],
+    ), told
+    require_nothing_left(place)
+
+
+def _what_is_told(place: Path, watch: subprocess.Popen[str]) -> Iterator[str]:
+    holder = other("hold", "sema", place)
+    waiter = other("hold_later", place)
+    for line in watch.stdout:
+        yield line
+        kind, pid = json.loads(line)["kind"], json.loads(line)["pid"]
+        if kind == "waiting":
+            done = holdfast_("top", place)
+            assert f" {holder.pid} " in done.stdout, done
+            assert "1 waiting" in done.stdout, done
+            holder.communicate()
+        elif (kind, pid) == ("acquired", waiter.pid):
+            waiter.communicate()
+        elif (kind, pid) == ("released", waiter.pid):
+            return
+
+
+@scene
+def hold_later(place: Path) -> None:
+    waiter = threading.Thread(target=lambda: lock(place, "sema").acquire())
+    waiter.start()
+    while os.getpid() not in [one.pid for one in lock(place, "sema").status().waiters]:
+        time.sleep(0.005)
+    ready()
+    waiter.join()
+    sys.stdin.read()
+    holdfast.lock.release_all()
+
+
+@scene
+def reaping(place: Path) -> None:
+    """`holdfast reap` removes the lock of a holder that is killed, and of none that lives."""
+    reap = command_at_work("reap", place)
+    try:
+        assert "watching" in reap.stderr.readline()
+        killed, lives = other("hold", "sema", place), other("hold", "sidecar", place / "other")
+        killed.kill()
+        killed.wait()
+        assert f"removed {(place / 'l').as_posix()}: " in reap.stderr.readline()
+        assert not (place / "l").exists()
+        assert holdfast.Lock(place / "other" / "l", protocol="sidecar").status().locked
+        lives.communicate()
+    finally:
+        reap.kill()
+        reap.communicate()
+    require_nothing_left(place, "other")
 
 
 @scene
@@ -898,5 +971,5 @@ def storm(seconds: str, place: Path) -> None:
 if __name__ == "__main__":
     words = [Path(word) if "\\" in word else word for word in sys.argv[2:]]
     SCENES[sys.argv[1]](*words)
-    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work"):
+    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work", "hold_later"):
         print("done")

@@ -171,6 +171,14 @@ def test_the_other_commands_say_what_they_can_and_what_they_cannot(play: Play) -
     play("commands")
 
 
+def test_watch_and_top_tell_what_happens(play: Play) -> None:
+    play("following")
+
+
+def test_reap_removes_the_lock_of_a_killed_holder(play: Play) -> None:
+    play("reaping")
+
+
 @pytest.mark.parametrize("library", ["filelock", "portalocker"])
 def test_kernel_locks_exclude_those_of_other_libraries(play: Play, library: str) -> None:
     play("peer", library)

@@ -38,9 +38,9 @@ import time
 
 from .descriptors import Created, Descriptor
 from .handles import Handle, Waitable
-from .operations import unlink_quietly
+from .operations import sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
-from .values import CHANGED, Presence, Process, temporary_name, temporary_prefix
+from .values import CHANGED, Presence, Process, temporary_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ _LONGEST_PATH = 247
 """Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 """Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
-_SWEEP_EVERY = 60.0
 
 
 class _Overlapped(ctypes.Structure):
@@ -323,7 +322,10 @@ class WindowsEnvironment(GenericEnvironment):
         """WI3."""
         if "unnamed" in self.without:
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
-        self._sweep(directory)
+        try:
+            sweep_when_due(self, directory)  # WI3
+        except OSError:
+            pass  # it is not there, or may not be listed
         temporary = f"{directory}/{temporary_name(self.identity(), self.token())}"
         self.operations.about_to_make(temporary)
         fd: Any = self._open_handle(native(temporary), _READ | _WRITE, _NEW, File)
@@ -354,25 +356,6 @@ class WindowsEnvironment(GenericEnvironment):
         self._descriptors.close(fd)
         if temporary:
             unlink_quietly(self, temporary)  # its token makes it ours, whatever came between
-
-    def _sweep(self, directory: str) -> None:
-        """Remove the temporary files that killed processes have left (WI3), now and then."""
-        now = self.monotonic()
-        if now < self.swept.get(directory, now):
-            return
-        self.swept[directory] = now + _SWEEP_EVERY
-        try:
-            self._sweep_all(directory, self.list_directory(directory))
-        except OSError:
-            pass  # it is not there, or may not be listed
-
-    def _sweep_all(self, directory: str, names: list[str]) -> None:
-        prefix = temporary_prefix(self.identity())
-        for name in names:
-            if name.startswith(prefix) and name.endswith(".tmp"):
-                pid = name[len(prefix) :].partition("-")[0]
-                if pid.isdecimal() and self.inspect(int(pid)).has_ended:
-                    unlink_quietly(self, f"{directory}/{name}")
 
     def stat(self, path: str, *, dir_fd: int | None = None) -> Stat:  # type: ignore[override]
         """WI5: of a file that is about to go, Python says what its directory says: without a number."""
@@ -475,7 +458,7 @@ class WindowsEnvironment(GenericEnvironment):
             names = self.list_directory(path)
             if not names or not all(name.endswith(".tmp") for name in names):
                 raise
-            self._sweep_all(path, names)  # a kill has left what was renamed to be removed (WI4)
+            sweep(self, path)  # a kill has left what was renamed to be removed (WI4)
             os.rmdir(native(path))
 
     def open_limit(self) -> int | None:

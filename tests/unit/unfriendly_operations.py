@@ -12,11 +12,11 @@ from holdfast._admin.clean import Leftover, PinnedEnvironment, directories, left
 from holdfast._admin.doctor import of_abilities, of_leftovers
 from holdfast._admin.reaper import Reaper
 from holdfast._admin.scan import Survey
+from holdfast._platform.operations import sweep
 from holdfast._platform.probes import abilities
 from holdfast._platform.values import temporary_name
 from holdfast.beads import should_skip_database
 from holdfast.engines.file.interop import sweep_rivals
-from holdfast.engines.file.publish import sweep
 from holdfast.engines.file.request import FileRequest
 from holdfast.model import Identity
 from unit.fault_operations import NOBODY, Operation, Scene

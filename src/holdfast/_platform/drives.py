@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 
-_AS_IS, _SHARE, _DEVICE = "//?/", "//?/UNC/", "//./"
+_AS_IS, _SHARE, _VOLUME, _DEVICE = "//?/", "//?/UNC/", "//?/Volume{", "//./"
 _RESERVED = frozenset(
     {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"}
     | {f"{port}{n}" for port in ("COM", "LPT") for n in "123456789¹²³"}
 )
 _NOT_IN_NAMES = frozenset('<>:"|?*') | {chr(n) for n in range(32)}
+
+
+def is_share(path: str) -> bool:
+    """Whether that absolute path begins with a server and a share."""
+    return path.startswith("//") and not path.startswith(_AS_IS)
 
 
 def absolute(path: str) -> str:
@@ -26,7 +31,7 @@ def absolute(path: str) -> str:
     found = os.path.abspath(text).replace("\\", "/")
     if text != path.replace("\\", "/") and found.rstrip("/") != text.rstrip("/"):
         raise ValueError("has a name that only works behind \\\\?\\")
-    if found.startswith(_DEVICE):
+    if found.startswith(_DEVICE) or (found.startswith(_AS_IS) and not found.startswith(_VOLUME)):
         raise ValueError("is a device")
     for name in os.path.splitdrive(found)[1].split("/"):
         if name.partition(".")[0].rstrip().upper() in _RESERVED:

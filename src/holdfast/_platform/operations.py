@@ -23,10 +23,12 @@ J5  Python may raise before the first line of an `__exit__`, or of a finalizer. 
 from __future__ import annotations
 
 import itertools
+import stat
 import sys
 from _thread import _local
 
 from ..errors import LockLost
+from .values import temporary_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,12 +36,26 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, Protocol
 
+    from ..model import Identity
+    from .values import Process
+
+    class Stat(Protocol):
+        @property
+        def st_mode(self) -> int: ...
+
     class Environment(Protocol):
         """What undoing needs of one (interface.py)."""
 
         holds: dict[tuple[object, ...], Any]
         operations: Operations
 
+        swept: dict[str, float]
+
+        def monotonic(self) -> float: ...
+        def identity(self) -> Identity: ...
+        def inspect(self, pid: int) -> Process: ...
+        def list_directory(self, directory: str) -> list[str]: ...
+        def stat(self, path: str) -> Stat: ...
         def close(self, fd: int) -> None: ...
         def unguard(self, fd: int) -> None: ...
         def unlink(self, path: str) -> None: ...
@@ -56,6 +72,8 @@ if TYPE_CHECKING:
         def undo(self) -> None: ...
 
 
+_SWEPT_LASTS = 60.0
+"""Seconds."""
 numbers = itertools.count(1)
 
 
@@ -241,3 +259,31 @@ def unlink_quietly(env: Environment, path: str) -> None:
         env.unlink(path)
     except OSError:
         pass  # gone already, or another's in a sticky directory
+
+
+def sweep_when_due(env: Environment, directory: str) -> None:
+    """`sweep`, but not each time: the directory may hold thousands of locks."""
+    now = env.monotonic()
+    if now >= env.swept.get(directory, now):
+        env.swept[directory] = now + _SWEPT_LASTS
+        sweep(env, directory)
+
+
+def sweep(env: Environment, directory: str) -> None:
+    """Remove the temporary names that dead processes of this machine and PID namespace left in the directory.
+
+    Only files: a user who gives such a name to a file may also remove it (docs/security.md).
+    """
+    who = env.identity()
+    if "-" in (who.boot, who.pid_namespace):
+        return  # their owners cannot be identified
+    prefix = temporary_prefix(who)
+    for name in env.list_directory(directory):
+        if name.startswith(prefix) and name.endswith(".tmp"):
+            pid = name[len(prefix) :].partition("-")[0]
+            if pid.isdecimal() and env.inspect(int(pid)).has_ended:
+                try:
+                    if stat.S_ISREG(env.stat(f"{directory}/{name}").st_mode):
+                        env.unlink(f"{directory}/{name}")
+                except OSError:
+                    pass  # another sweeper was faster, or it is not ours to remove

@@ -1,7 +1,7 @@
 """Windows: the guard is `LockFileEx`, events are change notifications, processes are `OpenProcess` and creation times.
 
 WI1  A file is opened with all sharing, so that others can read, rename and remove it meanwhile; nothing inherits it.
-WI2  The guard is a lock on one byte far behind any content. Locks are mandatory here: on the content they would keep
+WI2  The guard is a lock on two bytes far behind any content. Locks are mandatory here: on the content they would keep
     others from reading who holds it. Programs that lock the file itself, as filelock and portalocker do, lock its first
     byte; so do we in their protocol (`guard_content`).
 WI3  An unnamed file is one with a temporary name, and its link is a rename, which never replaces. It is open and
@@ -16,6 +16,13 @@ WI6  A ticket of the queue is a file that its owner keeps guarded, which proves 
     first, and for the end of the process.
 WI7  The start of a process is its creation time, in units of 100 ns, which does not change with the clock. The boot is
     told by its time, from which Windows takes what the clock was set by since.
+WI8  A lock belongs to the process that has locked: no other gets it by inheriting the handle. So the guard of a lock
+    that is to outlive its process is handed over by halves. A contender needs both bytes, and locks them in their
+    order; a probe is refused by either. The holder gives up the second one, which another process takes, and keeps the
+    first. When that process says that it has the second byte, at least one is locked until both have ended: neither
+    ever takes the byte of the other.
+WI9  The end of a process that the record does not name wakes nobody. So one that drops the second byte sets the time of
+    the file after that, which is a change that waiters are told of.
 """
 
 from __future__ import annotations
@@ -30,10 +37,11 @@ import sys
 import time
 
 from .descriptors import Created, Descriptor
+from .drives import is_share
 from .handles import Handle, Waitable
-from .operations import unlink_quietly
+from .operations import sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
-from .values import CHANGED, Presence, Process, Storage, temporary_name, temporary_prefix
+from .values import CHANGED, Presence, Process, Storage, temporary_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +71,8 @@ _FLAGS: int = getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 _LINK = 0x400
 _FAR, _FIRST = 0x4000_0000_0000_0000, 0
 _AT_ONCE, _EXCLUSIVELY = 1, 2
+_SECOND = 4
+"""The second byte of the guard alone, exclusively (WI8)."""
 _REFUSED = frozenset({33, 997})  # ERROR_LOCK_VIOLATION, ERROR_IO_PENDING
 _UNSUPPORTED = frozenset({1, 6, 50, 87})
 """ERROR_INVALID_FUNCTION, _INVALID_HANDLE (of a directory), _NOT_SUPPORTED, _INVALID_PARAMETER."""
@@ -82,8 +92,12 @@ _TIME_OF_DAY = 3
 _EPOCH = 116_444_736_000_000_000
 """1970, in the units of Windows: 100 ns since 1601."""
 _MOST_DESCRIPTORS = 8192
-_SUSPENDED, _KILL_ON_CLOSE = 0x4, 0x2000
-_ACCOUNTS, _LIMITS = 1, 9
+_KILL_ON_CLOSE, _ALL_OF_A_JOB = 0x2000, 0x1F001F
+_PIDS, _LIMITS = 3, 9
+_MOST_PIDS = 256
+_IN_JOBS = 0x2000D
+"""PROC_THREAD_ATTRIBUTE_JOB_LIST."""
+_UNICODE, _EXTENDED = 0x400, 0x80000
 _STARTERS = frozenset({"holdfast.exe", "py.exe", "uv.exe", "uvx.exe"})
 _MOST_STARTERS = 4
 _MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
@@ -91,7 +105,6 @@ _LONGEST_PATH = 247
 """Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 """Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
-_SWEEP_EVERY = 60.0
 
 
 class _Overlapped(ctypes.Structure):
@@ -115,6 +128,27 @@ class _TimeOfDay(ctypes.Structure):
     )
 
 
+class _StartUp(ctypes.Structure):
+    """STARTUPINFOEX, of which nothing else is used."""
+
+    _fields_ = (
+        ("size", _DWORD),
+        ("_names", _HANDLE * 3),
+        ("_numbers", _DWORD * 8),
+        ("_words", ctypes.c_uint16 * 2),
+        ("_handles", _HANDLE * 4),
+        ("attributes", _HANDLE),
+    )
+
+
+class _Made(ctypes.Structure):
+    _fields_ = (("process", _HANDLE), ("thread", _HANDLE), ("pid", _DWORD), ("thread_id", _DWORD))
+
+
+class _Members(ctypes.Structure):
+    _fields_ = (("count", _DWORD), ("listed", _DWORD), ("pids", ctypes.c_size_t * _MOST_PIDS))
+
+
 def _declare() -> None:
     overlapped, handle = ctypes.POINTER(_Overlapped), _HANDLE
     pointer, text, size = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.POINTER(_DWORD)
@@ -124,6 +158,7 @@ def _declare() -> None:
         ("ReadFile", handle, pointer, _DWORD, size, overlapped),
         ("WriteFile", handle, pointer, _DWORD, size, overlapped),
         ("SetFileInformationByHandle", handle, ctypes.c_int, pointer, _DWORD),
+        ("SetFileTime", handle, pointer, pointer, pointer),
         ("FindFirstChangeNotificationW", text, ctypes.c_int, _DWORD),
         ("FindNextChangeNotification", handle),
         ("GetProcessTimes", handle, pointer, pointer, pointer, pointer),
@@ -131,7 +166,10 @@ def _declare() -> None:
         ("CreateJobObjectW", pointer, text),
         ("SetInformationJobObject", handle, ctypes.c_int, pointer, _DWORD),
         ("QueryInformationJobObject", handle, ctypes.c_int, pointer, _DWORD, pointer),
-        ("AssignProcessToJobObject", handle, handle),
+        ("OpenJobObjectW", _DWORD, ctypes.c_int, text),
+        ("InitializeProcThreadAttributeList", pointer, _DWORD, _DWORD, pointer),
+        ("UpdateProcThreadAttribute", pointer, _DWORD, ctypes.c_size_t, pointer, ctypes.c_size_t, pointer, pointer),
+        ("CreateProcessW", text, text, pointer, pointer, ctypes.c_int, _DWORD, pointer, text, pointer, pointer),
         ("TerminateJobObject", handle, ctypes.c_uint32),
         ("CreateEventW", pointer, ctypes.c_int, ctypes.c_int, text),
         ("OpenEventW", _DWORD, ctypes.c_int, text),
@@ -142,7 +180,7 @@ def _declare() -> None:
     ):
         getattr(_KERNEL, name).argtypes = arguments
     _KERNEL.FindFirstChangeNotificationW.restype = ctypes.c_ssize_t  # -1 is none
-    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW, _KERNEL.CreateJobObjectW):
+    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW, _KERNEL.CreateJobObjectW, _KERNEL.OpenJobObjectW):
         function.restype = ctypes.c_ssize_t  # 0 is none
 
 
@@ -155,7 +193,7 @@ class File(Descriptor):
     at = _FAR
     """Where its guard is (WI2)."""
     guard = 0
-    """How we have it: 0, `_AT_ONCE` shared, `_AT_ONCE | _EXCLUSIVELY`."""
+    """How we have it: 0, `_AT_ONCE` shared, `_AT_ONCE | _EXCLUSIVELY`, `_SECOND`."""
     temporary = ""
     """Its name, until it has the one that it is made for (WI3)."""
     path = ""
@@ -236,12 +274,12 @@ class WindowsEnvironment(GenericEnvironment):
         so do `py` and the program that pip makes of an entry point."""
         mine = (self.command(os.getpid()) or "").casefold()
         starters = {sys.executable.casefold(), *_STARTERS} - {mine}
-        pid, child = _parent(os.getpid()), os.getpid()
+        pid, child = parent(os.getpid()), os.getpid()
         for _ in range(_MOST_STARTERS):
             path = ((self.command(pid) if pid else None) or "").casefold()
             if not starters.intersection((path, path.rpartition("\\")[2])):
                 break
-            pid, child = _parent(pid), pid
+            pid, child = parent(pid), pid
         since, born = self.inspect(pid).since, self.inspect(child).since
         return pid if since is None or born is None or since <= born else 0  # else the number is another's by now
 
@@ -288,7 +326,10 @@ class WindowsEnvironment(GenericEnvironment):
         """WI3."""
         if "unnamed" in self.without:
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
-        self._sweep(directory)
+        try:
+            sweep_when_due(self, directory)  # WI3
+        except OSError:
+            pass  # it is not there, or may not be listed
         temporary = f"{directory}/{temporary_name(self.identity(), self.token())}"
         self.operations.about_to_make(temporary)
         fd: Any = self._open_handle(native(temporary), _READ | _WRITE, _NEW, File)
@@ -319,25 +360,6 @@ class WindowsEnvironment(GenericEnvironment):
         self._descriptors.close(fd)
         if temporary:
             unlink_quietly(self, temporary)  # its token makes it ours, whatever came between
-
-    def _sweep(self, directory: str) -> None:
-        """Remove the temporary files that killed processes have left (WI3), now and then."""
-        now = self.monotonic()
-        if now < self.swept.get(directory, now):
-            return
-        self.swept[directory] = now + _SWEEP_EVERY
-        try:
-            self._sweep_all(directory, self.list_directory(directory))
-        except OSError:
-            pass  # it is not there, or may not be listed
-
-    def _sweep_all(self, directory: str, names: list[str]) -> None:
-        prefix = temporary_prefix(self.identity())
-        for name in names:
-            if name.startswith(prefix) and name.endswith(".tmp"):
-                pid = name[len(prefix) :].partition("-")[0]
-                if pid.isdecimal() and self.inspect(int(pid)).has_ended:
-                    unlink_quietly(self, f"{directory}/{name}")
 
     def stat(self, path: str, *, dir_fd: int | None = None) -> Stat:  # type: ignore[override]
         """WI5: of a file that is about to go, Python says what its directory says: without a number."""
@@ -371,7 +393,7 @@ class WindowsEnvironment(GenericEnvironment):
                 time.sleep(pause)
 
     def _rename_away(self, path: str) -> None:
-        away = f"{os.path.dirname(path)}\\{temporary_name(self.identity(), self.token())}"
+        away = os.path.join(os.path.dirname(path), temporary_name(self.identity(), self.token()))
         try:
             os.rename(path, away)
             os.unlink(away)
@@ -440,7 +462,7 @@ class WindowsEnvironment(GenericEnvironment):
             names = self.list_directory(path)
             if not names or not all(name.endswith(".tmp") for name in names):
                 raise
-            self._sweep_all(path, names)  # a kill has left what was renamed to be removed (WI4)
+            sweep(self, path)  # a kill has left what was renamed to be removed (WI4)
             os.rmdir(native(path))
 
     def open_limit(self) -> int | None:
@@ -554,15 +576,29 @@ class WindowsEnvironment(GenericEnvironment):
         # Shared, because two exclusive probes would each take the other for the holder.
         taken = _lock(fd, _AT_ONCE)
         if taken:
-            _unlock(fd)
+            _unlock(fd, _AT_ONCE)
         return None if taken is None else not taken
 
     def unguard(self, fd: int) -> None:
-        if isinstance(fd, File):
-            if not fd.guard:
-                return
-            fd.guard = 0
-        _unlock(fd)
+        had, file = getattr(fd, "guard", 0), fd
+        if had and isinstance(file, File):
+            file.guard = 0
+            _unlock(fd, had)
+
+    def offer_guard(self, fd: int) -> bool:
+        """Give up the second byte, for another process to take (WI8). False where the guard has none."""
+        if getattr(fd, "at", _FAR) == _FIRST:
+            return False
+        _unlock_bytes(fd, _FAR + 1, 1)
+        return True
+
+    def accept_guard(self, fd: int) -> bool:
+        """Take the second byte, of a descriptor of our own; False where it is not on offer (WI8)."""
+        file: Any = fd
+        if not _lock_bytes(fd, _AT_ONCE | _EXCLUSIVELY, _FAR + 1, 1):
+            return False
+        file.guard = _SECOND
+        return True
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -586,27 +622,29 @@ class WindowsEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        return self._is_remote(os.path.splitdrive(native(path))[0])
+        return self._is_remote(native(path))
 
-    def _is_remote(self, drive: str) -> bool:
-        """Whether it is another machine's; that one is not asked."""
+    def _is_remote(self, path: str) -> bool:
+        """Whether it is on another machine; that one is not asked."""
+        drive = os.path.splitdrive(path)[0]
         known = self._remote.get(drive)
         if known is None:
-            known = self._remote[drive] = _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
+            known = is_share(path) or _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
+            self._remote[drive] = known
         return known
 
     def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
         drive = os.path.splitdrive(native(path))[0]
         found = self._storages.get(drive)
         if found is None:
-            found = self._storages[drive] = self._look_at(drive)
+            found = self._storages[drive] = self._look_at(drive, native(path))
         return found
 
-    def _look_at(self, drive: str) -> Storage:
+    def _look_at(self, drive: str, path: str) -> Storage:
         name = ctypes.create_unicode_buffer(64)
         known = _KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64)
         kind = name.value.lower() if known else ""
-        if not self._is_remote(drive):
+        if not self._is_remote(path):
             return Storage(kind, text="local" if kind else "of a type that cannot be known")
         from .storage import shared_storage, storage_of
 
@@ -653,44 +691,55 @@ class FileWatch:
 
 
 class Job:
-    """A command and all that it starts, which end when this is closed: at the end of our process at the latest."""
+    """A command and all that it starts. They end when the last process that has this open has ended, or closed it.
 
-    def __init__(self) -> None:
-        self._job = _KERNEL.CreateJobObjectW(None, None)
+    With a name, it is the one that another process has made by that name.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or f"Local\\holdfast-{os.urandom(16).hex()}"
+        if name is None:
+            self._job = _KERNEL.CreateJobObjectW(None, self.name)
+        else:
+            self._job = _KERNEL.OpenJobObjectW(_ALL_OF_A_JOB, False, self.name)
         if not self._job:
             raise _ctypes.WinError(_ctypes.get_last_error())
-        self._process: Any = None
-        self._limit(_KILL_ON_CLOSE)
+        if name is None:
+            self._limit(_KILL_ON_CLOSE)
 
-    def start(self, words: list[str], variables: dict[str, str]) -> int:
-        """Start it; what tells its end to a wait. It runs when it is in the job, and not before."""
+    def start(self, words: list[str], variables: dict[str, str]) -> Program:
+        """Start the command. It is in the job from its first moment on, so it cannot be left behind outside of it."""
         import shutil
         import subprocess
 
         found = shutil.which(words[0], path=variables.get("PATH"))
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
-        process: Any = subprocess.Popen([found, *words[1:]], env=variables, creationflags=_SUSPENDED)
-        handle = int(process._handle)
-        if not _KERNEL.AssignProcessToJobObject(self._job, handle):
-            error = _ctypes.WinError(_ctypes.get_last_error())
-            process.kill()
-            raise error
-        _NT.NtResumeProcess(_HANDLE(handle))
-        self._process = process
-        return Handle(handle)
+        line = ctypes.create_unicode_buffer(subprocess.list2cmdline([found, *words[1:]]))
+        block = ctypes.create_unicode_buffer("\0".join(f"{name}={value}" for name, value in variables.items()) + "\0")
+        size = ctypes.c_size_t()
+        _KERNEL.InitializeProcThreadAttributeList(None, 1, 0, ctypes.byref(size))
+        attributes, job, made = ctypes.create_string_buffer(size.value), _HANDLE(self._job), _Made()
+        how = _StartUp(size=ctypes.sizeof(_StartUp), attributes=ctypes.addressof(attributes))
+        began = (
+            _KERNEL.InitializeProcThreadAttributeList(attributes, 1, 0, ctypes.byref(size))
+            and _KERNEL.UpdateProcThreadAttribute(
+                attributes, 0, _IN_JOBS, ctypes.byref(job), ctypes.sizeof(job), None, None
+            )
+            and _KERNEL.CreateProcessW(
+                None, line, None, None, False, _UNICODE | _EXTENDED, block, None, ctypes.byref(how), ctypes.byref(made)
+            )
+        )
+        if not began:
+            raise _ctypes.WinError(_ctypes.get_last_error())
+        _winapi.CloseHandle(made.thread)
+        return Program(made.pid, Handle(made.process))
 
-    def status(self) -> int | None:
-        """The exit status, once it has ended; as a number that our own process can end with."""
-        found: int | None = self._process.poll()
-        return found if found is None or found < 1 << 31 else found - (1 << 32)
-
-    def count(self) -> int:
-        """How many processes of it have not ended."""
-        found = (_DWORD * 12)()
-        if not _KERNEL.QueryInformationJobObject(self._job, _ACCOUNTS, found, ctypes.sizeof(found), None):
-            return 0
-        return int(found[10])  # behind four times of 64 bits, page faults and all that there ever were
+    def pids(self) -> list[int]:
+        """The processes of it that have not ended; the first hundreds of them."""
+        found = _Members()
+        _KERNEL.QueryInformationJobObject(self._job, _PIDS, ctypes.byref(found), ctypes.sizeof(found), None)
+        return [*found.pids[: found.listed]]
 
     def end(self) -> None:
         """Kill them all."""
@@ -705,6 +754,20 @@ class Job:
         limits[2] = flags  # behind two times
         if not _KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits)):
             raise _ctypes.WinError(_ctypes.get_last_error())
+
+
+class Program:
+    """A process that was started. `end`: what tells its end to a wait."""
+
+    def __init__(self, pid: int, end: Handle) -> None:
+        self.pid = pid
+        self.end = end
+
+    def status(self) -> int | None:
+        """The exit status, once it has ended: a number of 32 bits without a sign."""
+        if _winapi.WaitForSingleObject(int(self.end), 0) != 0:
+            return None
+        return int(_winapi.GetExitCodeProcess(int(self.end)))
 
 
 class Alarm:
@@ -752,7 +815,7 @@ def _fingerprint(path: str) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _parent(pid: int) -> int:
+def parent(pid: int) -> int:
     """The process that has started it; 0 if that cannot be known."""
     try:
         handle = _winapi.OpenProcess(_QUERY, False, pid)
@@ -823,8 +886,34 @@ def _unlink_as_posix(path: str) -> bool:
 
 
 def _lock(fd: int, how: int) -> bool | None:
-    at = _Overlapped(offset=getattr(fd, "at", _FAR))
-    if _KERNEL.LockFileEx(msvcrt.get_osfhandle(fd), how, 0, 1, 0, ctypes.byref(at)):
+    """WI8."""
+    if getattr(fd, "at", _FAR) == _FIRST:
+        return _lock_bytes(fd, how, _FIRST, 1)
+    if not how & _EXCLUSIVELY:
+        return _lock_bytes(fd, how, _FAR, 2)
+    taken = _lock_bytes(fd, how, _FAR, 1)
+    if taken and not _lock_bytes(fd, how, _FAR + 1, 1):
+        _unlock_bytes(fd, _FAR, 1)
+        return False
+    return taken
+
+
+def _unlock(fd: int, how: int) -> None:
+    if getattr(fd, "at", _FAR) == _FIRST:
+        _unlock_bytes(fd, _FIRST, 1)
+    elif how == _AT_ONCE:
+        _unlock_bytes(fd, _FAR, 2)
+    else:
+        _unlock_bytes(fd, _FAR + 1, 1)
+        if how == _SECOND:
+            _touch(fd)
+        else:
+            _unlock_bytes(fd, _FAR, 1)
+
+
+def _lock_bytes(fd: int, how: int, at: int, count: int) -> bool | None:
+    where = _Overlapped(offset=at)
+    if _KERNEL.LockFileEx(msvcrt.get_osfhandle(fd), how, 0, count, 0, ctypes.byref(where)):
         return True
     error = _ctypes.get_last_error()
     if error in _REFUSED:
@@ -834,6 +923,12 @@ def _lock(fd: int, how: int) -> bool | None:
     raise _ctypes.WinError(error)
 
 
-def _unlock(fd: int) -> None:
-    at = _Overlapped(offset=getattr(fd, "at", _FAR))
-    _KERNEL.UnlockFileEx(msvcrt.get_osfhandle(fd), 0, 1, 0, ctypes.byref(at))
+def _unlock_bytes(fd: int, at: int, count: int) -> None:
+    where = _Overlapped(offset=at)
+    _KERNEL.UnlockFileEx(msvcrt.get_osfhandle(fd), 0, count, 0, ctypes.byref(where))
+
+
+def _touch(fd: int) -> None:
+    """WI9."""
+    now = ctypes.c_uint64(time.time_ns() // 100 + _EPOCH)
+    _KERNEL.SetFileTime(msvcrt.get_osfhandle(fd), None, None, ctypes.byref(now))

@@ -145,18 +145,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def _lacking(command: str, step: str) -> str:
     """Why this system cannot run that command; empty where it can. Linux can run all of them (docs/platforms.md)."""
-    if command == "run" or (command == "beads" and step == "daemon"):
-        if not hasattr(signal, "sigwait") and not (command == "run" and environment().has_jobs):
-            return (
-                f"{command} needs a call that this system does not have (sigwait). Hold the lock in the program "
-                "itself, or between `holdfast try` and `holdfast release`"
-            )
-    elif command in ("watch", "top", "reap"):
-        import select
-
-        if not hasattr(select, "poll"):
-            return f"{command} needs a call that this system does not have (poll). Use `holdfast ls` and `clean`"
-    return ""
+    daemon = command == "beads" and step == "daemon"
+    if hasattr(signal, "sigwait") or not (daemon or (command == "run" and not environment().has_jobs)):
+        return ""
+    return (
+        f"{command} needs a call that this system does not have (sigwait). Hold the lock in the program "
+        "itself, or between `holdfast try` and `holdfast release`"
+    )
 
 
 def _drop_in(name: str, *words: str) -> int:

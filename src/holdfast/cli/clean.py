@@ -26,6 +26,7 @@ from .._drivers.sync import drive
 from .._platform import environment
 from ..errors import HoldfastError
 from .console import dumped
+from .locks import absolute
 from .outcome import DONE, FAILED, HELD, say, show
 
 TYPE_CHECKING = False
@@ -76,7 +77,7 @@ def _of_place(
 ) -> Iterator[Leftover | Kept | Unreadable]:
     """What may go. A directory stays open while something in it is `pending` (M13), or those in it are yet to come."""
     approved = options.approve_stale
-    path = os.path.abspath(place)
+    path = absolute(place)
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:

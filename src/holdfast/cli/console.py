@@ -161,8 +161,8 @@ _NARROWEST = 20
 
 
 def user_name(uid: int | None) -> str | None:
-    """The name of a user, or the number of one without."""
-    if uid is None:
+    """The name of a user, or the number of one without; None where users have no numbers."""
+    if uid is None or not hasattr(os, "getuid"):
         return None
     if uid not in _users:
         try:

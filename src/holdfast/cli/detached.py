@@ -84,8 +84,12 @@ def _close_all_but(kept: set[int]) -> None:
 
 def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
     """The hold of the process that has forked this one, with its guard. Nobody keeps it yet (`keep_from_now`)."""
+    return held_here(held, environment().adopt(fd), on_lost)
+
+
+def held_here(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
+    """The same, by a descriptor of this process."""
     env = environment()
-    fd = env.adopt(fd)
     held.request.on_lost, held.request.watched, held.request.kept_later = on_lost, True, True
     ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
     ours.lease = held.lease

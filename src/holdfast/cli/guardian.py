@@ -393,7 +393,7 @@ class _Life:
             for number in self._awaited(pause):
                 self._pass_on(number)
         if hold is not None:
-            _end(hold, killed=killed)
+            finish(hold, killed=killed)
         return 0
 
     def _take(self) -> Hold | None:
@@ -429,7 +429,8 @@ class _Life:
             pass  # it is another user's by now
 
 
-def _end(hold: Hold, *, killed: bool) -> None:
+def finish(hold: Hold, *, killed: bool) -> None:
+    """Release what `run` has left to us; of one that was `killed`, leave the file as a dead holder's (G3)."""
     held = file_hold(hold)
     try:
         if killed and not held.request.protocol.persistent:

@@ -1,115 +1,263 @@
 """`run` on Windows: hold a lock while a command runs, whose processes are kept together by a job object.
 
-    acquire ──▶ start, in the job ──▶ wait for its end, or for the loss of the lock ──▶ end what is left ──▶ release
+    run ──▶ acquires ──▶ has a guardian take half of the guard ──▶ starts the command, in the job ──▶ waits for its end
+        ── started, keep or dismiss ──▶ guardian
+        ◀── ready ──
 
-The command and all that it starts end with this process, however it ends: the system closes the job then. When the lock
-is lost, they are ended at once, as there is no signal that asks them to. Ctrl-C and Ctrl-Break reach the command by the
-console; this process goes on, to release the lock when the command has ended.
+JG1  The guardian has half of the guard (windows.py, WI8), and the job open, before the command begins. So whichever of
+    the two is killed, the lock is held and the command goes on.
+JG2  A process is in the job from its first moment on, and leaves it by ending. So the guardian of a `run` that was
+    killed knows when the last of them has ended, also if it has never heard that the command was started.
+JG3  The job ends its processes when the last process that has it open ends. So if both are killed, the command does not
+    work on without the lock; but the next contender may have it a moment before the last of them has stopped.
+JG4  The guardian has no console, and nothing of the caller's is open in it: what ends the console or the whole of
+    `run`'s group by Ctrl-C does not reach it, and no reader waits for a pipe that it has open.
+JG5  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and ends the command and
+    all that it has started if the lock is lost. At the end it leaves the file, as that of a dead holder: the next one
+    is to hear that a `run` was killed.
+JG6  `run` hands the lock over by closing its descriptor, and says `keep` after that. If it is killed in between, the
+    guardian takes that for JG5. Before a release it dismisses the guardian, which has the file open, and waits for its
+    end.
+
+A lock of the kernel alone (`protocol="flock"`) is one byte, which others lock as well, and a lock on a server is a
+connection. Neither can be handed over: there is no guardian, so the command ends with `run` (JG3).
+
+When the lock is lost, the processes are ended at once, as there is no signal that asks them to. Ctrl-C and Ctrl-Break
+reach the command by the console; this process goes on, to release the lock when the command has ended.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import sys
 import threading
 
 from .._core.wait import Wait
 from .._drivers.sync import wait_for
 from .._platform import environment
+from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, LockLost
+from ..lock import guarded_hold, keep_from_now, requests_of
+from .detached import held_here
+from .guardian import COMMAND, finish
 from .locks import lock_of, semaphore_of
-from .outcome import FAILED, LOST, say
-from .run import NOT_EXECUTABLE, NOT_FOUND, environment_of
+from .outcome import FAILED, say
+from .run import NOT_EXECUTABLE, NOT_FOUND, end, environment_of, let_go, lock_for, refused, tell_acquired
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    import subprocess
+    from typing import Any, NoReturn
 
-    from .._platform.windows import Job
+    from .._platform.windows import Job, Program
     from ..lock import Hold
 
 _LOOK_EVERY = 0.1
 """Seconds between looks at what the command has left running."""
+_GUARDIAN = "import sys; sys.path[:] = sys.argv.pop(1).split(';'); from holdfast.cli.job import guard; guard()"
+_APART = 0x8 | 0x200
+"""DETACHED_PROCESS and CREATE_NEW_PROCESS_GROUP (JG4)."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; its exit status."""
-    if options.record is not None:
-        from .console import recorded
-
-        recorded(options.record, options.cmd, environment().identity().host)
     command = _Command(options)
-    lock = (lock_of if options.slots is None else semaphore_of)(options, on_lost=command.stop_for_loss)
+    lock = lock_for(options, command.stop_for_loss)
+    presses = [number for name in ("SIGINT", "SIGBREAK") if (number := getattr(signal, name, None)) is not None]
     try:
+        for number in presses:
+            signal.signal(number, signal.default_int_handler)
         hold = lock.acquire(options.timeout)
     except AcquireTimeout as error:
-        if not options.quiet:
-            say(str(error))
-        return int(options.held_code)
-    for name in ("SIGINT", "SIGBREAK"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda _number, _frame: None)
-    if options.verbose:
-        say(f"got {hold.path}")
-    status = command.run(hold)
-    try:
-        hold.release()
-    except LockLost as lost:
-        if not command.told.is_set():
-            say(str(lost))
-        return LOST
-    except OSError as error:
-        say(f"{hold.path} could not be removed ({error.strerror}); it is released all the same: nobody guards it now")
-        return status or FAILED
-    if options.verbose:
-        say(f"released {hold.path}")
-    return LOST if command.told.is_set() else status
+        return refused(error, options)
+    finally:
+        for number in presses:
+            signal.signal(number, lambda _number, _frame: None)
+    tell_acquired(hold, options)
+    status = end(hold, command, command.run(hold), options)
+    return status if status < 1 << 31 else status - (1 << 32)  # the same number, as Python takes it
 
 
 class _Command:
     """The command, and all that it starts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._words: list[str] = options.cmd
         self._options = options
         self._job: Job | None = None
+        self._program: Program | None = None
+        self._guardian: _Guardian | None = None
         self._mutex = threading.Lock()
-        self.told = threading.Event()
-        """Set when the lock is lost, and that was said."""
+        self.told = False
 
     def run(self, hold: Hold) -> int:
         """Start it and wait for its end: its exit status."""
         from .._platform.windows import Job
 
-        env = environment()
+        job, words = Job(), self._options.cmd
+        self._guardian = _guardian_of(hold, job, self._options)
         with self._mutex:
-            if self.told.is_set():
+            if self.told:
                 return FAILED
-            self._job = job = Job()
             try:
-                process = job.start(self._words, environment_of(hold))
+                self._program = program = job.start(words, environment_of(hold))
             except OSError as error:
-                say(f"{self._words[0]}: {error.strerror}")
+                say(f"{words[0]}: {error.strerror}")
                 return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        status = job.status()
-        while status is None:
-            wait_for(Wait((process,), env.monotonic() + 1))
-            status = job.status()
-        if self._options.until == "command":
-            job.let_go()
-        elif job.count() and not self.told.is_set():
-            if not self._options.quiet:
-                say(f"{hold.path} stays held until what the command has left running has ended (--until)")
-            while job.count():
-                wait_for(Wait((), env.monotonic() + _LOOK_EVERY))
-        if self.told.is_set():
-            say(f"the command ended with status {status}")
+            self._job = job
+        if self._guardian is not None:
+            self._guardian.say(f"started {program.pid}")
+        while (status := program.status()) is None:
+            wait_for(Wait((program.end,), environment().monotonic() + 1))
         return status
+
+    def leaves(self, hold: Hold, *, quiet: bool) -> bool:
+        job = self._job
+        if job is not None and self._options.until == COMMAND:
+            job.let_go()
+        elif self._left():
+            if not quiet:
+                say(f"{hold.path} stays held until what the command has left running has ended (--until)")
+            if self._guardian is not None and self._guardian.lives:
+                let_go(hold)  # JG6
+                self._guardian.say("keep")
+                self._guardian = None
+                return True
+            while self._left():
+                wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
+        self.dismiss()
+        return False
+
+    def _left(self) -> list[int]:
+        """What works on when the command has ended, and was not told to end."""
+        if self._job is None or self._program is None or self.told:
+            return []
+        return [pid for pid in self._job.pids() if pid != self._program.pid]
+
+    def dismiss(self) -> None:
+        if self._guardian is not None:
+            self._guardian.dismiss()
+            self._guardian = None
 
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""
         with self._mutex:
-            self.told.set()
-            works = self._job is not None and self._job.count() > 0
+            self.told = True
+            works = self._job is not None and self._job.pids()
             say(f"{lost} Ending the command, and all that it has started" if works else str(lost))
             if self._job is not None:
                 self._job.end()
+
+
+class _Guardian:
+    """As `run` sees it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def say(self, line: str) -> None:
+        """One that was killed does not hear it (JG1)."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass
+
+    def dismiss(self) -> None:
+        """Have it end, and wait for that."""
+        self.say("dismiss")
+        self._process.wait()
+
+
+def _guardian_of(hold: Hold, job: Job, options: argparse.Namespace) -> _Guardian | None:
+    """One that has half of the guard (JG1); None where the lock cannot be handed over, or it cannot be started."""
+    import subprocess
+
+    env: Any = environment()
+    held = guarded_hold(hold)
+    if held is None or not env.offer_guard(held.fd):
+        return None
+    paths = ";".join(map(os.path.abspath, sys.path))
+    command = [sys.executable, "-I", "-S", "-c", _GUARDIAN, paths, "run", hold.path]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            creationflags=_APART,
+        )  # fmt: skip
+    except OSError as error:
+        say(f"the command has no guardian ({error.strerror}): it ends with this process")
+        return None
+    guardian = _Guardian(process)
+    told = {"path": hold.path, "identity": held.identity, "job": job.name, "options": vars(options)}
+    guardian.say(json.dumps(told))
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        say("the command has no guardian, as that could not begin: it ends with this process")
+        return None
+    return guardian
+
+
+def guard() -> NoReturn:
+    """The guardian: all of it, to the end of the process."""
+    status = 1
+    try:
+        _Life(json.loads(sys.stdin.readline())).live()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+class _Life:
+    """The guardian itself."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        import argparse
+
+        from .._platform.windows import Job
+
+        options = argparse.Namespace(**told["options"])
+        self._until: str = options.until
+        self._job = Job(told["job"])
+        self._command: int | None = None
+        lock = (lock_of if options.slots is None else semaphore_of)(options)
+        os.chdir(os.path.dirname(os.path.abspath(sys.executable)))  # JG4: that of the caller can be removed
+        self._request: Any = next(one for one in requests_of(lock) if one.path == told["path"])
+        self._identity = tuple(told["identity"])
+
+    def live(self) -> None:
+        env: Any = environment()
+        request = self._request
+        fd = env.open_existing(request.path, write=True)
+        found = env.fstat(fd)
+        if (found.st_dev, found.st_ino) != self._identity or not env.accept_guard(fd):
+            return  # it is lost already, as `run` will find
+        held = FileHold(env, request, fd, self._identity, env.read(fd, found.st_size), True)
+        print("ready", flush=True)
+        while True:
+            word, _, about = sys.stdin.readline().partition(" ")
+            if word == "dismiss\n":
+                return
+            if word != "started":
+                break
+            self._command = int(about)
+        self._hold(held_here(held, fd, self._end_all), killed=word != "keep\n")
+
+    def _hold(self, hold: Hold, *, killed: bool) -> None:
+        """Be the holder until the work has ended, or the lock is lost, which ends the work (JG5)."""
+        keep_from_now(hold)
+        while pids := self._job.pids():
+            if self._until == COMMAND and self._command not in (None, *pids):
+                self._job.let_go()
+                break
+            wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
+        finish(hold, killed=killed)
+
+    def _end_all(self, _lost: LockLost) -> None:
+        self._job.end()

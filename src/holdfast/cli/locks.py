@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ..engines import scheme_of
 from ..lock import Lock, Semaphore, announce
 from .outcome import say
@@ -33,6 +35,11 @@ def is_lock_file(options: argparse.Namespace) -> bool:
         return False
     words = [getattr(options, name, None) for name in ("lock", "place", "directory")]
     return not any(map(is_url, [*words, *getattr(options, "places", ())]))
+
+
+def absolute(place: str) -> str:
+    """The path of a file or directory as the engine writes it: with slashes on every system."""
+    return os.path.abspath(place).replace(os.sep, "/")
 
 
 def lock_options(options: argparse.Namespace) -> dict[str, Any]:

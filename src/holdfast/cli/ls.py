@@ -12,7 +12,7 @@ from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFOR
 from .._core.messages import brief_command, printable
 from .._platform import environment
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
-from .locks import is_url
+from .locks import absolute, is_url
 from .outcome import DONE, FAILED, masked, say, screen, show
 from .target import found_at, of_survey
 
@@ -168,7 +168,7 @@ def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool)
     if is_url(place):
         yield from found_at(place)
         return
-    path = os.path.join(os.getcwd(), place) if ".." in place.split("/") else os.path.abspath(place)
+    path = os.path.join(os.getcwd(), place) if ".." in place.split("/") else absolute(place)
     try:
         os.lstat(path)
         if os.path.isdir(path):

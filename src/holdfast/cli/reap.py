@@ -13,7 +13,7 @@ from .outcome import say
 
 def reap_(options: argparse.Namespace) -> int:
     """Runs until a signal ends it."""
-    directory = os.path.realpath(options.directory)  # a watch follows no links
+    directory = os.path.realpath(options.directory).replace(os.sep, "/")  # a watch follows no links
 
     def tell(path: str, why: str) -> None:
         if not options.quiet:

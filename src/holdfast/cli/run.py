@@ -36,12 +36,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import signal
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import FrameType
-    from typing import Any
+    from typing import Any, Protocol
 
     from .._platform.tree import Member
-    from ..lock import Hold
+    from ..lock import Hold, Lock, Semaphore
+
+    class Work(Protocol):
+        """The command, when it has ended."""
+
+        told: bool
+        """Whether the loss of the lock was told."""
+
+        def leaves(self, hold: Hold, *, quiet: bool) -> bool:
+            """Whether the lock stays held by the guardian, as the command has left something running that counts."""
+
+        def dismiss(self) -> None:
+            """Have the guardian end, if it has not been left the lock."""
+
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
@@ -71,11 +84,7 @@ class _Interrupted(BaseException):
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
-    if options.record is not None:
-        from .console import recorded
-
-        recorded(options.record, options.cmd, environment().identity().host)
-    lock = (lock_of if options.slots is None else semaphore_of)(options, on_lost=child.stop_for_loss)
+    lock = lock_for(options, child.stop_for_loss)
     keep_later(lock)
     # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -91,21 +100,40 @@ def run(options: argparse.Namespace) -> int:
             if _Interrupted.noted:  # C1: also where the first one was dropped
                 raise _Interrupted(_Interrupted.noted)
     except AcquireTimeout as error:
-        if not options.quiet:
-            say(str(error))
-        return int(options.held_code)
+        return refused(error, options)
     except _Interrupted as interrupted:
         _Interrupted.wanted = False  # two signals at once end this process once
         release_all()  # whether or not the handle had reached us
         die_of(interrupted.number)
+    tell_acquired(hold, options)
+    status = child.run(hold, before, heeded)
+    return end(hold, child, status, options)
+
+
+def lock_for(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) -> Lock | Semaphore:
+    """What is to be held while the command runs; the run is recorded, where that was asked for."""
+    if options.record is not None:
+        from .console import recorded
+
+        recorded(options.record, options.cmd, environment().identity().host)
+    return (lock_of if options.slots is None else semaphore_of)(options, on_lost=on_lost)
+
+
+def refused(error: AcquireTimeout, options: argparse.Namespace) -> int:
+    """Say that it could not be had in time; the exit status."""
+    if not options.quiet:
+        say(str(error))
+    return int(options.held_code)
+
+
+def tell_acquired(hold: Hold, options: argparse.Namespace) -> None:
+    """With `--verbose`."""
     if options.verbose:
         behind = _recovered(hold)
         say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
-    status = child.run(hold, before, heeded)
-    return _end(hold, child, status, options)
 
 
-def _end(hold: Hold, child: _Child, status: int, options: argparse.Namespace) -> int:
+def end(hold: Hold, child: Work, status: int, options: argparse.Namespace) -> int:
     """Release, or leave the lock to the guardian; then end as the command ended."""
     try:
         if not child.leaves(hold, quiet=options.quiet):
@@ -216,10 +244,9 @@ class _Child:
                 self._pid, self._status = 0, _guardless()
 
     def leaves(self, hold: Hold, *, quiet: bool) -> bool:
-        """Whether the lock stays held by the guardian, as the command has left something running that counts."""
         guardian = self._guardian
         if self._is_lost_sight_of:
-            _let_go(hold)  # the command, if there is one, has the guard (G1)
+            let_go(hold)  # the command, if there is one, has the guard (G1)
             return True
         if guardian is None or not guardian.pid or not self._has_left or self.told:
             return False
@@ -233,13 +260,12 @@ class _Child:
             return False
         if not quiet:
             say(f"{hold.path} stays held until {named(left)} ended, which the command has left running (--until)")
-        _let_go(hold)
+        let_go(hold)
         guardian.keep()
         self._guardian = None
         return True
 
     def dismiss(self) -> None:
-        """Have the guardian end, if it has not been left the lock."""
         if self._guardian is not None:
             self._guardian.dismiss()
 
@@ -277,7 +303,7 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
-def _let_go(hold: Hold) -> None:
+def let_go(hold: Hold) -> None:
     """Let go of the lock, but not of the guard, which another process has as well."""
     held = state_of(hold)
     if isinstance(held, FileHold):

@@ -28,6 +28,7 @@ from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
 from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of
+from .locks import absolute
 from .ls import as_object, short_path
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
 from .watch import as_line, follow, lock_events
@@ -683,7 +684,7 @@ class Board:
 
     def __init__(self, follower: Follower, places: Sequence[str], order: str, *, backwards: bool) -> None:
         self._follower = follower
-        self._places = [*map(os.path.abspath, places)]
+        self._places = [*map(absolute, places)]
         self._view = View(order, backwards=backwards)
         self._rows = Rows(follower)
         self._ordered: list[Row] = []

@@ -22,12 +22,14 @@ from .._platform import environment, folder_watch
 from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording, line_of, url_id_of
+from .locks import absolute
 from .outcome import DONE, die_of, say, show
 
 _LONGEST_WAIT = 3600.0
 _MOMENT = 0.002
 """Seconds for which events are gathered, so that a storm of them costs one look at each file."""
 _MAGIC = frozenset("*?[")
+_ENDED: int = getattr(select, "POLLERR", 0) | getattr(select, "POLLHUP", 0)
 
 
 def as_line(one: LockEvent) -> str:
@@ -50,7 +52,7 @@ def follow(places: Iterable[str]) -> Follower:
             for directory, pattern in _expanded(place):
                 follower.add(directory, pattern, pattern=pattern is not None)
             continue
-        path = os.path.abspath(place)
+        path = absolute(place)
         if os.path.isdir(path):
             follower.add(path)
         else:
@@ -63,14 +65,14 @@ def _expanded(place: str) -> list[tuple[str, str | None]]:
     """What a pattern means: directories, each with a pattern of the names in it, or None for all of them."""
     from glob import escape, glob
 
-    where, name = os.path.split(os.path.abspath(place))
+    where, name = os.path.split(absolute(place))
     parents = [where] if _MAGIC.isdisjoint(where) else sorted(glob(f"{where}/", recursive=True))
     found: list[tuple[str, str | None]] = []
-    for parent in map(os.path.normpath, parents):
+    for parent in map(absolute, parents):
         if name != "**":
             found.append((parent, name))
         below = sorted(glob(f"{escape(parent)}/{name}/", recursive=True))
-        found += [(os.path.normpath(directory), None) for directory in below]
+        found += [(absolute(directory), None) for directory in below]
     if not found:
         raise FileNotFoundError(errno.ENOENT, "no directory fits this pattern", place)
     return found
@@ -89,15 +91,10 @@ def lock_events(
     `also`: descriptors whose readiness ends a wait, too. When the reader of stdout is gone, the process ends.
     """
     env = environment()
-    poll = select.poll()
     watch = follower.watch
-    for fd in also:
-        poll.register(fd, select.POLLIN)
-    if watch is not None:
-        poll.register(watch.fd, select.POLLIN)
     out = _output()
-    if out is not None and out not in also:
-        poll.register(out, 0)
+    watched = [*also, *(() if watch is None else (watch.fd,))]
+    poll = _poll(watched, None if out in watched else out)
     # A terminal that is closed, or a pipe without a reader, of which no read or write would tell.
     end = getattr(signal, "SIGHUP" if out is not None and os.isatty(out) else "SIGPIPE", signal.SIGTERM)
     yield follower.first_look()
@@ -106,8 +103,8 @@ def lock_events(
         if until is not None and now >= until:
             return
         wait = min(follower.due - now, pause(), _LONGEST_WAIT if until is None else until - now)
-        ready = dict(poll.poll(max(0.0, wait) * 1000 + 0.5))
-        if out is not None and ready.get(out, 0) & (select.POLLERR | select.POLLHUP):
+        ready = dict(poll(max(0.0, wait)))
+        if out is not None and ready.get(out, 0) & _ENDED:
             die_of(end)
         found: list[LockEvent] | None = None
         if watch is not None and watch.fd in ready:
@@ -116,6 +113,23 @@ def lock_events(
         if env.monotonic() >= follower.due:
             found = (found or []) + follower.tick()
         yield found
+
+
+def _poll(fds: Iterable[int], out: int | None) -> Callable[[float], list[tuple[int, int]]]:
+    """What waits for so many seconds, until one of these can be read, or the end of `out`; and tells which of them."""
+    if not hasattr(select, "poll"):
+
+        def sleep(seconds: float) -> list[tuple[int, int]]:
+            time.sleep(seconds)
+            return []
+
+        return sleep
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    if out is not None:
+        poll.register(out, 0)
+    return lambda seconds: poll.poll(seconds * 1000 + 0.5)
 
 
 def _output() -> int | None:

@@ -318,9 +318,12 @@ def assess(env: Environment, seen: Observation) -> Assessment:
 
 
 def _guardian(env: Environment, record: Record | None) -> int | None:
-    """The process whose end drops the guard, as far as the record tells."""
+    """The process whose end drops the guard, as far as the record tells; None if another has the guard by now."""
     marker = None if record is None else record.marker
-    return marker.identity.pid if marker is not None and marker.identity.shares_pids_with(env.identity()) else None
+    if marker is None or not marker.identity.shares_pids_with(env.identity()):
+        return None
+    pid = marker.identity.pid
+    return None if env.inspect(pid).has_ended else pid
 
 
 def _by_process(env: Environment, record: Record, marker: Marker | None) -> Assessment:

@@ -33,8 +33,8 @@ import stat
 
 from ..._core.wait import Wait
 from ..._platform.fork import forking
-from ..._platform.operations import unlink_quietly
-from ..._platform.values import temporary_name, temporary_prefix
+from ..._platform.operations import sweep_when_due, unlink_quietly
+from ..._platform.values import temporary_name
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
 from .interop import among, quieten
@@ -55,8 +55,6 @@ _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 NOT_HERE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
 )
-_SWEPT_LASTS = 60.0
-"""Seconds."""
 _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
@@ -116,10 +114,7 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
 
 
 def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
-    now = env.monotonic()
-    if now >= env.swept.get(request.directory, now):  # not each time: the directory may hold thousands of locks
-        env.swept[request.directory] = now + _SWEPT_LASTS
-        sweep(env, request.directory)
+    sweep_when_due(env, request.directory)
     with forking:
         import zlib  # noqa: F401 - for the name
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
@@ -291,23 +286,3 @@ def _has_directory(env: Environment, request: FileRequest) -> bool:
     except OSError as error:
         raise with_hint(error, request) from error
     return True
-
-
-def sweep(env: Environment, directory: str) -> None:
-    """Remove the temporary names that dead processes of this machine and PID namespace left in the directory.
-
-    Only files: a user who gives such a name to a file may also remove it (docs/security.md).
-    """
-    who = env.identity()
-    if "-" in (who.boot, who.pid_namespace):
-        return  # their owners cannot be identified
-    prefix = temporary_prefix(who)
-    for name in env.list_directory(directory):
-        if name.startswith(prefix) and name.endswith(".tmp"):
-            pid = name[len(prefix) :].partition("-")[0]
-            if pid.isdecimal() and env.inspect(int(pid)).has_ended:
-                try:
-                    if stat.S_ISREG(env.stat(f"{directory}/{name}").st_mode):
-                        env.unlink(f"{directory}/{name}")
-                except OSError:
-                    pass  # another sweeper was faster, or it is not ours to remove

@@ -276,9 +276,12 @@ class WindowsEnvironment(GenericEnvironment):
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         fd = self._open_handle(_at(path, dir_fd), _READ | (_WRITE if write else 0), _EXISTING, File)
-        if not _is_link(fd):
+        is_directory = write and stat.S_ISDIR(os.fstat(fd).st_mode)
+        if not is_directory and not _is_link(fd):
             return fd
         self.close(fd)
+        if is_directory:
+            raise IsADirectoryError(errno.EISDIR, "it is a directory", path)
         raise OSError(errno.ELOOP, "it is a link", path)
 
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
@@ -407,7 +410,15 @@ class WindowsEnvironment(GenericEnvironment):
         pass  # names are in the journal of NTFS; a directory cannot be flushed
 
     def make_directories(self, directory: str) -> None:
-        os.makedirs(native(directory), exist_ok=True)
+        try:
+            os.makedirs(native(directory), exist_ok=True)
+        except FileNotFoundError as error:  # what Windows calls a path through a file, and one on a drive that is none
+            above = os.path.dirname(native(directory))
+            while above != (further := os.path.dirname(above)) and not os.path.lexists(above):
+                above = further
+            if os.path.isfile(above):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", above) from error
+            raise
 
     def list_directory(self, directory: str | int) -> list[str]:
         path = native(directory) if isinstance(directory, str) else getattr(directory, "path", directory)

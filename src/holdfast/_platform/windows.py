@@ -66,7 +66,7 @@ _AT_ONCE, _EXCLUSIVELY = 1, 2
 _REFUSED = frozenset({33, 997})  # ERROR_LOCK_VIOLATION, ERROR_IO_PENDING
 _UNSUPPORTED = frozenset({1, 6, 50, 87})
 """ERROR_INVALID_FUNCTION, _INVALID_HANDLE (of a directory), _NOT_SUPPORTED, _INVALID_PARAMETER."""
-_DENIED, _SHARING, _NO_PROCESS, _TOO_LONG = 5, 32, 87, 206
+_NO_PATH, _DENIED, _SHARING, _NO_PROCESS, _TOO_LONG = 3, 5, 32, 87, 206
 _DELETE_PENDING = 0xC0000056
 _DISPOSITION_EX, _POSIX_DELETE = 21, 1 | 2 | 0x10
 _END_OF_FILE = 38
@@ -87,6 +87,7 @@ _MOST_STARTERS = 4
 _MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
 _LONGEST_PATH = 247
 """Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
+_LONGEST_NAME = 255
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 """Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
 _SWEEP_EVERY = 60.0
@@ -412,13 +413,8 @@ class WindowsEnvironment(GenericEnvironment):
     def make_directories(self, directory: str) -> None:
         try:
             os.makedirs(native(directory), exist_ok=True)
-        except FileNotFoundError as error:  # what Windows calls a path through a file, and one on a drive that is none
-            above = os.path.dirname(native(directory))
-            while above != (further := os.path.dirname(above)) and not os.path.lexists(above):
-                above = further
-            if os.path.isfile(above):
-                raise NotADirectoryError(errno.ENOTDIR, "not a directory", above) from error
-            raise
+        except FileNotFoundError as error:
+            raise _named(error, native(directory)) from None
 
     def list_directory(self, directory: str | int) -> list[str]:
         path = native(directory) if isinstance(directory, str) else getattr(directory, "path", directory)
@@ -798,8 +794,15 @@ def _lasts_an_instant(error: OSError) -> bool:
 
 
 def _named(error: OSError, path: str) -> OSError:
-    if getattr(error, "winerror", None) == _TOO_LONG:
-        return OSError(errno.ENAMETOOLONG, error.strerror, path)
+    """With its path, and its reason where Windows only says that it finds nothing."""
+    if getattr(error, "winerror", None) == _TOO_LONG or len(os.path.basename(path)) > _LONGEST_NAME:
+        return OSError(errno.ENAMETOOLONG, "the name is too long", path)
+    if getattr(error, "winerror", None) == _NO_PATH:
+        above = os.path.dirname(path)
+        while above != (further := os.path.dirname(above)) and not os.path.lexists(above):
+            above = further
+        if os.path.isfile(above):
+            return NotADirectoryError(errno.ENOTDIR, "not a directory", above)
     error.filename = path
     return error
 

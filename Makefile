@@ -29,6 +29,16 @@ test: $(VENV)/.test
 windows: $(VENV)/.test
 	$(if $(SECONDS),HOLDFAST_STORM_SECONDS=$(SECONDS)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/platforms $(ARGS)
 
+.PHONY: windows-suite bench-windows
+# The unit and conformance suites in Python for Windows, under Wine, but for what tests/platforms/left_out.py names:
+# ARGS="tests/unit/test_queue.py -v" for a part; HOLDFAST_TEST_WINDOWS=3.13 for another Python, with `windows`, too.
+windows-suite: $(VENV)/.test
+	$(BIN)/python tests/platforms/suite.py --jobs $(JOBS) $(ARGS)
+
+# Locks on Windows beside filelock's and portalocker's, under Wine.
+bench-windows: $(VENV)/.test
+	$(BIN)/python tests/platforms/wine.py bench/windows.py $(ARGS)
+
 $(VENV)/.coverage: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --group coverage
 	touch $@

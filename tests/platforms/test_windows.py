@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 SCENES = Path(__file__).parent / "scenes.py"
+SUITE = SCENES.with_name("suite.py")
+QUICK = ("acquire", "takeover", "hold", "kernel", "slots", "liveness", "asyncio_drive", "second_failures")
+"""Of the unit tests, what takes half a minute in all: `make windows-suite` runs the rest."""
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 Play = Callable[..., str]
 
@@ -146,6 +149,13 @@ def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:
 
 def test_the_other_commands_say_what_they_can_and_what_they_cannot(play: Play) -> None:
     play("commands")
+
+
+def test_the_engine_keeps_on_windows_what_its_unit_tests_promise(
+    windows: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = windows(SUITE, "-q", *[f"tests/unit/test_{name}.py" for name in QUICK], limit=900)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("library", ["filelock", "portalocker"])

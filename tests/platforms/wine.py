@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -164,7 +164,8 @@ def wait_for_end(cache: Path | None = None) -> None:
     cache = cache or setup()
     server = shutil.which("wineserver", path=f"{Path(_wine()).parent}:{os.environ.get('PATH', '')}")
     if server is not None:
-        subprocess.run([server, "-w"], env=environment(cache), timeout=60)
+        with suppress(subprocess.TimeoutExpired):  # others run something: they wait for its end
+            subprocess.run([server, "-w"], env=environment(cache), timeout=60)
 
 
 if __name__ == "__main__":

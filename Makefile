@@ -24,9 +24,20 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines)
 
 .PHONY: windows
-# What Python for Windows does under Wine: apt-get install --no-install-recommends wine wine64
+# What Python for Windows does under Wine: apt-get install --no-install-recommends wine wine64. make windows SECONDS=300 has a
+# storm of kills for five minutes in all; with JOBS=0 ARGS="-s -k lose_no_increment", nothing but that.
 windows: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/platforms $(ARGS)
+	$(if $(SECONDS),HOLDFAST_STORM_SECONDS=$(SECONDS)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/platforms $(ARGS)
+
+.PHONY: windows-suite bench-windows
+# The unit and conformance suites in Python for Windows, under Wine, but for what tests/platforms/left_out.py names:
+# ARGS="tests/unit/test_queue.py -v" for a part; HOLDFAST_TEST_WINDOWS=3.13 for another Python, with `windows`, too.
+windows-suite: $(VENV)/.test
+	$(BIN)/python tests/platforms/suite.py --jobs $(JOBS) $(ARGS)
+
+# Locks on Windows beside filelock's and portalocker's, under Wine.
+bench-windows: $(VENV)/.test
+	$(BIN)/python tests/platforms/wine.py bench/windows.py $(ARGS)
 
 .PHONY: machines
 # Several Linux kernels that share a directory over NFS (docs/howto/shared-storage.md): needs root. Longer: make machines SECONDS=60.

@@ -26,9 +26,10 @@ KNOWN = {
 _LACKS = {
     "generic": frozenset({"unnamed", "proc", "flock", "events", "linux"}),
     "posix": frozenset({"unnamed", "proc", "events", "linux"}),
+    "windows": frozenset({"proc", "linux"}),
 }
 """What an environment does without, or a test cannot see there, by the value of HOLDFAST_OS."""
-_USUAL = {"linux": "linux", "win32": "generic"}
+_USUAL = {"linux": "linux", "win32": "windows"}
 
 LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 """For a process that is to have all that Linux can, whatever this run is made with."""

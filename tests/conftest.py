@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import faulthandler
 import gc
 import os
 import signal
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import abilities
+import absent  # before what imports such modules
 import ahead
 import instances
 import leftovers
@@ -31,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "unmeasured(why): under `make coverage`, what it starts does not measure itself")
     config.addinivalue_line("markers", "ahead(body): may begin while the test before it runs (ahead.py)")
     config.pluginmanager.register(ahead)
+    if sys.platform == "win32":
+        config.pluginmanager.register(absent)
     if os.environ.get(shuffled.SEED):
         config.pluginmanager.register(shuffled)
     _heed_signals()
@@ -136,11 +141,15 @@ def shm() -> Iterator[Path]:
         yield made
 
 
-@pytest.fixture(params=["disk"] if places.PLACE else ["disk", "shm"])
+@pytest.fixture(params=["disk"] if places.PLACE or sys.platform == "win32" else ["disk", "shm"])
 def place(request: pytest.FixtureRequest) -> Path:
     """Both kinds of directory, one after the other."""
     chosen: Path = request.getfixturevalue(request.param)
     return chosen
+
+
+_SLOWER = 5
+"""How many times as long anything may take under Wine."""
 
 
 @contextmanager
@@ -148,6 +157,19 @@ def _within(seconds: float) -> Iterator[None]:
     def too_late(_number: int, _frame: object) -> None:
         raise AssertionError(f"no answer within {seconds:g} s")
 
+    if sys.platform == "win32":
+        handler = signal.signal(signal.SIGBREAK, too_late)
+        timer = threading.Timer(_SLOWER * seconds, _thread.interrupt_main, [signal.SIGBREAK])
+        timer.start()
+        faulthandler.dump_traceback_later(2 * _SLOWER * seconds, exit=True)  # of what cannot be interrupted, say a join
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            timer.cancel()
+            timer.join()
+            signal.signal(signal.SIGBREAK, handler)
+        return
     handler = signal.signal(signal.SIGALRM, too_late)
     outer = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
     try:
@@ -174,6 +196,8 @@ def open_descriptors() -> dict[int, str]:
         kept.add(hub.fd)
     if lock._keeper is not None and lock._keeper._doorbell is not None:
         kept.update(lock._keeper._doorbell)
+    if sys.platform == "win32":
+        return {fd: "" for fd in range(3, _MOST) if fd not in kept and _is_open(fd)}
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -181,6 +205,17 @@ def open_descriptors() -> dict[int, str]:
         except FileNotFoundError:
             pass  # the descriptor of the listing itself
     return {fd: target for fd, target in found.items() if fd not in kept}
+
+
+_MOST = 256
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from typing import Any
 
 MOST = 16
 """That are kept: a user has 128, for all that runs."""
-FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
+FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _kept: list[int] = []
-_libc = ctypes.CDLL(None)
-os.register_at_fork(after_in_child=_kept.clear)  # they are the parent's
+if sys.platform != "win32":
+    _libc = ctypes.CDLL(None)
+    os.register_at_fork(after_in_child=_kept.clear)  # they are the parent's
 
 
 def take() -> int | None:
@@ -48,6 +50,9 @@ def kept() -> set[int]:
 @contextlib.contextmanager
 def reused() -> Iterator[None]:
     """Inside, an environment that needs an instance is given one that was left."""
+    if sys.platform == "win32":
+        yield
+        return
     from holdfast._platform import inotify
 
     real: Any = inotify._libc

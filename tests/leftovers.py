@@ -71,7 +71,10 @@ class Run:
     def __init__(self) -> None:
         self.name = secrets.token_hex(5)
         self.number = BASE + int(self.name, 16)
-        self._parents = {places.PLACE or tempfile.gettempdir(), "/var/tmp", "/dev/shm"}
+        self._parents = {
+            places.PLACE or tempfile.gettempdir(),
+            *(("/var/tmp", "/dev/shm") if os.name == "posix" else ()),
+        }
         os.environ[places.RUN] = self.name
         os.environ["TMPDIR"] = tempfile.tempdir = places.below(places.PLACE or tempfile.gettempdir())
         self.own = Path(tempfile.gettempdir())

@@ -20,6 +20,18 @@ RUN = "HOLDFAST_TEST_RUN"
 PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
 """Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
 
+_POSIX = os.name == "posix"
+
+
+class _WithSlashes(type(Path())):  # type: ignore[misc]
+    """How holdfast writes paths, on Windows too."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(os.sep, "/")
+
+
+_Path: type[Path] = Path if _POSIX else _WithSlashes
+
 
 def below(parent: str) -> str:
     """This run's directory below a place for temporary files. Anyone may write to it, as to that place."""
@@ -39,20 +51,22 @@ def disk() -> str:
     """On disk (/tmp may be in memory, /var/tmp is not meant to be)."""
     if PLACE:
         return below(PLACE)
-    return below("/var/tmp") if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()
+    return below("/var/tmp") if _POSIX and os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()
 
 
 def memory() -> str | None:
-    """In memory; None where there is none to write to."""
+    """In memory, if there is such a place; None where there is none to write to."""
     if PLACE:
         return below(PLACE)
+    if not _POSIX:
+        return tempfile.gettempdir()
     return below("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
 
 
 @contextmanager
 def directory(parent: str) -> Iterator[Path]:
     """An empty one, until the end of the block."""
-    place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
+    place = _Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
     place.chmod(0o755)  # some tests look at it as another user
     try:
         yield place

@@ -226,7 +226,8 @@ def _forget() -> None:
         _server = None
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _message(connection: socket.socket) -> bytes:

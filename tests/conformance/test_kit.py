@@ -286,11 +286,11 @@ def test_a_late_word_does_not_pass_for_the_answer_to_the_next_question(serving: 
     assert len({pid_of_answer(adapter) for _ in range(3)}) == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_has_ended_is_not_asked(serving: Callable[[str], Adapter], number: int) -> None:
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_process_that_has_ended_is_not_asked(serving: Callable[[str], Adapter], name: str) -> None:
     adapter = serving(SERVES)
     first = pid_of_answer(adapter)
-    os.kill(first, number)
+    os.kill(first, getattr(signal, name))
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
     assert pid_of_answer(adapter) != first
 

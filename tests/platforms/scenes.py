@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,10 +38,15 @@ def lock(place: Path, protocol: str, **options: object) -> holdfast.Lock:
 def other(*words: object) -> subprocess.Popen[str]:
     """Another process, which says one line when it has got where the scene wants it."""
     command = [sys.executable, __file__, *map(str, words)]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
-    line = started.stdout.readline()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    started.append(process)
+    line = process.stdout.readline()
     assert line == "ready\n", (words, line)
-    return started
+    return process
+
+
+started: list[subprocess.Popen[str]] = []
+"""They end with the scene: they have its streams, which whoever reads what it says reads to their end."""
 
 
 def ready() -> None:
@@ -317,15 +323,23 @@ def names(place: Path) -> None:
         assert holdfast.Lock(deep).try_acquire() is None
     for above in (deep.parent, deep.parent.parent, deep.parent.parent.parent):
         os.rmdir(f"\\\\?\\{above}")
-    for missing in (place / "no" / "l", place / "file" / "l"):
-        (place / "file").write_text("")
+    (place / "file").write_text("")
+    (place / "directory").mkdir()
+    for wrong, options in (
+        ("no/l", {}),
+        ("file/l", {}),
+        ("file/below/l", {"parents": True}),
+        ("directory", {}),
+        ("directory", {"protocol": "flock"}),
+    ):
         try:
-            holdfast.Lock(missing).acquire(timeout=0)
+            holdfast.Lock(place / wrong, **options).acquire(timeout=0)
         except holdfast.InvalidPath:
             pass
         else:
-            raise AssertionError(f"{missing} was acquired")
+            raise AssertionError(f"{wrong} was acquired")
     (place / "file").unlink()
+    (place / "directory").rmdir()
     require_nothing_left(place)
 
 
@@ -916,11 +930,118 @@ def acquires(name: str, path: Path) -> bool:
         return False
 
 
+class FsSafe:
+    """A Node that has fs-safe, told in lines what to do (foreign/fs_safe.mjs)."""
+
+    def __init__(self, node: str, module: str, target: Path, stale_ms: int = 30000) -> None:
+        script = Path(__file__).parents[1] / "process" / "foreign" / "fs_safe.mjs"
+        # It takes Wine for an old Windows.
+        variables = {**os.environ, "NODE_SKIP_PLATFORM_CHECK": "1"}
+        command = [node, str(script), module, str(target), str(stale_ms)]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(command, **streams, env=variables, encoding="utf-8")
+        started.append(self.process)
+
+    def tell(self, *words: object) -> None:
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def ask(self, *words: object) -> str:
+        self.tell(*words)
+        return self.hear()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def is_dead(status: holdfast.Status) -> bool:
+    return status.liveness is holdfast.Liveness.DEAD
+
+
 @scene
-def contend(place: Path, counter: Path) -> None:
+def fs_safe(node: str, module: str, place: Path) -> None:
+    """fs-safe in Node, and `protocol="sidecar"`: each is refused what the other holds, is let in after it, and takes
+    over from it when it has died."""
+    ours, theirs = lock(place, "sidecar"), FsSafe(node, module, place / "l", stale_ms=300)
+    assert theirs.ask("take") == "acquired"
+    assert ours.try_acquire() is None
+    assert ours.status().holder.pid == theirs.process.pid
+    assert ours.status().record.fields["payload"]["note"] == 'ü \u2028 "x"'
+    waiter = threading.Thread(target=lambda: ours.acquire().release())
+    waiter.start()
+    assert theirs.ask("release") == "released"
+    waiter.join(SOON)
+    assert not waiter.is_alive(), "their release woke nobody"
+    with ours:
+        assert theirs.ask("take") in ("held", "stale")
+        theirs.tell("acquire")
+    assert theirs.hear() == "acquired"
+    theirs.end()
+    with lock(place, "sidecar", stale_after=0.3, stale=is_dead) as hold:
+        assert hold.recovered_from.pid == theirs.process.pid
+    holder = other("hold", "sidecar", place)
+    holder.kill()
+    holder.communicate()
+    theirs = FsSafe(node, module, place / "l", stale_ms=300)
+    until = time.monotonic() + SOON
+    while (answer := theirs.ask("seize")) != "acquired":
+        assert answer in ("held", "stale"), answer
+        assert time.monotonic() < until, "a dead holder of ours is never replaced by them"
+    assert theirs.ask("release") == "released"
+    theirs.end()
+    require_nothing_left(place)
+
+
+@scene
+def visit(state: Path, place: Path) -> None:
+    """What one of our processes does in `fs_safe_increments`: visits, until `go` is removed, and says how many."""
+    ours, done = lock(place, "sidecar", timeout=60), 0
+    ready()
+    while (state / "go").exists():
+        with ours:
+            os.close(os.open(state / "inside", os.O_CREAT | os.O_EXCL))
+            (state / "counter").write_text(str(int((state / "counter").read_text()) + 1))
+            os.unlink(state / "inside")
+        done += 1
+        time.sleep(0.005)
+    print(done)
+
+
+@scene
+def fs_safe_increments(node: str, module: str, place: Path) -> None:
+    """Every increment of two processes of fs-safe and two of ours counts, and nobody meets another inside."""
+    state = place.with_name(f"{place.name}.state")
+    state.mkdir()
+    (state / "counter").write_text("0")
+    (state / "go").touch()
+    theirs = [FsSafe(node, module, place / "l") for _ in range(2)]
+    ours = [other("visit", state, place) for _ in range(2)]
+    for one in theirs:
+        one.tell("storm", state.as_posix(), 0.005)
+    until = time.monotonic() + SOON
+    while int((state / "counter").read_text() or 0) < ROUNDS * 4 and time.monotonic() < until:
+        time.sleep(0.05)
+    (state / "go").unlink()
+    counts = [int(one.hear()) for one in theirs] + [int(one.communicate()[0]) for one in ours]
+    for one in theirs:
+        one.end()
+    print(f"{counts} visits of two of fs-safe and two of ours")
+    assert not (state / "overlaps").exists(), (state / "overlaps").read_text()
+    assert all(counts), counts
+    assert sum(counts) == int((state / "counter").read_text())
+    require_nothing_left(place)
+
+
+@scene
+def contend(protocols: str, place: Path, counter: Path) -> None:
     """What each process of `storm` does, until it is killed: count, and say what it has counted to."""
     inside, new = counter.with_suffix(".inside"), counter.with_suffix(f".{os.getpid()}")
-    ours = lock(place, PROTOCOLS[os.getpid() // 4 % 3], timeout=120)
+    mine = protocols.split(",")
+    ours = lock(place, mine[os.getpid() // 4 % len(mine)], timeout=120)
     while True:
         with ours:
             if inside.exists():
@@ -942,68 +1063,99 @@ def require_end(pid: int) -> None:
         time.sleep(0.001)
 
 
-PROTOCOLS = ("sema", "semats", "sema")
-"""Of a storm: one family, whose processes share their lock files."""
+class Contenders:
+    """Processes that contend, the oldest first, and all that they have said."""
 
+    def __init__(self, *words: object) -> None:
+        self._command = [sys.executable, __file__, "contend", *map(str, words)]
+        self._running: deque[tuple[subprocess.Popen[str], threading.Thread, threading.Event]] = deque()
+        self.said: list[int] = []
+        self.kills = self.not_started = 0
 
-@scene
-def storm(seconds: str, place: Path) -> None:
-    """Contenders of which one is killed again and again: nothing is counted twice, and every death is noticed."""
-    counter = place.with_name(f"{place.name}.counter")
-    counter.write_text("0")
-    said: list[int] = []
-    dice, until = random.Random(7), time.monotonic() + float(seconds)
-    crowd: list[tuple[subprocess.Popen[str], threading.Thread, threading.Event]] = []
-    kills = 0
-
-    def join() -> None:
-        command = [sys.executable, __file__, "contend", str(place), str(counter)]
-        one = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-        heard = threading.Event()
+    def start(self) -> None:
+        process, heard = self._started(), threading.Event()
 
         def listen() -> None:
-            for line in one.stdout:
+            for line in process.stdout:
                 if line.endswith("\n"):
-                    said.append(int(line))
+                    self.said.append(int(line))
                     heard.set()
 
         thread = threading.Thread(target=listen)
         thread.start()
-        crowd.append((one, thread, heard))
+        self._running.append((process, thread, heard))
 
-    def kill() -> None:
-        nonlocal kills
-        one, thread, _ = crowd.pop(0)
-        one.kill()
-        kills += 1
-        one.wait()
+    def _started(self) -> subprocess.Popen[str]:
+        """Wine cannot start a process now and then, and says that it was an internal error."""
+        for tries_left in range(9, -1, -1):
+            try:
+                return subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+            except OSError as error:
+                if error.winerror != INTERNAL_ERROR or not tries_left:
+                    raise
+                self.not_started += 1
+                time.sleep(0.1)
+        raise AssertionError("the last try ends by raising")
+
+    def kill_oldest(self) -> None:
+        """Once it has had its turn."""
+        process, _, heard = self._running[0]
+        assert heard.wait(PATIENCE), f"process {process.pid} has not had its turn in {PATIENCE:.0f} s"
+        assert process.poll() is None, f"process {process.pid} has ended by itself, with status {process.returncode}"
+        self._kill()
+
+    def kill_all(self) -> None:
+        while self._running:
+            self._kill()
+
+    def _kill(self) -> None:
+        process, thread, _ = self._running.popleft()
+        process.kill()
+        self.kills += 1
+        process.wait()
         thread.join()
 
+
+INTERNAL_ERROR = 1359
+PATIENCE = 120.0
+
+
+@scene
+def storm(seconds: str, protocols: str, place: Path) -> None:
+    """Contenders of which one is killed again and again: nothing is counted twice, and every death is noticed."""
+    counter = place.with_name(f"{place.name}.counter")
+    counter.write_text("0")
+    dice, until = random.Random(7), time.monotonic() + float(seconds)
+    contenders = Contenders(protocols, place, counter)
+    first = protocols.split(",")[0]
     try:
         for _ in range(PROCESSES + 2):
-            join()
+            contenders.start()
         while time.monotonic() < until:
             time.sleep(dice.uniform(0.1, 1.2))
-            one, _, heard = crowd[0]
-            assert heard.wait(120), "a contender has never had its turn"
-            assert one.poll() is None, "a contender has ended by itself"
-            kill()
-            join()
+            contenders.kill_oldest()
+            contenders.start()
+    except AssertionError:
+        print(lock(place, first).status(), sorted(place.rglob("*")))
+        raise
     finally:
-        while crowd:
-            kill()
-    last = int(counter.read_text())
-    print(f"{kills} kills, counted to {last}, of which {last - len(said)} were not said")
+        contenders.kill_all()
+    last, said = int(counter.read_text()), contenders.said
+    print(f"{protocols}: {contenders.kills} kills, counted to {last}, of which {last - len(said)} were not said")
+    print(f"{contenders.not_started} times no process could be started")
     assert len(set(said)) == len(said), "counted twice"
-    assert 0 <= last - len(said) <= kills, "an increment is lost"
-    with lock(place, "sema"):
+    assert 0 <= last - len(said) <= contenders.kills, "an increment is lost"
+    with lock(place, first):
         pass
-    require_nothing_left(place)
+    require_nothing_left(place, *kept_by(first))
 
 
 if __name__ == "__main__":
     words = [Path(word) if "\\" in word else word for word in sys.argv[2:]]
-    SCENES[sys.argv[1]](*words)
-    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work", "hold_later"):
+    try:
+        SCENES[sys.argv[1]](*words)
+    finally:
+        for one in started:
+            one.kill()
+    if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work", "hold_later", "visit"):
         print("done")

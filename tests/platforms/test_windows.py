@@ -7,10 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 SCENES = Path(__file__).parent / "scenes.py"
+SUITE = SCENES.with_name("suite.py")
+QUICK = ("acquire", "takeover", "hold", "kernel", "slots", "liveness", "asyncio_drive", "second_failures")
+"""Of the unit tests, what takes half a minute in all: `make windows-suite` runs the rest."""
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 Play = Callable[..., str]
 
@@ -19,7 +23,9 @@ Play = Callable[..., str]
 def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """Runs a program in Python for Windows."""
     if sys.platform == "win32":
-        yield lambda *words: subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
+        yield lambda *words, limit=300: subprocess.run(
+            [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=limit
+        )
         return
     from platforms import wine
 
@@ -28,7 +34,7 @@ def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     except wine.Missing as why:
         pytest.skip(str(why))
 
-    def run(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
         return wine.run(*[wine.named(word) if isinstance(word, Path) else word for word in words], **more)
 
     with wine.kept_running():
@@ -41,7 +47,7 @@ def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Pat
     place = tmp_path / "locks"
     place.mkdir()
 
-    def run(scene: str, *words: str, **more: str) -> str:
+    def run(scene: str, *words: object, **more: Any) -> str:
         done = windows(SCENES, scene, *words, place, **more)
         assert (done.returncode, done.stdout.rstrip()[-4:]) == (0, "done"), done.stdout + done.stderr
         return done.stdout
@@ -193,10 +199,32 @@ def test_reap_removes_the_lock_of_a_killed_holder(play: Play) -> None:
     play("reaping")
 
 
+def test_the_engine_keeps_on_windows_what_its_unit_tests_promise(
+    windows: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = windows(SUITE, "-q", *[f"tests/unit/test_{name}.py" for name in QUICK], limit=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("library", ["filelock", "portalocker"])
 def test_kernel_locks_exclude_those_of_other_libraries(play: Play, library: str) -> None:
     play("peer", library)
 
 
-def test_contenders_that_are_killed_lose_no_increment(play: Play) -> None:
-    print(play("storm", os.environ.get("HOLDFAST_STORM_SECONDS", "10")))
+@pytest.mark.skipif(sys.platform == "win32", reason="fs-safe and its Node are fetched for Wine")
+@pytest.mark.parametrize("scene", ["fs_safe", "fs_safe_increments"])
+def test_fs_safe_and_our_sidecar_locks_exclude_each_other(play: Play, scene: str) -> None:
+    from process.foreign import node
+
+    try:
+        theirs = (Path(node.node_for_windows()), Path(node.fs_safe(node.VERSIONS[-1])))
+    except node.Missing as why:
+        pytest.skip(str(why))
+    print(play(scene, *theirs))
+
+
+@pytest.mark.parametrize("protocols", ["sema,semats", "sidecar", "beads", "flock"])
+def test_contenders_that_are_killed_lose_no_increment(play: Play, protocols: str) -> None:
+    """`HOLDFAST_STORM_SECONDS` are for all of them together."""
+    seconds = float(os.environ.get("HOLDFAST_STORM_SECONDS", "10")) / 4
+    print(play("storm", seconds, protocols, limit=seconds * 2 + 300))

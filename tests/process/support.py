@@ -70,7 +70,7 @@ holdfast._core.wait._NOTICE_AFTER = 600
 """Waiting wakes up for nothing else than what it waits for: not to log that it takes long."""
 
 
-def inotify_instance(flags: int = os.O_CLOEXEC) -> int:
+def inotify_instance(flags: int = getattr(os, "O_CLOEXEC", 0)) -> int:
     """A new one, as soon as this user may have another: there are 128, for all that runs on this machine."""
     libc = ctypes.CDLL(None)
     made: list[int] = []
@@ -157,7 +157,7 @@ class Peer:
     def say(self, *words: object) -> None:
         os.write(self.process.stdin.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
+    def kill(self, number: int = getattr(signal, "SIGKILL", signal.SIGTERM)) -> None:
         self.process.send_signal(number)
 
     def wait(self, within: float = PATIENCE) -> int:

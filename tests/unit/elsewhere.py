@@ -18,7 +18,8 @@ NOBODY = 65534
 _CLONE_NEWNS = 0x20000
 _MS_REC, _MS_PRIVATE, MS_RDONLY, MS_REMOUNT = 0x4000, 1 << 18, 1, 32
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: acts as another user or mounts filesystems")
+IS_ROOT = os.name == "posix" and os.geteuid() == 0
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="needs root: acts as another user or mounts filesystems")
 
 
 def elsewhere(

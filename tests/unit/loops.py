@@ -38,7 +38,9 @@ def _warm_up() -> None:
 
 
 _warm_up()
-LOOPS = {"asyncio": asyncio_loop, "uvloop": uvloop_loop}
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio_loop, "uvloop": uvloop_loop}
+if sys.platform == "win32":
+    LOOPS = {"asyncio": asyncio_loop, "proactor": asyncio.ProactorEventLoop}
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -59,7 +61,7 @@ def run_on(kind: str) -> Run:
 def readers(loop: asyncio.AbstractEventLoop) -> set[int]:
     """The descriptors that a loop waits for, without its own; uvloop does not tell."""
     selector = getattr(loop, "_selector", None)
-    if selector is None or selector.get_map() is None:
+    if not hasattr(selector, "get_map") or selector.get_map() is None:
         return set()
     own = loop._ssock.fileno()  # type: ignore[attr-defined]
     return {fd for fd in selector.get_map() if fd != own}

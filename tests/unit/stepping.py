@@ -11,6 +11,8 @@ import contextlib
 import functools
 import itertools
 import os
+import select
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,11 +24,24 @@ from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import wait_for
-from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.handles import handles_of
+from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import Queue, name_of
 from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.engines.file.uncontended import acquire
+
+KINDS: dict[str, type[GenericEnvironment]] = {}
+"""Environments by name; the usual one of this system has none. Windows has no other, unless it is forced."""
+if sys.platform == "win32":
+    from holdfast._platform.windows import WindowsEnvironment
+
+    KINDS |= {"": WindowsEnvironment}
+else:
+    from holdfast._platform.linux import LinuxEnvironment
+    from holdfast._platform.posix import PosixEnvironment
+
+    KINDS |= {"": LinuxEnvironment, "linux": LinuxEnvironment, "posix": PosixEnvironment, "generic": GenericEnvironment}
 
 QUIET = frozenset(
     {"time", "monotonic", "uptime", "identity", "token", "adopt", "command", "poll_limit", "events_reach", "storage"}
@@ -126,7 +141,7 @@ class Stepped:
             if hub is not None and fd == hub.fd:
                 instances.leave(fd)
             else:
-                os.close(fd)
+                (fd.end or os.close)(fd)
         self.real._descriptors.clear()
         self.real._hub = None
 
@@ -189,6 +204,17 @@ class Contender:
         self.env.crash()
 
 
+def is_ready(wait: Wait, seconds: float = 0) -> bool:
+    """Whether what the wait's descriptors stand for has happened, or does within so many seconds."""
+    if (handles := handles_of(wait.fds)) and sys.platform == "win32":
+        import _winapi
+
+        # A change is told a moment after it.
+        answer = _winapi.WaitForMultipleObjects(handles, False, int(max(seconds, 0.05) * 1000))
+        return bool(answer != _winapi.WAIT_TIMEOUT)
+    return bool(select.select(wait.fds, [], [], seconds)[0])
+
+
 def device_in(directory: Path) -> int:
     """The device of the files in a directory: on an overlay of two filesystems, it is not that of the directory."""
     with tempfile.TemporaryFile(dir=directory) as file:
@@ -219,8 +245,8 @@ class Clock:
 
 
 @functools.cache
-def _any_environment() -> LinuxEnvironment:
-    return LinuxEnvironment()
+def _any_environment() -> Any:
+    return KINDS[""]()
 
 
 def ticket_name(
@@ -236,5 +262,8 @@ def ticket_name(
 def forged_ticket(queue: str | Path, pid: int | None = None, arrival: float = 1.0, **how: Any) -> Path:
     """A ticket that nobody reads, as one of a process that has died; where it was put."""
     path = Path(queue, ticket_name(queue, pid, arrival, **how))
-    os.mkfifo(path, 0o600)
+    if sys.platform == "win32":
+        path.write_text(f"{0o600:06o} {'0' * 16} {pid or os.getpid()}\n")
+    else:
+        os.mkfifo(path, 0o600)
     return path

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import pickle
+import platform
 import re
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from holdfast.engines.file import remove
 from holdfast.protocols import get
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 
-HOST = os.uname().nodename
+HOST = platform.node()
 STARTED = "2025-10-25T12:00:00Z"
 CANONICAL = """{
   "holder": "vc-executor",

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pickle
+import platform
 import re
 import subprocess
 import sys
@@ -380,7 +381,7 @@ def _refreshed(lock: Path) -> None:
 def _replaced(lock: Path) -> None:
     other = lock.with_name("other")
     put(other, as_json(createdAt=moment(0)))
-    other.rename(lock)
+    other.replace(lock)
 
 
 def _copied(lock: Path) -> None:
@@ -388,7 +389,7 @@ def _copied(lock: Path) -> None:
     other, found = lock.with_name("other"), lock.stat()
     other.write_bytes(lock.read_bytes())
     os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
-    other.rename(lock)
+    other.replace(lock)
 
 
 async def _later(answer: Any) -> Any:
@@ -448,7 +449,7 @@ def test_a_coroutine_function_of_the_specification_is_accepted(awaited: Face, ta
     """The first example of fs-safe's document."""
 
     async def payload() -> dict[str, object]:
-        return {"pid": os.getpid(), "host": os.uname().nodename}
+        return {"pid": os.getpid(), "host": platform.node()}
 
     handle = awaited.acquire(target, manager_key="snapshot", stale=5 * 60.0, payload=payload)
     assert json.loads(lock.read_bytes())["pid"] == os.getpid()

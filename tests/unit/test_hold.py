@@ -117,7 +117,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
     "replaced": lambda path: (path.unlink(), path.write_bytes(FOREIGN)),
     "replaced by a copy": lambda path: (copy := path.read_bytes(), path.unlink(), path.write_bytes(copy)),
-    "renamed over": lambda path: (path.with_name("t").write_bytes(FOREIGN), path.with_name("t").rename(path)),
+    "renamed over": lambda path: (path.with_name("t").write_bytes(FOREIGN), path.with_name("t").replace(path)),
     "overwritten": lambda path: path.write_bytes(FOREIGN),
     "overwritten and longer": lambda path: path.write_bytes(path.read_bytes() + b"tag=x\n"),
     "truncated": lambda path: path.write_bytes(b""),

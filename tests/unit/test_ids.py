@@ -91,7 +91,7 @@ def test_a_record_replaced_during_the_look_gets_a_name_of_its_own(
     first = id_of(env, status)
     other = disk / "other"
     other.write_bytes(sema_record(8, 1000, "second"))
-    other.rename(path)
+    other.replace(path)
     second = id_of(env, look(env, request))
     assert len({first, second, id_of(env, status)}) == 3
 

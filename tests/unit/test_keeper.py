@@ -18,7 +18,6 @@ from holdfast._core.wait import Wait
 from holdfast._drivers import background as keeping
 from holdfast._drivers.background import Keeper
 from holdfast._drivers.sync import wait_for
-from holdfast._platform import inotify
 from holdfast.engines.file.hold import FileHold
 from holdfast.errors import LockLost
 from unit.elsewhere import elsewhere
@@ -480,7 +479,7 @@ def test_a_watch_without_a_descriptor_is_polled(
 ) -> None:
     """K3: the descriptor table is full, so what is watched is looked at each second."""
     held = hold(on_lost=lambda _lost: None)
-    monkeypatch.setattr(inotify.WatchSet, "fds", lambda _self: ())
+    monkeypatch.setattr("holdfast._platform.inotify.WatchSet.fds", lambda _self: ())
     keeper.keep(held, 100.0)
     until = time.monotonic() + SOON
     while not keeper._awaited and time.monotonic() < until:

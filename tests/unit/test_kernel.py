@@ -72,7 +72,7 @@ def request(path: Path, **options: object) -> FileRequest:
 
 FOREIGN_ENDS: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
-    "replaced": lambda path: (path.with_name("t").touch(), path.with_name("t").rename(path)),
+    "replaced": lambda path: (path.with_name("t").touch(), path.with_name("t").replace(path)),
     "moved away": lambda path: path.rename(path.with_name("t")),
 }
 

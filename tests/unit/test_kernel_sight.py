@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import re
-import select
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +26,7 @@ from holdfast.liveness import Liveness
 from holdfast.lock import _log_waiting
 from holdfast.model import Status
 from holdfast.protocols import get
-from unit.stepping import Clock, Contend, Contender, Stepped
+from unit.stepping import Clock, Contend, Contender, Stepped, is_ready
 
 Environments = Callable[..., Stepped]
 RECHECK = get("flock").recheck
@@ -71,16 +70,12 @@ def release(contender: Contender) -> None:
     contender.result.release()
 
 
-def ready(wait: Wait) -> bool:
-    return bool(select.select(wait.fds, [], [], 0)[0])
-
-
 def settled(contender: Contender) -> Wait:
     """Step on until nothing more is going on: the wait in which it sleeps."""
     for _ in range(20):
         wait = contender.step()
         assert wait is not None
-        if wait.fds and not ready(wait):
+        if wait.fds and not is_ready(wait):
             return wait
     raise AssertionError("it does not come to rest")
 
@@ -101,7 +96,7 @@ def test_a_waiter_does_not_wake_itself(arrive: Contend, foreigner: Callable[...,
     opened = waiter.env.steps.count("open_existing")
     for _ in range(5):
         waiter.step()
-    assert not ready(asleep)
+    assert not is_ready(asleep)
     assert waiter.env.steps.count("open_existing") == opened == 2  # the short way in, and the wait
     before = waiter.env.open_descriptors()
     os.close(holder)
@@ -117,10 +112,10 @@ def test_a_waiter_follows_the_path_to_another_file(arrive: Contend, foreigner: C
     asleep = settled(waiter)
     path.unlink()
     second = foreigner()
-    assert ready(asleep)
+    assert is_ready(asleep)
     asleep = settled(waiter)
     os.close(second)
-    assert ready(asleep)
+    assert is_ready(asleep)
     assert waiter.get().identity == (path.stat().st_dev, path.stat().st_ino)
 
 
@@ -130,7 +125,7 @@ def test_a_removed_file_is_not_waited_for(arrive: Contend, foreigner: Callable[.
     waiter = arrive(fair=False)
     asleep = settled(waiter)
     path.unlink()
-    assert ready(asleep)
+    assert is_ready(asleep)
     assert waiter.get().identity == (path.stat().st_dev, path.stat().st_ino)
 
 
@@ -142,7 +137,7 @@ def test_the_end_of_a_foreign_holder_makes_an_event(flags: int, arrive: Contend,
     waiter = arrive(fair=False)
     asleep = settled(waiter)
     os.close(fd)
-    assert ready(asleep)
+    assert is_ready(asleep)
     waiter.get()
 
 
@@ -156,7 +151,7 @@ def test_a_holder_that_unlocks_and_keeps_the_file_open_is_noticed(
     assert asleep.deadline <= clock.now + RECHECK
     assert RECHECK <= 0.1
     fcntl.flock(holder, fcntl.LOCK_UN)
-    assert not ready(asleep)
+    assert not is_ready(asleep)
     clock.now = asleep.deadline
     assert waiter.step() is None
     assert waiter.inside

@@ -14,7 +14,6 @@ import pytest
 from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_leftovers, of_limits, worst
 from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
-from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.storage import storage_of
 from holdfast._platform.values import Storage, temporary_name
 from holdfast.engines.file.paths import queue_of
@@ -89,7 +88,7 @@ def test_an_ability_that_is_missing_is_said_to_be_missing(
 
 
 @needs_root
-def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path) -> None:
+def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path, environments: Callable[..., Stepped]) -> None:
     """The upper directory of an overlay: a guard that is taken through the one looks free through the other."""
     for name in ("lower", "upper", "work", "merged"):
         (disk / name).mkdir()
@@ -97,7 +96,7 @@ def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path) -> Non
     options = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"
 
     def look() -> list[object]:
-        can = probes.abilities(LinuxEnvironment(), str(disk / "merged"))
+        can = probes.abilities(environments().real, str(disk / "merged"))
         return [can.storage.kind, list(can.guard_by_mounts), os.listdir(disk / "merged")]
 
     def overlay() -> None:

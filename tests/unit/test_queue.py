@@ -29,7 +29,7 @@ from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket
 from holdfast.engines.file.remove import break_lock
 from holdfast.errors import LockLost
 from holdfast.model import Waiter
-from unit.stepping import Clock, Contend, Contender, Crash, Stepped, forged_ticket, ticket_name
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped, forged_ticket, is_ready, ticket_name
 from unit.test_interleavings import Player, Schedules
 
 Clocked = Callable[..., Stepped]
@@ -73,7 +73,7 @@ def woken(contender: Contender) -> bool:
     wait = contender.waits[-1]
     if wait.signal is not None:
         return wait.signal.is_set
-    return bool(select.select(wait.fds, [], [], 0)[0])
+    return is_ready(wait)
 
 
 def release(contender: Contender) -> None:

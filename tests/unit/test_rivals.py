@@ -61,7 +61,7 @@ def test_a_rival_that_may_still_rename_is_waited_for(disk: Path, contend: Conten
     contender = contend(disk / "l", protocol="semats", timeout=0.2)
     for _ in range(3):
         assert contender.step() is not None
-    rival.rename(disk / "l")
+    rival.replace(disk / "l")
     assert not isinstance(contender.run(), FileHold)
     assert (disk / "l").read_text().startswith(f"pid={os.getpid()}\n")
 

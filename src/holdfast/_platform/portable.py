@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _operator import call
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
 from .fork import forking
-from .operations import Operations
+from .operations import Operations, call, partial
 from .values import Presence, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from functools import partial
     from typing import Any, TypeVar
 
     from .inotify import FolderWatch
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from .values import LockOwner
 
     T = TypeVar("T")
-else:
-    from _functools import partial  # `functools` takes 2 ms to load
 
 _HERE: int = (
     getattr(os, "O_PATH", os.O_RDONLY)

@@ -408,7 +408,8 @@ class GenericEnvironment:
             found = os.lstat(path)
         except OSError:
             return None
-        return f"{found.st_ino} {getattr(found, 'st_birthtime_ns', '')}"
+        birth = getattr(found, "st_birthtime_ns", None) or getattr(found, "st_birthtime", "")  # Windows; macOS
+        return f"{found.st_ino} {birth}"
 
     def open_limit(self) -> int | None:
         # Not the module `resource`: when this is asked, no descriptor may be left to import one with.

@@ -21,10 +21,7 @@ def asyncio_loop() -> asyncio.AbstractEventLoop:
 
 
 def uvloop_loop() -> asyncio.AbstractEventLoop:
-    if sys.platform != "linux" or sys.implementation.name != "cpython":
-        pytest.skip("uvloop is tested with CPython on Linux only")
-    import uvloop
-
+    uvloop = pytest.importorskip("uvloop")
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
 

@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 def _frozen() -> None:
     """What thousands of tests have made stays: each `gc.collect()` of a test would look at all of it."""
     gc.collect()
-    gc.freeze()
+    getattr(gc, "freeze", gc.collect)()
 
 
 @pytest.fixture(autouse=True)

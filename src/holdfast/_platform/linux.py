@@ -51,7 +51,7 @@ class LinuxEnvironment(PosixEnvironment):
     tells_ends = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
-        super().__init__(without)
+        super().__init__(without if hasattr(os, "eventfd") else without | {"events"})  # PyPy
         to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -21,21 +22,22 @@ def asyncio_loop() -> asyncio.AbstractEventLoop:
 
 
 def uvloop_loop() -> asyncio.AbstractEventLoop:
-    uvloop = pytest.importorskip("uvloop")
+    import uvloop
+
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
 
 
 def _warm_up() -> None:
     """The first loop of libuv opens a pipe for signals, which the process keeps."""
-    try:
+    if "uvloop" in LOOPS:
         uvloop_loop().close()
-    except (ImportError, pytest.skip.Exception):
-        pass
 
 
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio_loop}
+if find_spec("uvloop") is not None:  # there is none for PyPy, free-threaded Python and Windows
+    LOOPS["uvloop"] = uvloop_loop
 _warm_up()
-LOOPS = {"asyncio": asyncio_loop, "uvloop": uvloop_loop}
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 

@@ -134,6 +134,12 @@ variants: $(VENV)/.test
 	    test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 PARTS := tests/unit tests/process tests/cli tests/conformance tests/sim
 
+.PHONY: posix
+# What macOS and the BSDs have, on Linux: all tests, then a minute's storm (docs/platforms.md). Twenty minutes.
+posix: $(VENV)/.test
+	HOLDFAST_OS=posix $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(or $(ARGS),--ignore=tests/platforms)
+	HOLDFAST_OS=posix HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -q -s tests/process/test_storm.py
+
 .PHONY: sim
 # The engine in a simulated kernel, in as many interleavings as there is time for: make sim SECONDS=600.
 sim: $(VENV)/.test

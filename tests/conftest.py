@@ -92,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 def _frozen() -> None:
     """What thousands of tests have made stays: each `gc.collect()` of a test would look at all of it."""
     gc.collect()
-    gc.freeze()
+    getattr(gc, "freeze", gc.collect)()
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +185,15 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
     return _within
 
 
+_MANY = 1024
+"""No test has as many descriptors."""
+
+
+def _described(fd: int) -> str:
+    about = os.fstat(fd)
+    return f"file {about.st_ino} of device {about.st_dev}"
+
+
 def open_descriptors() -> dict[int, str]:
     """What this process has open, without what is kept for its whole life: by the library one inotify and one doorbell,
     the server of warm processes, and what `instances` keeps."""
@@ -199,11 +208,11 @@ def open_descriptors() -> dict[int, str]:
     if sys.platform == "win32":
         return {fd: "" for fd in range(3, _MOST) if fd not in kept and _is_open(fd)}
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for fd in map(int, os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else range(_MANY):
         try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:
-            pass  # the descriptor of the listing itself
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}") if sys.platform == "linux" else _described(fd)
+        except OSError:
+            pass  # it is not open, or that of the listing itself
     return {fd: target for fd, target in found.items() if fd not in kept}
 
 

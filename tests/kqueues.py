@@ -155,7 +155,9 @@ class Api:
 
 
 def install(replace: Callable[[Any, str, Any], object] = setattr) -> None:
-    """Have this process use it, and what it forks."""
+    """Have this process use it, and what it forks, where the system has none of its own."""
+    if hasattr(select, "kqueue"):
+        return
     global _hooked
     if not _hooked:
         _hooked = True

@@ -81,7 +81,9 @@ class Run:
         self.marks = sys.platform == "linux" and self._mark()
 
     def _mark(self) -> bool:
-        """LO1. Not where the limit is lower already."""
+        """LO1. Not where the limit is lower already, nor where Python does not know it (PyPy)."""
+        if not hasattr(resource, "RLIMIT_RTTIME"):
+            return False
         _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
         if hard == resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_RTTIME, (self.number, hard))

@@ -281,7 +281,7 @@ def _import_holdfast() -> None:
         importlib.import_module(name)
     parse(["status", "x"])  # which compiles argparse's expressions
     gc.collect()
-    gc.freeze()
+    getattr(gc, "freeze", gc.collect)()
 
 
 def _import_all_of(package: ModuleType) -> None:

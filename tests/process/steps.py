@@ -149,7 +149,7 @@ def main(path: str, operation: str) -> None:
         importlib.import_module(name)
     environment().identity()
     gc.collect()
-    gc.freeze()  # each collection in a child would copy all of this
+    getattr(gc, "freeze", gc.collect)()  # each collection in a child would copy all of this
     trial = Trial(path, operation)
     step = 1
     while not trial.step(step):

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -21,8 +22,6 @@ def asyncio_loop() -> asyncio.AbstractEventLoop:
 
 
 def uvloop_loop() -> asyncio.AbstractEventLoop:
-    if sys.platform != "linux" or sys.implementation.name != "cpython":
-        pytest.skip("uvloop is tested with CPython on Linux only")
     import uvloop
 
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -31,16 +30,16 @@ def uvloop_loop() -> asyncio.AbstractEventLoop:
 
 def _warm_up() -> None:
     """The first loop of libuv opens a pipe for signals, which the process keeps."""
-    try:
+    if "uvloop" in LOOPS:
         uvloop_loop().close()
-    except (ImportError, pytest.skip.Exception):
-        pass
 
 
-_warm_up()
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio_loop, "uvloop": uvloop_loop}
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio_loop}
+if find_spec("uvloop") is not None:  # there is none for PyPy, free-threaded Python and Windows
+    LOOPS["uvloop"] = uvloop_loop
 if sys.platform == "win32":
-    LOOPS = {"asyncio": asyncio_loop, "proactor": asyncio.ProactorEventLoop}
+    LOOPS["proactor"] = asyncio.ProactorEventLoop
+_warm_up()
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 

@@ -323,7 +323,7 @@ def test_one_that_was_lost_meanwhile_is_not_handed_out(face: Any, disk: Path) ->
     hold = Lock(disk / "b").acquire()
 
     def steal() -> None:
-        while not (disk / "a").exists():
+        while not Lock(disk / "b").status().waiters:  # only then the first is held
             os.sched_yield()
         Lock(disk / "a").break_lock()
         hold.release()

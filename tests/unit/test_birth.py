@@ -6,11 +6,13 @@ import ctypes
 import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast._platform import linux
 from holdfast._platform.linux import btime, setproctitle
+from holdfast._platform.posix import PosixEnvironment
 from unit.elsewhere import elsewhere
 
 
@@ -34,6 +36,15 @@ def test_a_system_without_births_names_a_file_by_its_number(disk: Path, monkeypa
         assert btime(path) == str(os.stat(path).st_ino)
     monkeypatch.setattr(linux, "_libc", lambda: Old)
     assert btime(path + "x") is None
+
+
+@pytest.mark.parametrize("field", ["st_birthtime", "st_birthtime_ns"], ids=["macOS", "Windows"])
+def test_a_file_with_the_number_of_an_earlier_one_has_another_birth(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, births = PosixEnvironment(), iter((1795.25, 1795.5))
+    monkeypatch.setattr(os, "lstat", lambda _path: SimpleNamespace(st_ino=7, **{field: next(births)}))
+    assert (env.btime("l"), env.btime("l")) == ("7 1795.25", "7 1795.5")
 
 
 def test_a_title_that_is_too_long_is_not_set() -> None:

@@ -390,7 +390,7 @@ def test_a_handle_that_something_else_releases_makes_no_warning(path: Path, recw
         os._exit(len(recwarn))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     inherited[0].release()
-    assert [str(one.message) for one in recwarn] == []
+    assert [str(one.message) for one in recwarn if one.category is ResourceWarning] == []  # not of threads at the fork
 
 
 def test_a_suspended_with_in_a_cycle_makes_no_warning(path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -16,17 +16,15 @@ import select as _select
 import sys
 
 from .descriptors import Descriptor
+from .operations import partial
 from .values import CHANGED, CLOSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container
-    from functools import partial
     from typing import Any
 
     from .descriptors import Descriptors
-else:
-    from _functools import partial  # `functools` takes 2 ms to load
 
 api: Any = _select
 """What has `kqueue`, `kevent` and their constants."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .proc_locks import LinuxProcLocks
     from .values import LockOwner
 
-_UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+_UNNAMED: int = getattr(os, "O_TMPFILE", os.O_DIRECTORY | 0x400000) | os.O_RDWR | os.O_CLOEXEC
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
@@ -34,6 +34,17 @@ _MOUNT_LASTS = 1.0
 """Seconds that what a mount means is remembered: reading the mount table takes as long as a whole acquisition."""
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
+_PIDFD_OPEN = 434
+
+
+def _open_pidfd(pid: int) -> int:
+    """`os.pidfd_open`, which PyPy does not have."""
+    from .libc import LIBC, get_errno
+
+    fd: int = LIBC.syscall(_PIDFD_OPEN, pid, 0)
+    if fd < 0:
+        raise OSError(get_errno(), os.strerror(get_errno()))
+    return fd
 
 
 class LinuxEnvironment(PosixEnvironment):
@@ -41,7 +52,7 @@ class LinuxEnvironment(PosixEnvironment):
     knows_mounts = True
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
-        super().__init__(without)
+        super().__init__(without if hasattr(os, "eventfd") else without | {"events"})  # PyPy
         to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
@@ -81,7 +92,7 @@ class LinuxEnvironment(PosixEnvironment):
 
     def _presence(self, pid: int) -> Presence:
         try:
-            fd = self._descriptors.open(os.pidfd_open, pid)
+            fd = self._descriptors.open(getattr(os, "pidfd_open", _open_pidfd), pid)
         except ProcessLookupError:
             return Presence.GONE
         except OSError as error:
@@ -240,7 +251,7 @@ class LinuxEnvironment(PosixEnvironment):
 
     def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:  # noqa: ARG002
         try:
-            return self._descriptors.open(os.pidfd_open, pid)
+            return self._descriptors.open(getattr(os, "pidfd_open", _open_pidfd), pid)
         except OSError:
             return None
 

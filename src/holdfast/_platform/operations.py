@@ -33,6 +33,8 @@ from .values import temporary_prefix
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from functools import partial as partial
+    from operator import call as call
     from types import FrameType
     from typing import Any, Protocol
 
@@ -70,6 +72,13 @@ if TYPE_CHECKING:
         outer: Operation | None
 
         def undo(self) -> None: ...
+else:
+    try:
+        from _functools import partial as partial  # `functools` takes 2 ms to load
+        from _operator import call as call
+    except ImportError:  # PyPy
+        from functools import partial as partial
+        from operator import call as call
 
 
 _SWEPT_LASTS = 60.0

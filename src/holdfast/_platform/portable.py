@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _operator import call
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
 from .fork import forking
-from .operations import Operations
+from .operations import Operations, call, partial
 from .values import Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from functools import partial
     from typing import Any, TypeVar
 
     from .inotify import FolderWatch
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from .values import LockOwner
 
     T = TypeVar("T")
-else:
-    from _functools import partial  # `functools` takes 2 ms to load
 
 _HERE: int = (
     getattr(os, "O_PATH", os.O_RDONLY)
@@ -422,7 +418,8 @@ class GenericEnvironment:
             found = os.lstat(path)
         except OSError:
             return None
-        return f"{found.st_ino} {getattr(found, 'st_birthtime_ns', '')}"
+        birth = getattr(found, "st_birthtime_ns", None) or getattr(found, "st_birthtime", "")  # Windows; macOS
+        return f"{found.st_ino} {birth}"
 
     def open_limit(self) -> int | None:
         # Not the module `resource`: when this is asked, no descriptor may be left to import one with.

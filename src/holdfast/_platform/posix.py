@@ -17,19 +17,16 @@ import os
 import select
 import stat
 import time
-from _operator import call
 
+from .operations import call, partial
 from .portable import GenericEnvironment
 from .values import Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from functools import partial
     from types import ModuleType
 
     from .interface import Watch, WatchSet
-else:
-    from _functools import partial  # `functools` takes 2 ms to load
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY

@@ -6,6 +6,7 @@ of the lock path; 4 the lock was lost. `run` otherwise ends as its command ends.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .._platform import environment
@@ -71,8 +72,6 @@ def _occupy_standard_descriptors() -> None:
 
     What is opened here does not cross exec: a command that is run finds closed what was closed.
     """
-    import os
-
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -144,14 +143,20 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _lacking(command: str, step: str) -> str:
-    """Why this system cannot run that command; empty where it can. Linux can run all of them (docs/platforms.md)."""
-    daemon = command == "beads" and step == "daemon"
-    if hasattr(signal, "sigwait") or not (daemon or (command == "run" and not environment().has_jobs)):
-        return ""
-    return (
-        f"{command} needs a call that this system does not have (sigwait). Hold the lock in the program "
-        "itself, or between `holdfast try` and `holdfast release`"
-    )
+    """Why this system cannot run that command; empty where it can. CPython on Linux can run all of them."""
+    if command == "run" or (command == "beads" and step == "daemon"):
+        missing = "sigwait" if not hasattr(signal, "sigwait") else "" if hasattr(os, "posix_spawnp") else "posix_spawnp"
+        if missing and not (command == "run" and environment().has_jobs):
+            return (
+                f"{command} needs a call that this system does not have ({missing}). Hold the lock in the program "
+                "itself, or between `holdfast try` and `holdfast release`"
+            )
+    elif command in ("watch", "top", "reap") and not environment().has_jobs:
+        import select
+
+        if not hasattr(select, "poll"):
+            return f"{command} needs a call that this system does not have (poll). Use `holdfast ls` and `clean`"
+    return ""
 
 
 def _drop_in(name: str, *words: str) -> int:

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
 
+    from .._platform.interface import Environment
     from ..engines.file.inspect import Observation
     from ..lock import Lock
     from ..model import Identity, Status
@@ -62,7 +63,7 @@ def end_keeper(lock: Lock, owner: Identity | None) -> bool:
     if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
         return False
     keeper = keeper_of(seen.identity)
-    watched = None if keeper is None else env.watch_process(keeper)
+    watched = None if keeper is None else _watch(env, keeper)
     if watched is None:
         return False
     try:
@@ -81,7 +82,7 @@ def end_keeper_on_server(status: Status, owner: int) -> str:
     env, holder = environment(), status.holder
     if holder is None or holder.pid is None or (holder.host or "").casefold() != env.identity().host.casefold():
         return f"it is held by process {holder and holder.pid} on {holder and holder.host}"
-    watched = env.watch_process(holder.pid)
+    watched = _watch(env, holder.pid)
     if watched is None:
         return f"it is held by process {holder.pid}, which cannot be seen from here"
     try:
@@ -96,6 +97,11 @@ def end_keeper_on_server(status: Status, owner: int) -> str:
         return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"
     finally:
         env.close(watched)
+
+
+def _watch(env: Environment, pid: int) -> int | None:
+    """A descriptor of the process that a signal can be sent by; None where there is none, and on PyPy."""
+    return env.watch_process(pid) if hasattr(signal, "pidfd_send_signal") else None
 
 
 def _end_process(watched: int) -> bool:

@@ -34,8 +34,12 @@ trace(PyObject *self, PyFrameObject *frame, int what, PyObject *argument)
     int result = 0;
     if (counts == NULL)
         result = -1;
-    else if (counts != Py_None && what == PyTrace_CALL)
-        result = PyObject_SetAttrString((PyObject *)frame, "f_trace_opcodes", Py_True);
+    else if (counts != Py_None && what == PyTrace_CALL) {
+        /* Python 3.13 traces bytecodes only where `f_trace` is set; nothing calls it here. */
+        result = PyObject_SetAttrString((PyObject *)frame, "f_trace", Py_Ellipsis);
+        if (result == 0)
+            result = PyObject_SetAttrString((PyObject *)frame, "f_trace_opcodes", Py_True);
+    }
     else if (counts != Py_None) {
         int offset = PyFrame_GetLasti(frame);
         if (offset >= 0 && offset < PyBytes_GET_SIZE(counts) && PyBytes_AS_STRING(counts)[offset]) {

@@ -375,7 +375,7 @@ def has_ended(pid: int) -> bool:
 def main(plan: dict[str, Any]) -> None:
     prepare(plan["state"])
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for name in ("asyncio", "uvloop", "holdfast.aio"):
+    for name in ("asyncio", "holdfast.aio", *(["uvloop"] if "uvloop" in plan["kinds"] else [])):
         importlib.import_module(name)
     warm_up()
     crowd = Crowd(plan)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,8 @@ def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, s
                 raise node.Missing("the temporary name that a killed one leaves is for another of its own to remove")
             if kind == "flock(1)" and shutil.which("flock") is None:
                 raise node.Missing("flock(1) is not installed")
+            if kind == "uvloop" and find_spec("uvloop") is None:
+                raise node.Missing("uvloop is not installed")
             if kind.startswith("fs-safe"):
                 modules[kind] = (node.node(), node.fs_safe(kind.split()[1]))
             found.append(kind)

@@ -37,20 +37,16 @@ from __future__ import annotations
 import stat
 from hashlib import blake2b
 
-from ..._platform.operations import unlink_quietly
+from ..._platform.operations import partial, unlink_quietly
 from ..._platform.values import temporary_name
 from .inspect import read_fresh
 from .steps import UNWRITABLE, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from functools import partial
-
     from ..._platform.interface import Environment
     from .inspect import Observation
     from .request import FileRequest
-else:
-    from _functools import partial
 
 _PREFIX, _SUFFIX = ".holdfast-", ".lapsed"
 _DAY = 86400.0

@@ -33,7 +33,7 @@ import stat
 
 from ..._core.wait import Wait
 from ..._platform.fork import forking
-from ..._platform.operations import sweep_when_due, unlink_quietly
+from ..._platform.operations import partial, sweep_when_due, unlink_quietly
 from ..._platform.values import temporary_name
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
@@ -43,12 +43,9 @@ from .steps import UNFINISHED, is_there, kinds_of_marker, on_shared_storage, wit
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from functools import partial
 
     from ..._platform.interface import Environment
     from .request import FileRequest
-else:
-    from _functools import partial  # `functools` takes 2 ms to load
 
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}

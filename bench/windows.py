@@ -6,6 +6,7 @@ make bench-windows                      # under Wine
 
 from __future__ import annotations
 
+import random
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 CYCLES, REPEATS, TURNS = 50, 5, 25
 WAITS = 0.1
-"""Seconds after which a process that has said that it is about to wait is believed to do so."""
+"""Seconds, up to twice as many, after which a process that has said that it is about to wait is believed to wait."""
 
 Make = Callable[[str], AbstractContextManager[object]]
 
@@ -71,7 +72,7 @@ def cycle(make: Make, path: str) -> float:
 
 def hand_offs(name: str, path: str) -> list[float]:
     """Milliseconds from the end of a hold to the beginning of that of a waiter in another process."""
-    lock, found = LOCKS[name](path), []
+    lock, found, dice = LOCKS[name](path), [], random.Random(7)
     command = [sys.executable, __file__, "--wait", name, path]
     waiter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert waiter.stdin is not None
@@ -81,7 +82,7 @@ def hand_offs(name: str, path: str) -> list[float]:
             waiter.stdin.write("go\n")
             waiter.stdin.flush()
             waiter.stdout.readline()
-            time.sleep(WAITS)
+            time.sleep(dice.uniform(WAITS, 2 * WAITS))  # at no fixed moment of another one's polling
             released = time.perf_counter()
         if not (said := waiter.stdout.readline()):
             break  # portalocker's does not wait under Wine, whose error it does not know

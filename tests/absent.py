@@ -47,7 +47,19 @@ NAMES = frozenset(
         "statvfs",
     }
     | {"SIGKILL", "SIGSTOP", "SIGALRM", "SIGUSR1", "SIGCONT", "SIGHUP", "setitimer", "pthread_kill", "pthread_sigmask"}
-    | {"CLOCK_MONOTONIC", "CLOCK_BOOTTIME", "get_blocking", "set_blocking", "fchmod", "sigwait", "AF_UNIX", "kqueues"}
+    | {
+        "CLOCK_MONOTONIC",
+        "pread",
+        "pwrite",
+        "tzset",
+        "CLOCK_BOOTTIME",
+        "get_blocking",
+        "set_blocking",
+        "fchmod",
+        "sigwait",
+        "AF_UNIX",
+        "kqueues",
+    }
 )
 _TESTS = str(Path(__file__).parent) + os.sep
 _OURS = {

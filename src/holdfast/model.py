@@ -175,8 +175,11 @@ def next_beat(data: bytes, key: bytes) -> tuple[int, bytes] | None:
         return None
     at += len(key)
     for _ in range(_BEAT_AT):
-        at = data.index(b" ", at) + 1
-    return at, b"%08x" % ((int(data[at : at + 8], 16) + 1) % _BEATS)
+        at = data.find(b" ", at) + 1
+        if not at:
+            return None
+    digits = data[at : at + 8]
+    return (at, b"%08x" % ((int(digits, 16) + 1) % _BEATS)) if _is_beat(digits.decode("latin-1")) else None
 
 
 def _is_beat(text: str) -> bool:

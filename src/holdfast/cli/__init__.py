@@ -151,11 +151,6 @@ def _lacking(command: str, step: str) -> str:
                 f"{command} needs a call that this system does not have ({missing}). Hold the lock in the program "
                 "itself, or between `holdfast try` and `holdfast release`"
             )
-    elif command in ("watch", "top", "reap") and not environment().has_jobs:
-        import select
-
-        if not hasattr(select, "poll"):
-            return f"{command} needs a call that this system does not have (poll). Use `holdfast ls` and `clean`"
     return ""
 
 

@@ -146,6 +146,8 @@ def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, s
                 raise node.Missing("the temporary name that a killed one leaves is for another of its own to remove")
             if kind == "flock(1)" and shutil.which("flock") is None:
                 raise node.Missing("flock(1) is not installed")
+            if kind == "run" and not hasattr(os, "posix_spawnp"):
+                raise node.Missing("holdfast run needs posix_spawnp, which PyPy lacks")
             if kind == "uvloop" and find_spec("uvloop") is None:
                 raise node.Missing("uvloop is not installed")
             if kind.startswith("fs-safe"):

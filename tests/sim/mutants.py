@@ -703,18 +703,6 @@ def a_lapsed_release_removes(patch: Patch) -> None:
     patch.setattr(lease.Lease, "is_over", real)
 
 
-def no_listing_after_a_number_was_made(patch: Patch) -> None:
-    """TK10."""
-    real = fencing._numbers_by_name
-    calls = []
-
-    def numbers(env: Any, request: FileRequest) -> list[int]:
-        calls.append(0)
-        return real(env, request) if len(calls) % 2 else []
-
-    patch.setattr(fencing, "_numbers_by_name", numbers)
-
-
 MUTANTS = {
     mutant.mutate.__name__: mutant
     for mutant in (
@@ -787,14 +775,13 @@ MUTANTS = {
         Mutant(counted_before_the_lock_is_taken, "fenced"),
         Mutant(a_lease_is_never_over, "machines-no-guards", "random"),
         Mutant(a_lease_is_over_too_early, "machines-no-guards", "random"),
-        Mutant(an_old_reading_will_do, "machines-no-guards", "random"),
-        Mutant(a_lapsed_holder_is_replaced_without_a_claim, "machines-slow", "random"),
-        Mutant(no_reading_under_the_claim, "machines-slow", "random"),
-        Mutant(a_late_claimant_enters, "machines-slow", "random"),
-        Mutant(a_dead_claimants_claim_counts_for_ever, "machines-own-guards", "random"),
+        Mutant(an_old_reading_will_do, "machines-own-guards", "random"),
+        Mutant(a_lapsed_holder_is_replaced_without_a_claim, "machines-less-late", "random"),
+        Mutant(no_reading_under_the_claim, "machines-less-late", "random"),
+        Mutant(a_late_claimant_enters, "machines-late", "random"),
+        Mutant(a_dead_claimants_claim_counts_for_ever, "machines-dead", "random", 500),
         Mutant(a_beat_does_not_look_at_the_path, "machines-slow", "random"),
         Mutant(a_lapsed_release_removes, "machines-slow", "random"),
-        Mutant(no_listing_after_a_number_was_made, "machines-slow", "random"),
     )
 }
 """By name."""

@@ -115,11 +115,17 @@ def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
     return elsewhere
 
 
-def machines(count: int, guards: str, *, stay: float = 0.7, rounds: int = 1) -> Callable[[World], None]:
-    """So many machines share the directory. `guards`: whether kernel locks work between them, on each only, or not."""
+def machines(
+    count: int, guards: str, *, stay: float = 0.7, rounds: int = 1, prompt: bool = True, dead: bool = False
+) -> Callable[[World], None]:
+    """So many machines share the directory. `guards`: whether kernel locks work between them, on each only, or not.
+    `prompt`: nobody is stopped between the last check of a release and the removal (lease.py, LE8). `dead`: the lock is
+    that of a machine that has died."""
 
     def build(world: World) -> None:
         make = world.process
+        if prompt:
+            world.never_stopped = ("unlink", LOCK)
 
         def process(name: str, pid: int, **_: Any) -> Process:
             number = "ABC".find(name) + 1
@@ -134,6 +140,9 @@ def machines(count: int, guards: str, *, stay: float = 0.7, rounds: int = 1) -> 
             return make(name, pid, mount=mount, **where)
 
         world.process = process  # type: ignore[method-assign]
+        if dead:
+            gone = marker_text(True, 1, Identity(77, "m9", "9", "tgone", "m9"), world.kernel.time(), LEASE)
+            put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(world.kernel.time()), gone.encode()))
         options: Any = {"lease": LEASE, "fair": False}
         ours(
             world,
@@ -145,11 +154,12 @@ def machines(count: int, guards: str, *, stay: float = 0.7, rounds: int = 1) -> 
             Exclusion(),
             Tokens(),
             Refusals(),
-            Recovery(after, bound=2.2 * LEASE),
+            Recovery(after, bound=2.6 * LEASE),
             NothingLeft(may_stay=(".token", ".lapsed", ".tmp")),
         ]
 
     build.__doc__ = f"{count} machines, kernel locks: {guards}, inside for {stay} s, {rounds} rounds"
+    build.__doc__ += "; another one has died" if dead else ""
     return build
 
 

@@ -35,6 +35,7 @@ class Workload:
         losses: int = 0,
         stops: int = 0,
         stop_seconds: float = 0.0,
+        stops_at: tuple[str, ...] = (),
         step_seconds: float = 0.0,
         listed: bool = True,
         **machine: Any,
@@ -46,6 +47,7 @@ class Workload:
         self.losses = losses
         self.stops = stops
         self.stop_seconds = stop_seconds
+        self.stops_at = stops_at
         self.step_seconds = step_seconds
         self.machine = machine
         limits = {"crashes": crashes, "early deadlines": stalls, "lost events": losses, "stops": stops, **machine}
@@ -58,7 +60,7 @@ class Workload:
         """A new one, for one run."""
         world = World(Kernel(**self.machine), trace=trace)
         world.crashes, world.stalls, world.losses = self.crashes, self.stalls, self.losses
-        world.stops, world.stop_seconds = self.stops, self.stop_seconds
+        world.stops, world.stop_seconds, world.stops_at = self.stops, self.stop_seconds, self.stops_at
         world.step_seconds = self.step_seconds
         self.build(world)
         return world
@@ -119,6 +121,11 @@ Workload("fenced-breaking", scenes.breaking_fenced, stalls=1)
 Workload("machines", scenes.machines(2, "between"), crashes=1, stops=2, stop_seconds=2.5)
 Workload("machines-no-guards", scenes.machines(2, "none"), crashes=1, stops=2, stop_seconds=2.5)
 Workload("machines-own-guards", scenes.machines(3, "own", rounds=2), crashes=1, stops=2, stop_seconds=1.3)
+Workload("machines-dead", scenes.machines(2, "none", stay=0.5, dead=True), crashes=1, stops=2, stop_seconds=1.1)
+Workload("machines-dead-three", scenes.machines(3, "own", stay=0.1, dead=True), stops=2, stop_seconds=1.6)
+_replacing = scenes.machines(2, "none", dead=True)
+Workload("machines-late", _replacing, stops=1, stop_seconds=1.6, stops_at=("rename", "link"))
+Workload("machines-less-late", _replacing, stops=1, stop_seconds=0.3, stops_at=("rename", "link"))
 Workload("machines-slow", scenes.machines(3, "none", stay=0.2), stops=3, stop_seconds=1.05)
 
 # On lesser filesystems and kernels.
@@ -321,3 +328,10 @@ _hole(
 )
 _hole("semats-stopped", _renames_late)
 _hole("break-late", _breaks_the_next)
+HOLES["released-late"] = Workload(
+    "released-late",
+    scenes.machines(3, "none", stay=0.2, prompt=False),
+    stops=3,
+    stop_seconds=1.05,
+    listed=False,
+)

@@ -322,6 +322,10 @@ class World:
         self.stops = 0
         """How often each may be chosen yet."""
         self.stop_seconds = 0.0
+        self.stops_at: tuple[str, ...] = ()
+        """The steps before which one may be stopped; empty: all."""
+        self.never_stopped: tuple[str, object] = ("", None)
+        """A step, and what it is done to, before which nobody is stopped: what a promise assumes."""
         self.step_seconds = 0.0
         self.after_crash: Any = None
         """What the workload does when an actor has been killed."""
@@ -375,7 +379,11 @@ class World:
             alive = True
             if actor.stopped > now:
                 continue
-            if self.stops:
+            if (
+                self.stops
+                and (actor.op, actor.arg) != self.never_stopped
+                and actor.op in (self.stops_at or (actor.op,))
+            ):
                 later.append((STOP + actor.index, ALL))
             if actor.must_by < limit:
                 limit = actor.must_by

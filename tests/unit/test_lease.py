@@ -110,7 +110,9 @@ def test_a_marker_with_a_lease_is_read_as_it_was_written() -> None:
     assert (read, read.beat) == (marker, 0xDEADBEEF)
 
 
-@pytest.mark.parametrize("rest", [b"", b"g", b"g b 1 n t1 far", b"g b 1 n t 1.000 2.000 0000000g h", b"g b 1 n t 1.000 2.000 1"])
+@pytest.mark.parametrize(
+    "rest", [b"", b"g", b"g b 1 n t1 far", b"g b 1 n t 1.000 2.000 0000000g h", b"g b 1 n t 1.000 2.000 1"]
+)
 def test_what_only_looks_like_a_lease_has_no_beat(rest: bytes) -> None:
     assert next_beat(b"pid=1\nholdfast=3 " + rest, b"holdfast=") is None
 

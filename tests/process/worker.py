@@ -278,13 +278,12 @@ def die_inside(path: str) -> None:
 
 
 def pass_through(path: str) -> None:
-    """Whatever was left is gone after the next takeover: claims stay until then (takeover.py, T13)."""
+    """Whatever was left is gone after the next takeover and its release: claims stay until then (takeover.py, T13), and
+    behind tickets of the killed, a holder has one of its own."""
     from holdfast import Lock
 
-    where, name = os.path.split(path)
     with Lock(path, timeout=10) as hold:
         assert hold.recovered_from
-        assert os.listdir(where) == [name], os.listdir(where)
 
 
 def main(path: str, state: str, wanted: str, workers: str, shell: str = "") -> None:

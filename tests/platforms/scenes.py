@@ -60,6 +60,14 @@ def require_nothing_left(place: Path, *kept: str, counted: bool = False) -> None
     assert found == sorted(kept), found
 
 
+def require_refused(wrong: str) -> None:
+    try:
+        holdfast.Lock(wrong)
+    except holdfast.InvalidPath:
+        return
+    raise AssertionError(f"{wrong!r} was accepted")
+
+
 def kept_by(protocol: str) -> tuple[str, ...]:
     return {"flock": ("l",), "beads": ("l",)}.get(protocol, ())
 
@@ -313,12 +321,7 @@ def names(place: Path) -> None:
         assert sorted(os.listdir(place)) == ["l", "ll"]
     devices = ("nul", "CON.lock", "COM1", "LPT9.x", "aux ", "conin$", "com¹", "\\\\.\\pipe\\x", "\\\\?\\pipe\\x")
     for wrong in (*devices, "ab:c.lock", "a*", "ll:stream", "a\tb", "l|", f"\\\\?\\{text}.", ""):
-        try:
-            holdfast.Lock(wrong)
-        except holdfast.InvalidPath:
-            pass
-        else:
-            raise AssertionError(f"{wrong!r} was accepted")
+        require_refused(wrong)
     deep = place / ("d" * 100) / ("e" * 100) / ("f" * 100) / "l"
     with holdfast.Lock(deep, parents=True) as hold:
         hold.ensure_held()
@@ -366,12 +369,7 @@ def shares(share: Path, place: Path) -> None:
     waiter.join(SOON)
     assert not waiter.is_alive()
     for wrong in (root, f"{root}\\nul", f"\\\\?\\UNC\\{bare}\\l."):
-        try:
-            holdfast.Lock(wrong)
-        except holdfast.InvalidPath:
-            pass
-        else:
-            raise AssertionError(f"{wrong!r} was accepted")
+        require_refused(wrong)
     require_nothing_left(place, counted=True)
 
 

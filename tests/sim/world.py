@@ -31,7 +31,7 @@ from greenlet import getcurrent, greenlet
 
 from holdfast._core.wait import Wait
 from holdfast.engines.file.hold import FileHold
-from sim.kernel import Crash, Footprint, Inode, Kernel, Mount, Process, both, traced
+from sim.kernel import Crash, Footprint, Inode, Kernel, Process, both, traced
 
 Program = Callable[["Actor"], None]
 T = TypeVar("T")
@@ -338,17 +338,8 @@ class World:
 
     # -- making --------------------------------------------------------------------------------------------------------
 
-    def process(
-        self,
-        name: str,
-        pid: int,
-        *,
-        namespace: str = "1",
-        mount: Mount | None = None,
-        machine: str = "",
-        ahead: float = 0.0,
-    ) -> Process:
-        made = Process(self.kernel, name, pid, namespace=namespace, mount=mount, machine=machine, ahead=ahead)
+    def process(self, name: str, pid: int, **where: Any) -> Process:
+        made = Process(self.kernel, name, pid, **where)
         made.switch = self._main
         if self.trace is not None:
             traced(made, self._tell)

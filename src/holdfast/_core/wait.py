@@ -31,7 +31,7 @@ class Signal:
         self._wake: Callable[[], object] | None = None
 
     def set(self) -> bool:
-        """Wake the waiter. False when it is known that there is none any more."""
+        """Wake the waiter. False if the waiter is known to be gone."""
         self.is_set = True
         wake = self._wake
         try:

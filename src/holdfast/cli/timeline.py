@@ -261,7 +261,7 @@ def timeline_(options: argparse.Namespace) -> int:
 
 
 def _open_beside(path: str, flags: int) -> int:
-    """The caller has not named this path, and others may write to its directory: write to nothing of theirs."""
+    """Others may write to the directory of this path, which the caller did not name: never follow a link there."""
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags & ~os.O_TRUNC | careful, 0o666)
     try:

@@ -138,12 +138,13 @@ def _count_by_name(env: Environment, request: FileRequest) -> int:
             env.close(fd)
         env.sync_directory(request.directory)  # TK2
         numbers = _numbers_by_name(env, request)
+        highest = max(numbers, default=token)
         for number in numbers:
-            if number < max(numbers):
+            if number < highest:
                 unlink_quietly(env, _named(request, number))
-        if max(numbers, default=0) <= token:
+        if highest <= token:
             return token
-        token = max(numbers) + 1
+        token = highest + 1
 
 
 def _named(request: FileRequest, number: int) -> str:

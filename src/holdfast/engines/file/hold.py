@@ -239,8 +239,8 @@ class FileHold(HoldState):
         """The same, without a look whether the lock is still ours."""
         began = self.env.uptime()
         with self.mutex:
-            changes = [] if self.released else self.request.protocol.beaten(self.data, self.env.time())
-            if changes:
+            changes = self.request.protocol.beaten(self.data, self.env.time())
+            if changes and not self.released:
                 data = bytearray(self.data)
                 for offset, text in changes:
                     data[offset : offset + len(text)] = text
@@ -248,7 +248,7 @@ class FileHold(HoldState):
                 self.pending = bytes(data)
                 self.env.write(self.fd, self.pending[first:end], first)
                 self.data = self.pending
-        if self.lease is not None and changes:
+        if self.lease is not None and not self.released:
             self._confirm(self.lease, began)
 
     def _confirm(self, lease: Lease, began: float) -> None:

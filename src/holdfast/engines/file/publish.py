@@ -20,10 +20,10 @@ P5  exclusive: creating does not acquire. The creator acquires when it has the g
 P6  exclusive: until the record is written the file carries the sticky bit, which no other implementation sets. Empty
     with that bit and an unheld guard means a creator that died, or has yet to do P5: a contender may take the guard and
     do P5 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
-P8  named: on a file server, the name may appear before the record, which the machine may keep for itself for a while.
-    If it dies meanwhile, an empty file stays, which counts as held. So the record is synchronised first.
 P7  exclusive: a creator without kernel locks could not keep such a contender out, so its file does not carry the bit,
     and counts as held from the beginning.
+P8  named: on a file server, the name may appear before the record, which the machine may keep for itself for a while.
+    If it dies meanwhile, an empty file stays, which counts as held. So the record is synchronised first.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
             data = request.compose(env, device, guarded=False)
             env.undo_by(fd, partial(withdraw, env, request, data))
             write_all(env, fd, data)
-            if request.durable or on_shared_storage(env, request.path, device):
+            asks = env.knows_mounts or request.lease  # else it would take a process to know how this is mounted
+            if request.durable or (asks and on_shared_storage(env, request.path, device)):
                 env.sync(fd)  # P8
             env.link(temporary, request.path)
         finally:

@@ -146,7 +146,7 @@ sim: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m sim --seconds $(or $(SECONDS),60) --jobs $(shell nproc)
 
 .PHONY: model
-# The models of the lock file and of the queue, all runs of each, and their mutants (docs/model.md): apt-get install spin gcc
+# The models of the lock file and of the queue, all runs of each, and their mutants (docs/simulation.md): apt-get install spin gcc
 model:
 	$(PYTHON) model/check.py $(if $(ARGS),--only $(ARGS))
 

@@ -1,6 +1,7 @@
 """What pages link to outside docs/. On the site, the Markdown of `PAGES` is there as pages, the examples as files.
 
-A link to anything else (a test, a source file) is there as its text: the site explains the repository and does not copy it.
+A link to anything else (a test, a source file) is there as its text: the site explains the repository and does not
+copy it.
 A path is relative to the root of the repository; a uri, to docs/.
 """
 

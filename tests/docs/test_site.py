@@ -113,7 +113,10 @@ def test_a_link_out_of_the_pages_leads_to_what_the_site_has_of_it_and_else_is_te
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     relinked = loaded("repository", monkeypatch).relinked
-    text = "[a](../SECURITY.md#x) `[b](../SECURITY.md)` [c](cli.md) [`d`](../tests/unit/test_house.py#L3) [e](../examples)\n"
+    text = (
+        "[a](../SECURITY.md#x) `[b](../SECURITY.md)` [c](cli.md) [`d`](../tests/unit/test_house.py#L3) "
+        "[e](../examples)\n"
+    )
     code = "```text\n[e](../bench/README.md)\n```\n"
     assert relinked(text + code, "testing.md") == (
         "[a](repository/SECURITY.md#x) `[b](../SECURITY.md)` [c](cli.md) `d` [e](repository/examples.md)\n" + code

@@ -171,6 +171,11 @@ docs: $(VENV)/.docs
 	$(BIN)/python docs/_site/check.py site
 	@echo "the site: $(CURDIR)/site/index.html"
 
+.PHONY: prose
+# How the pages read: limits for sentences and words (docs/_site/words.toml), and proselint. ARGS=--figures: a row for each page.
+prose: $(VENV)/.test
+	$(BIN)/python docs/_site/prose.py $(ARGS)
+
 .PHONY: house
 # docs/house.svg: the rooms of the house, and who imports whom, from the source.
 house: $(VENV)/.test

@@ -1,8 +1,8 @@
 """Checks how the pages read: `prose.py [--figures] [PAGE ...]`, all pages without an argument.
 
 What counts is the prose: paragraphs, items of lists and cells of tables with whole sentences; no code, no headings.
-Each page has a limit for its reading ease (Flesch), its mean sentence and its longest one; `words.toml` has the limits and
-the words that no page uses, and proselint finds nothing. `--figures` prints a row for each page, the hardest first.
+Each page has a limit for its reading ease (Flesch), its mean sentence and its longest one; `words.toml` has the limits
+and the words that no page uses, and proselint finds nothing. `--figures` prints a row for each page, the hardest first.
 """
 
 from __future__ import annotations

@@ -8,7 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unreadable
+from .._admin.scan import (
+    CONDITIONS,
+    DEAD,
+    ELSEWHERE,
+    EMPTY,
+    FREE,
+    HELD,
+    LEFTOVER,
+    MALFORMED,
+    STALE,
+    Found,
+    Survey,
+    Unreadable,
+)
 from .._core.messages import brief_command, printable
 from .._platform import environment
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
@@ -57,7 +70,7 @@ def ls_(options: argparse.Namespace) -> int:
     complete = True
     for one in _everything(places, listing, recursive=options.recursive):
         if isinstance(one, Found):
-            if one.condition in wanted:
+            if one.condition in wanted or _is_in_the_way(one, options):
                 listing.add(one)
         else:
             complete = complete and not isinstance(one, Unreadable)
@@ -194,8 +207,13 @@ def _wanted(options: argparse.Namespace) -> set[str]:
     """The conditions that are asked for; both options together are their sum."""
     wanted = {HELD, ELSEWHERE, MALFORMED, EMPTY} if options.held else set()
     if options.stale:
-        wanted |= {DEAD, STALE}
+        wanted |= {DEAD, STALE, LEFTOVER}
     return wanted or {*CONDITIONS}
+
+
+def _is_in_the_way(one: Found, options: argparse.Namespace) -> bool:
+    """Whether it is a leftover of another program, which keeps that program out, where held ones are asked for."""
+    return bool(options.held) and one.condition == LEFTOVER and one.status.locked
 
 
 def _described(options: argparse.Namespace) -> str:

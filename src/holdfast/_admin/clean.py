@@ -131,8 +131,8 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
 def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
     """Whether a lock file may go, as it was found (M10)."""
     status = found.status
-    if not status.protocol and not status.stale:
-        return None
+    if found.advice is not None or (not status.protocol and not status.stale):
+        return None  # another program's: it has rules of its own (kinds/)
     protocol = get(status.protocol or "sema")
     if protocol.persistent:
         return None

@@ -19,6 +19,8 @@ E6  In a tree, a name alone decides that a file is not looked at, if it is one t
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
     is called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
+E8  What other programs lock by rules of their own (kinds/) is asked about where a name may be one of theirs, and no
+    record of a protocol is in it. In a tree, links and directories of such names count as well.
 
 An acquisition has a short id, so that one can say later "this one, and no other":
 
@@ -50,14 +52,19 @@ from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Value, Waiter
 from ..protocols import get, is_persistent
-from . import detect
+from . import detect, kinds
+from .kinds import ELSEWHERE as ELSEWHERE
+from .kinds import FREE as FREE
+from .kinds import HELD as HELD
+from .kinds import LEFTOVER as LEFTOVER
+from .kinds.base import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from typing import Any, TypeVar
 
-    from .._platform.interface import Entry, Environment, ProcLocks, Registry, Stat, Surroundings
+    from .._platform.interface import Entry, Environment, ProcFiles, ProcLocks, Registry, Stat, Surroundings
     from .._platform.values import Process
     from ..engines.file.inspect import Assessment
     from ..engines.file.policy import Verdict
@@ -69,11 +76,10 @@ if TYPE_CHECKING:
 Step = tuple[str, str, frozenset[str]]
 """A directory, a name in it, and the queues that are in it."""
 
-HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
-MALFORMED, EMPTY = "malformed", "empty"
+DEAD, STALE, MALFORMED, EMPTY = "dead", "stale", "malformed", "empty"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
 LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
-CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, FREE)
+CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, LEFTOVER, FREE)
 
 
 class Found(Value):
@@ -81,9 +87,10 @@ class Found(Value):
 
     `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
     rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
-    as held; empty: held by all protocols but `flock`, by which nobody holds it; free, of a `flock` file. `uid` is the
-    user of the holder's process, or else of the file. `slot`: its number, if it is one of a semaphore for which
-    somebody waits.
+    as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover, of another program's that has
+    ended (kinds/); free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
+    number, if it is one of a semaphore for which somebody waits. `advice`: what to do about another program's lock,
+    whose kind is `status.protocol`; None for the locks of our protocols.
     """
 
     status: Status
@@ -91,6 +98,7 @@ class Found(Value):
     identity: tuple[int, int]
     uid: int | None = None
     slot: int | None = None
+    advice: str | None = None
 
 
 class Unreadable(Value):
@@ -169,15 +177,21 @@ def walk(
         name = next(names, None)
         if name is None:
             open_.pop()
-        elif not name.endswith("/"):
-            yield where, name, queues
-        elif (unseen := enter(joined(where, name[:-1]))) is not None:
+            continue
+        if not name.endswith("/") or kinds.may_be(name[:-1]):
+            yield where, name.removesuffix("/"), queues
+        if name.endswith("/") and (unseen := enter(joined(where, name[:-1]))) is not None:
             yield unseen
 
 
 def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found: Stat) -> bool:
     """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
-    if detect.is_named_so(name) or found.st_mode & UNFINISHED or tables.is_locked((found.st_dev, found.st_ino)):
+    if (
+        detect.is_named_so(name)
+        or kinds.may_be(name)
+        or found.st_mode & UNFINISHED
+        or tables.is_locked((found.st_dev, found.st_ino))
+    ):
         return True
     if not detect.is_likely(found):
         return False
@@ -218,7 +232,7 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
     """The names of the queues in a directory; and in their order those of what is to be looked at, `/` behind those of
     directories."""
     queues = []
-    is_otherwise, is_beside = detect.is_called_otherwise, detect.is_beside
+    is_otherwise, is_beside, may_be_kind = detect.is_called_otherwise, detect.is_beside, kinds.may_be
 
     def kept(entry: Entry) -> str | None:
         name = entry.name
@@ -228,6 +242,8 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
             if detect.is_queue(name):
                 queues.append(name)
             return None
+        if may_be_kind(name):
+            return name
         if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
             return None  # E6
         return name if entry.is_file(follow_symlinks=False) and not is_beside(name) else None
@@ -245,10 +261,12 @@ class Survey:
 
     def __init__(self, env: Surroundings) -> None:
         self._surroundings = env
-        self._env: Environment = CachedEnvironment(env)
+        self._cached: Any = CachedEnvironment(env)
+        self._env: Environment = self._cached
         self._tables = env.proc_locks()
         self._requests: dict[str, FileRequest] = {}
         self._here = env.identity()
+        self._files: ProcFiles | None = None
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
@@ -314,8 +332,32 @@ class Survey:
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
-        if not stat.S_ISREG(found.st_mode):
+        """E8."""
+        one = self._of_protocols(where, name, path, found, queues) if stat.S_ISREG(found.st_mode) else None
+        if kinds.may_be(name) and (one is None or one.status.record is None):
+            return self._of_kinds(path, found) or one
+        return one
+
+    def _of_kinds(self, path: str, found: Stat) -> Found | None:
+        """The lock of another program, if it is one."""
+        try:
+            seen = kinds.find(View(self._cached, self._proc_files, path, found))
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # gone by now
+        if seen is None:
             return None
+        holder = seen.status.holder
+        uid = self._tables.user(holder.pid) if holder is not None and holder.pid and seen.condition == HELD else None
+        return Found(
+            seen.status, seen.condition, _identity(found), found.st_uid if uid is None else uid, None, seen.advice
+        )
+
+    def _proc_files(self) -> ProcFiles:
+        if self._files is None:
+            self._files = self._surroundings.proc_files()
+        return self._files
+
+    def _of_protocols(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         locked = self._tables.is_locked(_identity(found))
         unfinished = not found.st_size and found.st_mode & UNFINISHED
         one: Found | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..model import Identity
     from .operations import Operations
-    from .values import LockOwner, Process, Storage
+    from .values import FileLock, LockOwner, Process, Storage
 
     T = TypeVar("T")
 else:
@@ -329,11 +329,42 @@ class ProcLocks(Protocol):
         """Whether a waiter for this file hears of a reader that closes it."""
 
 
+class ProcFiles(Protocol):
+    """What processes have open and where they work, and all locks in the kernel's tables, read once."""
+
+    read_at: float
+    """When it was read, or begun to be, in seconds since the epoch: of what is newer it knows nothing."""
+
+    def sees(self, uid: int) -> bool:
+        """Whether all processes of this user that are visible at all may be looked at."""
+
+    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
+        """The processes that have a file of this name and number open; `writing`: so that they can write to it."""
+
+    def running(self, programs: Collection[str]) -> list[int]:
+        """The processes of these programs."""
+
+    def directory(self, pid: int) -> str | None:
+        """The working directory of a process; None where it may not be asked."""
+
+    def locks(self) -> list[FileLock]:
+        """Every lock that the tables show, and who waits for one."""
+
+    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:
+        """Those on the file of this name (`st_dev`, `st_ino`)."""
+
+
 class Surroundings(Environment, Protocol):
     """An environment for the operator's commands: it can read the kernel's tables, and list large directories."""
 
     def proc_locks(self, *, few: bool = False) -> ProcLocks:
         """The tables as they are now; `few`: they will be asked about few files."""
+
+    def proc_files(self) -> ProcFiles:
+        """What processes have open now, and where they work."""
+
+    def read_link(self, path: str) -> str:
+        """What a symbolic link says; it is not followed."""
 
     def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
         """What `kept` returns for each entry of a directory, but None; in no order."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .inotify import FolderWatch
     from .interface import DirectoryLog, Watch, WatchSet
-    from .values import LockOwner
+    from .values import FileLock, LockOwner
 
     T = TypeVar("T")
 
@@ -94,6 +94,30 @@ class NoProcLocks:
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
         return False
+
+
+class NoProcFiles:
+    """Nothing is known, as where the system does not show what processes have open."""
+
+    read_at = 0.0
+
+    def sees(self, uid: int) -> bool:  # noqa: ARG002
+        return False
+
+    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:  # noqa: ARG002
+        return []
+
+    def running(self, programs: Collection[str]) -> list[int]:  # noqa: ARG002
+        return []
+
+    def directory(self, pid: int) -> str | None:  # noqa: ARG002
+        return None
+
+    def locks(self) -> list[FileLock]:
+        return []
+
+    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:  # noqa: ARG002
+        return []
 
 
 _OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
@@ -453,6 +477,12 @@ class GenericEnvironment:
 
     def proc_locks(self, *, few: bool = False) -> Any:  # noqa: ARG002
         return NoProcLocks()
+
+    def proc_files(self) -> Any:
+        return NoProcFiles()
+
+    def read_link(self, path: str) -> str:
+        return os.readlink(path)
 
     # -- events --------------------------------------------------------------------------------------------------------
 

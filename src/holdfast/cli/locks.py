@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..engines import scheme_of
-from ..lock import Lock, Semaphore, announce
+from ..lock import Lock, Semaphore, announce, file_request
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -62,9 +62,23 @@ def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def lock_of(options: argparse.Namespace, **more: Any) -> Lock:
-    """The lock that the options describe; its wait is announced after a second."""
-    return _announced(Lock(options.lock, **lock_options(options), **more), options)
+def lock_of(options: argparse.Namespace, *, looks: bool = False, **more: Any) -> Lock:
+    """The lock that the options describe; its wait is announced after a second. `looks`: nothing is to be acquired."""
+    lock = Lock(options.lock, **lock_options(options), **more)
+    if not looks and not is_url(options.lock):
+        leave_to_its_program(file_request(lock).path, options.protocol)
+    return _announced(lock, options)
+
+
+def leave_to_its_program(path: str, protocol: str | None) -> None:
+    """ProtocolMismatch where the lock file would be another program's (foreign.py)."""
+    if os.path.lexists(path) or "/.git/" in path:
+        from .._admin import kinds
+
+        if kinds.may_be(os.path.basename(path)):
+            from .foreign import refuse
+
+            refuse(path, protocol)
 
 
 def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:

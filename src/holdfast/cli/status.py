@@ -51,6 +51,11 @@ def status_(options: argparse.Namespace) -> int:
     if seen is not None:
         options.slots, options.protocol = seen
         return Slots(options, counted=False).status_()
+    another = _found(survey, options.lock) if options.protocol is None else None
+    if another is not None and another.advice is not None:
+        from .foreign_views import of_status
+
+        return of_status(options, another)
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     if given is None and options.protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
@@ -139,7 +144,7 @@ def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict
     return {
         "condition": condition_of(status, found),
         "content_protocol": (found.status.protocol or None) if found is not None else None,
-        **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None}),
+        **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None, "kind": None}),
         "id": id_of(environment(), status),
         "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],
         "stale_for": [

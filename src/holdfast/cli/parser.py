@@ -171,7 +171,7 @@ has found some; 2 usage; 3 something could not be read"""
 _WATCH_NOTE = """\
 A directory is watched one level deep. LOCK need not be there yet; LOCK.lock and the
 slots of a semaphore LOCK are meant as well. Each event is one line of JSON on stdout
-(docs/timeline.md): first what is so now, marked "first_look"; then waiting, acquired,
+(docs/observability.md): first what is so now, marked "first_look"; then waiting, acquired,
 released, reclaimed, stale, lost, gave-up. It works for holders in any language, takes
 no lock and wakes nobody. What is acquired and released within a few milliseconds may
 be missed; the number is told at the end.

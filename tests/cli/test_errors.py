@@ -107,7 +107,7 @@ def test_every_help_has_examples_that_can_be_read(world: World) -> None:
             assert len(command.examples) >= 2, command.name
             shown = world.do(*command.name.split(), "--help", env={"COLUMNS": "40"}).stdout
             for line in command.examples:
-                assert line.startswith(f"holdfast {command.name} ")
+                assert f"{line} ".startswith(f"holdfast {command.name} ")
                 assert len(line) <= 88
                 assert f"  {line}\n" in shown
                 tokens = shlex.shlex(line.replace("$$", "1"), posix=True, punctuation_chars=True)

@@ -32,6 +32,7 @@ _MODULES = {
     "clean": "clean",
     "break": "breaking",
     "reap": "reap",
+    "protocols": "which",
     "completion": "completion",
     "postgresql": "postgresql",
     "beads": "beads",

@@ -125,6 +125,7 @@ _OTHERS = {
     "clean": "remove what the dead have left: locks, temporary files, tickets",
     "break": "remove one lock, if it is still the one that was seen",
     "reap": "stay, and remove the locks of holders that die, at once",
+    "protocols": "say which protocol a lock needs, by what else uses it",
     "postgresql": "init: prepare a PostgreSQL database for locks",
     "completion": "print what makes a shell complete the words of this command line",
 }
@@ -266,6 +267,7 @@ _TABLE = {
     "clean": "places yes recursive approve json quiet",
     "break": "lock id yes force protocol json quiet",
     "reap": "directory quiet",
+    "protocols": "json",
     "postgresql": "action url schema grant print quiet",
     "completion": "shell",
     "beads check": "dir json quiet",

@@ -261,6 +261,12 @@ need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWO
 lists of processes show what is typed.
 
 exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
+_PROTOCOLS_NOTE = """\
+A protocol is what the programs that share a lock agree on: where the lock file is,
+what it contains, and when it may be taken over. It is chosen by its users, and never
+guessed. docs/which-protocol.md has more.
+
+exit status: 0 printed; 2 usage; 3 it could not be written"""
 _COMPLETION_NOTE = """\
 For one session:
   bash: eval "$(holdfast completion bash)"
@@ -307,7 +313,7 @@ _LISTED = "[options] [DIR|GLOB|LOCK ...]"
 _EXAMPLES = {
     "run": """\
 run deploy.lock ./deploy.sh
-run -w 5m -t nightly /run/lock/backup.lock -- tar -cf /backup/home.tar /home
+run -w 5m -t nightly /run/lock/backup.lock -- tar -cf home.tar /home
 run -n /run/lock/sync.lock -c 'git pull && make'
 run stock.lock orders.lock -- ./reconcile""",
     "try": """\
@@ -356,6 +362,9 @@ reap -q /srv/build""",
     "postgresql": """\
 postgresql init postgresql://admin@db/app --grant app
 postgresql init --print postgresql://db/app > locks.sql""",
+    "protocols": """\
+protocols
+protocols -j | jq -r .protocol""",
     "completion": """\
 completion bash > ~/.local/share/bash-completion/completions/holdfast
 completion fish | source""",
@@ -446,6 +455,7 @@ _HELP = {
         _POSTGRESQL_NOTE,
         "Prepare a PostgreSQL database for locks.",
     ),
+    "protocols": _Help("[options]", _PROTOCOLS_NOTE, json=EACH),
     "completion": _Help(
         "[-h] SHELL",
         _COMPLETION_NOTE,

@@ -466,7 +466,7 @@ class BaseLock(Resource):
         self,
         path: str | os.PathLike[str],
         *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"] | str = "sema",
         tag: str | None = None,
         timeout: float | None = None,
         stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
@@ -484,6 +484,7 @@ class BaseLock(Resource):
         on_event: Callable[[Event], object] | None = None,
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
+        realpath: bool | None = None,
         version: str | None = None,
     ) -> None:
         options = chosen(locals())
@@ -588,7 +589,7 @@ class Slots(Resource):
         base: str | os.PathLike[str],
         slots: int,
         *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"] | str = "sema",
         tag: str | None = None,
         timeout: float | None = None,
         stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
@@ -606,6 +607,7 @@ class Slots(Resource):
         on_event: Callable[[Event], object] | None = None,
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
+        realpath: bool | None = None,
         version: str | None = None,
     ) -> None:
         options = chosen(locals())

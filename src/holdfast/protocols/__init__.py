@@ -31,6 +31,12 @@ def _flock() -> Protocol:
     return Flock()
 
 
+def _proper_lockfile() -> Protocol:
+    from .proper_lockfile import ProperLockfile
+
+    return ProperLockfile()
+
+
 def _beads() -> Protocol:
     from .beads import Beads
 
@@ -40,6 +46,7 @@ def _beads() -> Protocol:
 _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "beads": _beads,
     "flock": _flock,
+    "proper-lockfile": _proper_lockfile,
     "sema": Sema,
     "semats": Semats,
     "sidecar": _sidecar,

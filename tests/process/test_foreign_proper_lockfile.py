@@ -166,9 +166,7 @@ def test_a_storm_with_both_lets_in_one_at_a_time(
     assert not lock_of(target).exists()
 
 
-def test_they_and_we_at_one_stale_lock_never_stay_in_together(
-    proper_lockfile: Play, play: Play, target: str
-) -> None:
+def test_they_and_we_at_one_stale_lock_never_stay_in_together(proper_lockfile: Play, play: Play, target: str) -> None:
     """DL4: one of theirs that has judged may remove ours; then we are out before the lock counts, or are told."""
 
     def plant() -> None:

@@ -19,6 +19,7 @@ E6  In a tree, a name alone decides that a file is not looked at, if it is one t
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
     is called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
+E8  A directory *.lock is a lock of proper-lockfile if there is nothing in it; any other is entered, in a tree.
 
 An acquisition has a short id, so that one can say later "this one, and no other":
 
@@ -39,8 +40,9 @@ import stat
 
 from .._core.messages import duration, moment, printable
 from .._platform.values import LockOwner
+from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record
+from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record, reread
 from ..engines.file.paths import queue_of
 from ..engines.file.policy import describe, judge
 from ..engines.file.queue import read_tickets
@@ -49,7 +51,7 @@ from ..engines.file.steps import UNFINISHED
 from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Value, Waiter
-from ..protocols import get, is_persistent
+from ..protocols import get, is_kept_fresh, is_persistent
 from . import detect
 
 TYPE_CHECKING = False
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 Step = tuple[str, str, frozenset[str]]
 """A directory, a name in it, and the queues that are in it."""
 
+DIRECTORIES = "proper-lockfile"
+"""The protocol whose locks are directories."""
 HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
 MALFORMED, EMPTY = "malformed", "empty"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
@@ -171,8 +175,11 @@ def walk(
             open_.pop()
         elif not name.endswith("/"):
             yield where, name, queues
-        elif (unseen := enter(joined(where, name[:-1]))) is not None:
-            yield unseen
+        else:
+            if (unseen := enter(joined(where, name[:-1]))) is not None:
+                yield unseen
+            if detect.is_named_so(name[:-1]):
+                yield where, name[:-1], queues  # E8
 
 
 def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found: Stat) -> bool:
@@ -314,6 +321,9 @@ class Survey:
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
+        if stat.S_ISDIR(found.st_mode) and name.endswith(".lock"):
+            directory = self._directory(where, name, path, found)
+            return directory and self._with_waiters(where, name, directory, queues)
         if not stat.S_ISREG(found.st_mode):
             return None
         locked = self._tables.is_locked(_identity(found))
@@ -370,6 +380,26 @@ class Survey:
         verdict = judge(self._env, request, seen, assessed)
         status = describe(self._env, request, seen, assessed, verdict)
         return self._found(status, self._condition(record, assessed, verdict), seen)
+
+    def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:
+        """E8."""
+        env, seen = self._env, Seen(found)
+        try:
+            seen.fd = env.open_directory(path)
+        except PermissionError:
+            return None
+        try:
+            if env.list_directory(seen.fd):
+                return None
+            request = self._request(DIRECTORIES, where, name, path)
+            seen.path = path
+            reread(env, request, seen)
+            assessed = assess(env, seen)
+            verdict = judge(env, request, seen, assessed)
+        finally:
+            env.close(seen.fd)
+        status = named(env, describe(env, request, seen, assessed, verdict), self._tables.owners(seen.identity))
+        return self._found(status, self._condition(seen.record, assessed, verdict), seen)
 
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
         if verdict.reclaim:
@@ -564,6 +594,7 @@ def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
 
 
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
+_READERS[DIRECTORIES] = (DIRECTORIES,)
 """Who reads the records of a protocol, besides holdfast."""
 _RULE_OF = {"fs-safe": "sidecar"}
 _CONDITIONS_OF_OTHERS = {
@@ -571,6 +602,7 @@ _CONDITIONS_OF_OTHERS = {
     "semats": "if its process has ended by then",
     "fs-safe": "and removes it only if its caller has opted into that and agrees",
     "beads": "as soon as its process has ended, on the same host",
+    DIRECTORIES: "",
 }
 """Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
 
@@ -617,6 +649,8 @@ def own_view(status: Status) -> str:
         return f"holdfast takes it over at once: {printable(status.reason)}"
     if status.liveness is Liveness.ALIVE:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
+    if is_kept_fresh(status.protocol):
+        return "holdfast takes it over when it has not been refreshed for so long"
     if status.liveness is Liveness.DEAD:
         return "holdfast takes it over as soon as it is old enough for its protocol"
     return "holdfast never takes over what it cannot know to be dead"

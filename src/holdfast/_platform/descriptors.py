@@ -65,10 +65,11 @@ class Descriptors:
     def make(self, make: Callable[[], object], call_: Callable[[], int]) -> Descriptor:
         """Call `make`, and open what it has made; the two, and the entry, are one call into C."""
         made: Any = self._made
+        kind: Any = Created
         key = (self._operation(), next(_numbers))
         with forking:
             opened = itertools.islice(map(call, (make, call_)), 1, None)
-            (fd,) = map(made.setdefault, (key,), map(Created, opened))
+            (fd,) = map(made.setdefault, (key,), map(kind, opened))
         fd.key = key
         return fd  # type: ignore[no-any-return]
 

@@ -1,4 +1,5 @@
-"""fs-safe, proper-lockfile, and a Node that runs them, from the npm registry, installed once beside the Python that runs the tests."""
+"""fs-safe, proper-lockfile, and a Node that runs them, from the npm registry, installed once beside the Python of the
+tests."""
 
 from __future__ import annotations
 

@@ -2,25 +2,25 @@
 
     mkdir ──▶ open, guard ──▶ time, mark ──▶ hold ──▶ (beat: time) ──▶ rmdir ──▶ leave the queue, unguard, close
 
-DL1 mkdir creates the name exclusively, so of two that find nothing one succeeds. It and the opening are one step for
+DL1  mkdir creates the name exclusively, so of two that find nothing one succeeds. It and the opening are one step for
     signals. From then on the inode is open, so its number is nobody else's while we hold: the directory is ours while
     the path names that inode and its time is the one that we read back after we had set it.
-DL2 The guard is taken before the mark that says so (as publish.py, P2). Without a mark, others go by the time: what a
+DL2  The guard is taken before the mark that says so (as publish.py, P2). Without a mark, others go by the time: what a
     process leaves that dies between the two is stale like any other.
-DL3 A takeover is in place: under the guard and a claim (takeover.py, T1), the path must name the inode and its time be
+DL3  A takeover is in place: under the guard and a claim (takeover.py, T1), the path must name the inode and its time be
     the one that was judged; then the time is set to now. The holder that was late finds another time and counts its
     lock as lost; so does one of another implementation. One that judges from now on finds a fresh lock.
-DL4 One that has judged before removes what the path names, ours as well: its protocol has no step that would be safe.
+DL4  One that has judged before removes what the path names, ours as well: its protocol has no step that would be safe.
     So where the rule holds, the new hold settles, and looks again, before it is delivered (as T5); and so does one that
     made its directory where it had seen a stale one. A process that stops for longer than that, between its look and
     its removal, is not covered; the hold finds out, and tells.
-DL5 A directory with something in it may be somebody's data. It counts as held, and is neither taken over nor removed.
-DL6 Where this user may not set the time, the directory is removed under the guard and the claim, and made again. An
+DL5  A directory with something in it may be somebody's data. It counts as held, and is neither taken over nor removed.
+DL6  Where this user may not set the time, the directory is removed under the guard and the claim, and made again. An
     implementation that removes and makes it between our last look and that removal loses a fresh lock: that takes
     microseconds, and only here.
-DL7 Nobody who waits keeps the directory open: while it is, its removal makes no event. A holder keeps it open, so it is
-    not told of a removal, either: it looks, once a second if somebody wants to hear of it, else with each beat.
-DL8 While a new time is set, a look may find it, and an interruption may come before it is known: until the next one is
+DL7  Nobody who waits keeps the directory open: while it is, its removal makes no event. A holder keeps it open, so it
+    is not told of a removal, either: it looks, once a second if somebody wants to hear of it, else with each beat.
+DL8  While a new time is set, a look may find it, and an interruption may come before it is known: until the next one is
     set, any time counts as ours that the filesystem may have made of it.
 """
 
@@ -364,7 +364,6 @@ class WatchedDirectory(WatchedFile):
                 held = yield from settled(env, made)  # DL4
         elif self.verdict.reclaim:
             held = yield from take_over(env, request, self.seen, self.verdict)
-        self._was_stale = False
         return held
 
     def prepare(self) -> bool:

@@ -308,12 +308,12 @@ QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
     ("N holders at once", named(holdfast="holdfast.Semaphore", portalocker="portalocker.BoundedSemaphore")),
     ("Excludes `flock(1)` on the same file", with_flock),
     (
-        "Programs in other languages on the same lock",
-        stated("Rust, TypeScript, Go, shell", "what calls `flock(2)`", NO, "what calls `flock(2)`", "what calls `fcntl`"),
+        "Other languages on the same lock",
+        stated("Rust, TypeScript, Go, shell", "by `flock(2)`", NO, "by `flock(2)`", "by `fcntl(2)`"),
     ),
     (
         "One directory on several machines",
-        stated("leases, takeover of a dead machine", "the server's locks", "`SoftFileLease`", *["the server's locks"] * 2),
+        stated("leases", "the server's locks", "`SoftFileLease`", "the server's locks", "the server's locks"),
     ),
     ("Locks on servers", named(**ON_SERVERS)),
     ("Systems that it is tested on", stated("Linux; Windows under Wine only", *["Linux, Windows, macOS"] * 4)),

@@ -1,4 +1,4 @@
-"""The charts of the README: what is most often asked, and where holdfast loses; on one picture, which paints its own ground and so reads well on any."""
+"""The charts of the README: what is asked most, and where holdfast loses. They read well on any ground."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def walk(
         if name is None:
             open_.pop()
             continue
-        if not name.endswith("/") or kinds.may_be(name[:-1]):
+        if not name.endswith("/") or kinds.may_be(name[:-1], where):
             yield where, name.removesuffix("/"), queues
         if name.endswith("/") and (unseen := enter(joined(where, name[:-1]))) is not None:
             yield unseen
@@ -188,7 +188,7 @@ def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found
     """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
     if (
         detect.is_named_so(name)
-        or kinds.may_be(name)
+        or kinds.may_be(name, path.rpartition("/")[0])
         or found.st_mode & UNFINISHED
         or tables.is_locked((found.st_dev, found.st_ino))
     ):
@@ -242,7 +242,7 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
             if detect.is_queue(name):
                 queues.append(name)
             return None
-        if may_be_kind(name):
+        if may_be_kind(name, where):
             return name
         if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
             return None  # E6
@@ -334,7 +334,7 @@ class Survey:
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         """E8."""
         one = self._of_protocols(where, name, path, found, queues) if stat.S_ISREG(found.st_mode) else None
-        if kinds.may_be(name) and (one is None or one.status.record is None):
+        if kinds.may_be(name, where) and (one is None or one.status.record is None):
             return self._of_kinds(path, found) or one
         return one
 

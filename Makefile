@@ -154,7 +154,7 @@ sim: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m sim --seconds $(or $(SECONDS),60) --jobs $(shell nproc)
 
 .PHONY: model
-# The models of the lock file and of the queue, all runs of each, and their mutants (docs/model.md): apt-get install spin gcc
+# The models of the lock file and of the queue, all runs of each, and their mutants (docs/simulation.md): apt-get install spin gcc
 model:
 	$(PYTHON) model/check.py $(if $(ARGS),--only $(ARGS))
 
@@ -178,6 +178,11 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/_site/check.py site
 	@echo "the site: $(CURDIR)/site/index.html"
+
+.PHONY: prose
+# How the pages read: limits for sentences and words (docs/_site/words.toml), and proselint. ARGS=--figures: a row for each page.
+prose: $(VENV)/.test
+	$(BIN)/python docs/_site/prose.py $(ARGS)
 
 .PHONY: house
 # docs/house.svg: the rooms of the house, and who imports whom, from the source.

@@ -4,7 +4,7 @@
     python model/check.py --only NAME …   some of it
     python model/check.py --trace NAME    a run in which something goes wrong, step by step
 
-Exit status: 0 all is as it should be, 1 it is not, 2 usage, or a program is missing. docs/model.md says more.
+Exit status: 0 all is as it should be, 1 it is not, 2 usage, or a program is missing. docs/simulation.md says more.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def missing() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Check the models with spin (docs/model.md).")
+    parser = argparse.ArgumentParser(description="Check the models with spin (docs/simulation.md).")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some configurations and mutants")
     parser.add_argument("--trace", metavar="NAME", help="show a run in which something goes wrong")
     arguments = parser.parse_args()

@@ -10,13 +10,12 @@ import holdfast
 
 DOCS = Path(__file__).parents[1]
 _PAGES = {
-    "locks": ("Lock", "Hold", "Semaphore", "acquire_all"),
-    "asyncio": ("AsyncLock", "AsyncHold", "AsyncSemaphore"),
+    "locks": ("Lock", "Hold", "Semaphore", "acquire_all", "AsyncLock", "AsyncHold", "AsyncSemaphore"),
     "values": ("Status", "Record", "Holder", "Waiter", "Liveness", "Evidence"),
 }
 _PLACES = {name: f"reference/{page}.html#holdfast.{name}" for page, names in _PAGES.items() for name in names}
 _ERRORS = {
-    name: f"reference/errors.html#holdfast.errors.{name}"
+    name: f"reference/values.html#holdfast.errors.{name}"
     for name in holdfast.__all__
     if name not in _PLACES and issubclass(getattr(holdfast, name), holdfast.HoldfastError)
 }

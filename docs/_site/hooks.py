@@ -52,19 +52,13 @@ def pages_of(directory: str) -> list[str]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Files of the repository that pages or the nav lead to become pages."""
-    starts = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
-    starts += [repository.path_of(uri) for uri in _uris(config.nav) if uri.startswith(repository.PREFIX)]
-    for path in sorted(repository.reached(starts)):
-        files.append(File.generated(config, repository.uri_of(path), content=repository.content(path)))
+    """Some files outside docs/ become pages, some are copied as they are."""
+    for path in repository.PAGES:
+        text = (repository.ROOT / path).read_text(encoding="utf-8")
+        files.append(File.generated(config, repository.uri_of(path), content=text))
+    for path in repository.files():
+        files.append(File.generated(config, repository.uri_of(path), abs_src_path=str(repository.ROOT / path)))
     return files
-
-
-def _uris(entry: Any) -> list[str]:
-    if isinstance(entry, str):
-        return [entry]
-    inner = entry.values() if isinstance(entry, dict) else entry or []
-    return [uri for each in inner for uri in _uris(each)]
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

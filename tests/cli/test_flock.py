@@ -81,17 +81,16 @@ def test_a_lock_that_cannot_be_left_to_a_shell_is_refused(world: World, path: Pa
     assert not path.exists()
 
 
-@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_release_leaves_a_file_that_must_stay(world: World, path: Path, holder: int, force: list[str]) -> None:
-    done = world.do("release", "-p", "flock", *force, path)
+def test_release_leaves_a_file_that_must_stay(world: World, path: Path, holder: int) -> None:
+    done = world.do("release", "-p", "flock", path)
     assert done.returncode == 1
     assert f"not removed: held by process {holder} (" in done.stderr
     assert "end that process" in done.stderr
-    done = world.do("release", "-p", "flock", "-j", *force, path)
+    done = world.do("release", "-p", "flock", "-j", path)
     assert (done.returncode, json.loads(done.stdout)["result"]) == (1, "refused")
     os.kill(holder, signal.SIGTERM)
     eventually(lambda: try_flock(path))
-    done = world.do("release", "-p", "flock", "-j", "-v", *force, path)
+    done = world.do("release", "-p", "flock", "-j", "-v", path)
     assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "not held")
     assert path.exists()
 

@@ -23,7 +23,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     "run": (["run"], ["--", "true"]),
     "try": (["try", "--owner-pid", "1"], []),
     "acquire": (["acquire", "-n", "--owner-pid", "1"], []),
-    "release": (["release", "-f", "--owner-pid", "1"], []),
+    "release": (["release", "--owner-pid", "1"], []),
     "break": (["break", "-f", "--id", "0"], []),
 }
 

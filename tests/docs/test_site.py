@@ -104,23 +104,29 @@ def test_a_stylesheet_that_asks_another_host_is_found(tmp_path: Path, monkeypatc
     assert len(loaded("check", monkeypatch).problems(tmp_path)) == 1
 
 
-def test_a_link_out_of_the_pages_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = loaded("repository", monkeypatch)
-    text = "[a](../bench/README.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](../tests/README.md)\n"
+def test_the_site_has_at_most_seventy_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = len(list((ROOT / "docs").glob("**/*.md"))) + len(loaded("repository", monkeypatch).PAGES)
+    assert pages <= 70
+
+
+def test_a_link_out_of_the_pages_leads_to_what_the_site_has_of_it_and_else_is_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    relinked = loaded("repository", monkeypatch).relinked
+    text = (
+        "[a](../SECURITY.md#x) `[b](../SECURITY.md)` [c](cli.md) [`d`](../tests/unit/test_house.py#L3) "
+        "[e](../examples)\n"
+    )
     code = "```text\n[e](../bench/README.md)\n```\n"
-    assert repository.relinked(text + code, "testing.md") == (
-        "[a](repository/bench.md#x) `[b](../bench/README.md)` [c](cli.md) [`d`](repository/tests.md)\n" + code
+    assert relinked(text + code, "testing.md") == (
+        "[a](repository/SECURITY.md#x) `[b](../SECURITY.md)` [c](cli.md) `d` [e](repository/examples.md)\n" + code
     )
-    assert (
-        repository.relinked("[a](docs/cli.md) [b](LICENSE)", "repository/README.md") == "[a](../cli.md) [b](LICENSE.md)"
+    assert relinked("[a](docs/cli.md) [b](LICENSE) [c](README.md)", "repository/SECURITY.md") == (
+        "[a](../cli.md) b [c](../index.md)"
     )
-    assert repository.path_of("repository/LICENSE.md") == "LICENSE"
-    assert (
-        repository.relinked("[a](run.py) [b](../docs/cli.md)", "repository/bench.md")
-        == "[a](bench/run.py.md) [b](../cli.md)"
+    assert relinked("[a](pool.py) [b](../docs/cli.md)", "repository/examples.md") == (
+        "[a](examples/pool.py) [b](../cli.md)"
     )
-    assert repository.path_of("repository/bench.md") == "bench"
-    assert "tests/README.md" in repository.reached(["docs/testing.md"])
 
 
 def test_columns_and_invariants_of_a_docstring_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The smallest of the models is searched, and what is said of them fits the engine (docs/model.md)."""
+"""The smallest of the models is searched, and what is said of them fits the engine (docs/simulation.md)."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def test_each_mutant_breaks_an_invariant_that_exists() -> None:
 
 
 def test_the_page_says_of_each_invariant_how_it_is_broken_or_why_it_is_not_modelled() -> None:
-    page = (ROOT / "docs" / "model.md").read_text()
+    page = (ROOT / "docs" / "simulation.md").read_text()
     rows = re.findall(r"^\| ([A-Z]+\d+) \| `([\w-]+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     assert [row[:3] for row in rows] == [(case.breaks, case.name, case.what) for case in check.MUTANTS]
-    unmodelled = page.partition("## What is modelled, and what is not")[2]
+    unmodelled = page.partition("### What is modelled, and what is not")[2]
     named = {case.breaks for case in check.MUTANTS} | set(re.findall(r"\b[QPT]\d+\b", unmodelled))
     assert not _invariants("queue", "publish", "takeover").keys() - named
 
 
 def test_the_page_lists_each_configuration_with_its_options() -> None:
-    page = (ROOT / "docs" / "model.md").read_text()
+    page = (ROOT / "docs" / "simulation.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| `([^`]*)` \|", page, re.MULTILINE)
     assert rows == [(case.name, case.options) for case in check.CONFIGURATIONS]

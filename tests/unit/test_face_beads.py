@@ -651,7 +651,7 @@ def test_every_name_of_the_face_is_documented() -> None:
 
 
 NAMED = """
-README.md docs/beads.md docs/cli.md docs/protocols/beads.md docs/protocols/index.md docs/migrating/beads.md
+README.md docs/beads.md docs/cli.md docs/protocols/beads.md docs/protocols/index.md docs/beads.md
 docs/migrating/index.md docs/howto/polyglot.md src/holdfast/beads.py src/holdfast/lock.py
 src/holdfast/protocols/beads.py src/holdfast/cli/options.py src/holdfast/cli/options.py
 """

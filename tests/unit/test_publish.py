@@ -411,6 +411,34 @@ def test_temporary_names_of_the_dead_are_removed(
         (disk / name).unlink()
 
 
+def test_a_takeover_removes_the_temporary_names_of_the_dead_too(
+    disk: Path, contend: Contend, dead_pid: int, environments: Environments
+) -> None:
+    """Windows renames a lock file before it removes it: a kill in between, and the next lock may be a dead one's."""
+    holder = contend(disk / "l")
+    holder.get()
+    holder.crash()
+    here = environments().identity()
+    left = disk / temporary_name(Identity(dead_pid, here.boot, here.pid_namespace, "-", "h"), "aa")
+    left.touch()
+    contend(disk / "l", timeout=0).get().release()
+    assert os.listdir(disk) == []
+
+
+def test_a_takeover_does_not_fail_because_leftovers_cannot_be_listed(disk: Path, contend: Contend) -> None:
+    holder = contend(disk / "l")
+    holder.get()
+    holder.crash()
+    contender = contend(disk / "l", timeout=0)
+
+    def refuse() -> None:
+        raise PermissionError(errno.EACCES, "not for you")
+
+    contender.env.once(contender.env.before, "list_directory", refuse)
+    contender.get().abandon()
+    assert "list_directory" not in contender.env.before
+
+
 def test_a_temporary_name_fits_wherever_a_lock_name_does(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:

@@ -240,6 +240,41 @@ def test_one_of_two_takes_over_what_one_has_announced(dead: Path, lock: Path, re
         assert number > 10
 
 
+@pytest.mark.parametrize("ends", ["in its own time", "killed"])
+def test_an_announcement_that_vanishes_with_its_process_leaves_nothing(
+    ends: str, dead: Path, lock: Path, reclaim: Path, contend: Contend
+) -> None:
+    """Y8: after a kill at any step the next one takes over at once, though nothing there shows a death."""
+    contender = contend(dead, **SIDECAR)
+    vanishing: list[int] = []
+
+    def open_vanishing(path: str) -> int:
+        vanishing.append(contender.env.real.open_new(path, 0o600))
+        return vanishing[0]
+
+    def vanish(fd: int) -> None:
+        if fd in vanishing:
+            os.unlink(reclaim)
+
+    def kill(_number: int, name: str) -> None:
+        if name == "write" and reclaim.is_file():
+            os.unlink(reclaim)  # as the system does
+            contender.crash()
+            raise Crash
+
+    contender.env.instead["open_vanishing"] = open_vanishing
+    contender.env.before["close"] = vanish
+    if ends == "killed":
+        contender.env.past_step = kill
+        with pytest.raises(Crash):
+            contender.get()
+    else:
+        contender.get().abandon()
+    assert len(vanishing) == 1
+    assert not reclaim.exists()
+    contend(dead, **SIDECAR).get().abandon()
+
+
 def test_the_announcement_of_another_is_left_alone(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y4: what the path names by then is not ours."""
     contender = contend(dead, **SIDECAR)

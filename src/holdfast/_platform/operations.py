@@ -271,11 +271,14 @@ def unlink_quietly(env: Environment, path: str) -> None:
 
 
 def sweep_when_due(env: Environment, directory: str) -> None:
-    """`sweep`, but not each time: the directory may hold thousands of locks."""
+    """`sweep`, but not each time: the directory may hold thousands of locks. Not where it may not be listed."""
     now = env.monotonic()
     if now >= env.swept.get(directory, now):
         env.swept[directory] = now + _SWEPT_LASTS
-        sweep(env, directory)
+        try:
+            sweep(env, directory)
+        except OSError:
+            pass  # leftovers are in nobody's way; what is wrong with the directory shows in the next step
 
 
 def sweep(env: Environment, directory: str) -> None:

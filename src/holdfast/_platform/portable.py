@@ -431,6 +431,9 @@ class GenericEnvironment:
     def exists(self, path: str) -> bool:
         return os.access(path, os.F_OK)
 
+    def open_vanishing(self, path: str) -> int | None:  # noqa: ARG002
+        return None
+
     def make_directory(self, path: str, mode: int) -> None:
         os.mkdir(path, mode)
 

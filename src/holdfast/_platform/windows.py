@@ -67,6 +67,8 @@ _SHARED = 1 | 2 | 4
 _NEW, _EXISTING = 1, 3
 _AS_IT_IS = 0x00200000 | 0x02000000
 """FILE_FLAG_OPEN_REPARSE_POINT, which follows no link, and FILE_FLAG_BACKUP_SEMANTICS, which opens directories."""
+_GONE_ON_CLOSE = 0x04000000
+"""FILE_FLAG_DELETE_ON_CLOSE."""
 _FLAGS: int = getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 _LINK = 0x400
 _FAR, _FIRST = 0x4000_0000_0000_0000, 0
@@ -286,11 +288,11 @@ class WindowsEnvironment(GenericEnvironment):
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _open_handle(self, path: str, access: int, disposition: int, kind: type[File]) -> int:
+    def _open_handle(self, path: str, access: int, disposition: int, kind: type[File], flags: int = _AS_IT_IS) -> int:
         """WI1. What opens it, and what enters it among the descriptors, is one call into C (operations.py, J1)."""
         for pause in (*_PAUSES, None):
             found: dict[str, int] = {}
-            arguments = (path, access, _SHARED, 0, disposition, _AS_IT_IS, 0)
+            arguments = (path, access, _SHARED, 0, disposition, flags, 0)
             handles: Any = map(found.setdefault, ("handle",), itertools.starmap(_winapi.CreateFile, (arguments,)))
             opening: Any = map(msvcrt.open_osfhandle, handles, (_FLAGS,))
             try:
@@ -316,6 +318,9 @@ class WindowsEnvironment(GenericEnvironment):
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int:  # noqa: ARG002
         return self._open_handle(_at(path, dir_fd), _READ | _WRITE, _NEW, New)
 
+    def open_vanishing(self, path: str) -> int | None:
+        return self._open_handle(native(path), _READ | _WRITE | _DELETE, _NEW, New, _AS_IT_IS | _GONE_ON_CLOSE)
+
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         fd = self._open_handle(_at(path, dir_fd), _READ | (_WRITE if write else 0), _EXISTING, File)
         is_directory = write and stat.S_ISDIR(os.fstat(fd).st_mode)
@@ -330,10 +335,7 @@ class WindowsEnvironment(GenericEnvironment):
         """WI3."""
         if "unnamed" in self.without:
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
-        try:
-            sweep_when_due(self, directory)  # WI3
-        except OSError:
-            pass  # it is not there, or may not be listed
+        sweep_when_due(self, directory)  # WI3
         temporary = f"{directory}/{temporary_name(self.identity(), self.token())}"
         self.operations.about_to_make(temporary)
         fd: Any = self._open_handle(native(temporary), _READ | _WRITE, _NEW, File)

@@ -53,14 +53,14 @@ def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str
     return why_not_of(seen, assessed, owner)
 
 
-def end_keeper(lock: Lock, owner: Identity | None) -> bool:
-    """End the keeper of the lock, if it keeps it for this `owner` (None: any), and wait until it has released.
+def end_keeper(lock: Lock, owner: Identity) -> bool:
+    """End the keeper of the lock, if it keeps it for this `owner`, and wait until it has released.
 
     False where there is no such keeper, or the lock is still its.
     """
     env = environment()
     seen = glance(env, file_request(lock))
-    if seen is None or (owner is not None and why_not_of(seen, _UNPROVEN, owner) is not None):
+    if seen is None or why_not_of(seen, _UNPROVEN, owner) is not None:
         return False
     keeper = keeper_of(seen.identity)
     watched = None if keeper is None else _watch(env, keeper)

@@ -42,6 +42,18 @@ def absolute(place: str) -> str:
     return os.path.abspath(place).replace(os.sep, "/")
 
 
+def each_of(options: argparse.Namespace) -> list[argparse.Namespace]:
+    """The options of a command for each of its LOCKs."""
+    if len(options.locks) == 1:
+        return [options]
+    found = []
+    for lock in options.locks:
+        one = type(options)()
+        vars(one).update(vars(options), lock=lock, locks=[lock])
+        found.append(one)
+    return found
+
+
 def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `Lock` among those of a command."""
     found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}

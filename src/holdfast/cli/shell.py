@@ -101,24 +101,24 @@ def release_(options: argparse.Namespace) -> int:
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
         nonlocal refused, unkept
-        refused = None if options.force else why_not_for(seen, assessed, identity)
+        refused = why_not_for(seen, assessed, identity)
         unkept = assessed.is_dead and assessed.evidence.source == "guard"
         return refused is None
 
     removed = None
-    if not end_keeper(lock, None if options.force else identity):
+    if not end_keeper(lock, identity):
         removed = drive(remove_if(environment(), file_request(lock), agreed))
     if refused:
-        why = f"{lock.path} was not released: {refused}. Use --force to remove it all the same"
+        why = f"{lock.path} was not released: {refused}. holdfast break removes another's lock"
         return tell_refused(options, before, why)
-    if unkept and not options.force and not options.quiet:
+    if unkept and not options.quiet:
         say(f"{lock.path}: its keeper had ended before, so anybody could have taken it over since; nobody has")
     result = "released" if removed is not None or before.locked else "not held"
     return tell_released(options, lock, before, result)
 
 
 def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace) -> int:
-    """A shell can hold none, so there is none to release; --force or not, the file stays."""
+    """A shell can hold none, so there is none to release; the file stays."""
     from .console import tell_refused, tell_released
 
     try:
@@ -139,7 +139,11 @@ def wait_(options: argparse.Namespace) -> int:
 
             return of_wait(options, path)
     lock = lock_of(options, looks=True)
-    free = lock.wait(options.timeout)
+    return tell_waited(lock, options, free=lock.wait(options.timeout))
+
+
+def tell_waited(lock: Lock, options: argparse.Namespace, *, free: bool) -> int:
+    """Say how a wait has ended; the exit status."""
     status = lock.status() if options.json or not free else None
     if status is not None and options.json:
         from .console import as_json

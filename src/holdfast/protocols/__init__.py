@@ -7,7 +7,7 @@ protocol's `name`, its object an instance or a subclass of `Protocol`. They neve
 
 from __future__ import annotations
 
-from ..errors import HoldfastError, MalformedRecord
+from ..errors import HoldfastError, MalformedRecord, did_you_mean
 from .base import Protocol as Protocol
 from .sema import Sema, Semats
 
@@ -68,7 +68,8 @@ def get(name: str) -> Protocol:
     found = _offered(name) if isinstance(name, str) else None
     if found is not None:
         return _made.setdefault(name, found)
-    raise ValueError(f"unknown protocol {name!r}; holdfast speaks: {', '.join(names())}")
+    hint = did_you_mean(name, names()) if isinstance(name, str) else ""
+    raise ValueError(f"unknown protocol {name!r}; holdfast speaks: {', '.join(names())}.{hint}")
 
 
 def names() -> list[str]:

@@ -25,6 +25,8 @@ Y7  Any lock file of this kind may have rivals, whichever of the two protocols t
     directory each time would cost more than the rest. So a process that often publishes there keeps a log of what
     appears in it (inotify.py, N8), begun by a listing. A rival's temporary file that existed when ours appeared came
     before it, so it is in the log or in the listing. If the log is uncertain, or names a rival, we list the directory.
+Y8  Windows has neither that bit nor guards of directories. There the announcement is a file that the system removes
+    with the process that made it, so a kill leaves none. Who makes a directory of that name finds it taken.
 """
 
 from __future__ import annotations
@@ -154,7 +156,10 @@ def sweep_rivals(env: Environment, request: FileRequest) -> int:
 
 
 class Announcement:
-    """The announcement that we are removing a lock; `fd` is -1 where there are no guards."""
+    """The announcement that we are removing a lock.
+
+    `fd` is -1 where there are no guards, `identity` None where closing is all that ends it (Y8), or nothing has to.
+    """
 
     __slots__ = ("fd", "identity")
 
@@ -169,6 +174,9 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
         return Announcement(-1, None)
     path = request.path + request.protocol.reclaim_suffix
     try:
+        vanishing = env.open_vanishing(path)
+        if vanishing is not None:
+            return Announcement(vanishing, None)
         env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
     except FileExistsError:
         return _adopt(env, path)
@@ -184,6 +192,8 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
 def end_removal(env: Environment, request: FileRequest, announced: Announcement) -> None:
     """Y3."""
     if announced.identity is None:
+        if announced.fd >= 0:
+            let_go(env, announced.fd)
         return
     path = request.path + request.protocol.reclaim_suffix
     try:

@@ -62,7 +62,7 @@ from functools import partial
 
 from ..._core.wait import Wait
 from ..._platform.fork import forking
-from ..._platform.operations import let_go, unlink_quietly
+from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from .hold import FileHold
 from .inspect import read_record
 from .interop import announce_removal, end_removal, quieten
@@ -300,6 +300,7 @@ def take_over(
             return None  # T1
     if seen.claimed and is_claimed(env, request.path, seen.identity, NO_LOCKS):
         return None  # T1
+    sweep_when_due(env, request.directory)  # what was killed in a release may have left a name (windows.py, WI4)
     announced = announce_removal(env, request)
     if announced is None:
         return None  # T7

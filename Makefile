@@ -39,6 +39,14 @@ windows-suite: $(VENV)/.test
 bench-windows: $(VENV)/.test
 	$(BIN)/python tests/platforms/wine.py bench/windows.py $(ARGS)
 
+.PHONY: kinds
+# Locks of other programs, made by these (docs/kinds.md). Those that are missing are a failure here, and else skipped:
+# apt-get install --no-install-recommends git vim-tiny vim liblockfile-bin dpkg emacs-nox borgbackup restic cargo; npm 11.
+kinds: $(VENV)/.test
+	$(VENV)/kinds/bin/uv --version >/dev/null 2>&1 || { $(PYTHON) -m venv $(VENV)/kinds && $(VENV)/kinds/bin/python -m pip install --quiet uv; }
+	PATH="$$PATH:$(CURDIR)/$(VENV)/kinds/bin" HOLDFAST_TEST_KINDS=all \
+	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit/test_kinds.py tests/cli/test_kinds.py $(ARGS)
+
 .PHONY: machines
 # Several Linux kernels that share a directory over NFS (docs/howto/shared-storage.md): needs root. Longer: make machines SECONDS=60.
 machines: $(VENV)/.test

@@ -144,3 +144,14 @@ def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: li
     done = world.do("doctor", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: holdfast doctor" in done.stderr
+
+
+def test_what_other_programs_have_left_is_named(world: World, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    for number in range(5):
+        (place / f"{number}.lock").write_text("999999999\n")
+    done = world.do("doctor", place)
+    assert done.returncode == 0, done
+    assert "a lock of dotlock, whose holder has ended by all that can be seen: 0.lock" in " ".join(done.stdout.split())
+    assert "and 2 more such locks" in done.stdout

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,13 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-def need(program: str) -> None:
-    if shutil.which(program) is None:
+def need(program: str) -> str:
+    """`make kinds` sees to it that all of them are there (HOLDFAST_TEST_KINDS=all)."""
+    found = shutil.which(program)
+    if found is None:
+        assert os.environ.get("HOLDFAST_TEST_KINDS") != "all", f"{program} is not installed"
         pytest.skip(f"needs {program}")
+    return found
 
 
 def listed(world: World, *words: object) -> dict[str, dict[str, Any]]:
@@ -228,3 +233,266 @@ def test_nothing_is_said_of_git_where_its_processes_may_not_be_looked_at(world: 
     found = json.loads(world.do("status", "-j", commit.lock, env={"HOLDFAST_OS": "posix"}).stdout)
     assert (found["condition"], found["liveness"]) == ("held", "unknown")
     assert "try as root" in found["evidence"]["text"]
+
+
+# -- programs that wait for a word -------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Something that a program does, and does not end before it is told to: shell words that say so, for a script."""
+
+    def __init__(self, directory: Path) -> None:
+        self._ready, self._go = directory / "gate-ready", directory / "gate-go"
+        for fifo in (self._ready, self._go):
+            os.mkfifo(fifo)
+        self.script = f"echo here > {self._ready}; read x < {self._go}"
+
+    def reached(self) -> None:
+        assert self._ready.read_text() == "here\n"
+
+    def open(self) -> None:
+        self._go.write_text("x\n")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+def test_dpkg_is_seen_and_waited_for(world: World, tmp_path: Path, gate: Gate) -> None:
+    """A real installation of a package, into a directory of its own; by the kernel's lock on its files."""
+    need("dpkg-deb")
+    package, state = tmp_path / "package", tmp_path / "dpkg"
+    for directory in (package / "DEBIAN", state / "info", state / "updates", state / "triggers", tmp_path / "root"):
+        directory.mkdir(parents=True)
+    for name in ("status", "available"):
+        (state / name).touch()
+    control = "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: n <n@example.org>\nDescription: x\n"
+    (package / "DEBIAN" / "control").write_text(control)
+    (package / "DEBIAN" / "preinst").write_text(f"#!/bin/sh\n{gate.script}\n")
+    (package / "DEBIAN" / "preinst").chmod(0o755)
+    assert world.shell("dpkg-deb --root-owner-group -b package x.deb >/dev/null").returncode == 0
+    forced = ("--force-not-root", "--force-script-chrootless", "--log=/dev/null")
+    path = {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+    dpkg = world.start(["dpkg", f"--admindir={state}", f"--instdir={tmp_path}/root", *forced, "-i", "x.deb"], env=path)
+    gate.reached()
+    before = tree(state)
+    found = {name: one for name, one in listed(world, state).items() if one["condition"] == "held"}
+    assert {
+        name: (one["protocol"], one["condition"], one["holder"]["pid"]) for name, one in found.items()
+    } == dict.fromkeys(("dpkg/lock", "dpkg/lock-frontend"), ("dpkg", "held", dpkg.pid))
+    assert f"process {dpkg.pid} (dpkg " in status(world, state / "lock")["next"]
+    assert "never remove this file" in status(world, state / "lock")["next"]
+    assert tree(state) == before
+    is_refused(world, state / "lock", "is a lock of dpkg")
+    waiter = world.start([*HOLDFAST, "wait", state / "lock-frontend"])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    gate.open()
+    assert (dpkg.wait(), waiter.wait()) == (0, 0)
+    assert {one["condition"] for one in listed(world, state).values()} == {"free"}
+    assert world.do("status", state / "lock").returncode == 0
+
+
+@pytest.mark.parametrize("program", ["vim.tiny", "vim.basic"])
+def test_a_swap_file_of_vim_says_who_edits(world: World, tmp_path: Path, program: str) -> None:
+    need(program)
+    (tmp_path / "notes.txt").write_text("one\n")
+    vim = world.terminal([program, "-u", "NONE", "-i", "NONE", "notes.txt"], env={"TERM": "xterm"}, size=(80, 24))
+    swap = tmp_path / ".notes.txt.swp"
+    eventually(swap.exists, what="the swap file")
+    vim.type(b"ix\x1b:preserve\r")
+    eventually(lambda: (one := listed(world)) and "with changes" in str(one[swap.name]["holder"]), what="changes")
+    before = tree(tmp_path)
+    one = listed(world)[swap.name]
+    assert (one["protocol"], one["condition"], one["holder"]["pid"]) == ("vim", "held", vim.pid)
+    assert "has it open for writing" in one["evidence"]["text"]
+    assert tree(tmp_path) == before
+    is_refused(world, swap, "is a lock of vim")
+    vim.signal(signal.SIGKILL)
+    vim.wait()
+    one = status(world, swap)
+    assert (one["condition"], one["state"], one["holder"]["pid"]) == ("leftover", "held", vim.pid)
+    assert f"vim -r {tmp_path}/notes.txt" in one["next"]
+    recover = world.terminal([program, "-u", "NONE", "-i", "NONE", "-r", "notes.txt"], env={"TERM": "xterm"})
+    recover.type(b"\r\r:w! saved\r:q!\r")
+    eventually(
+        lambda: (tmp_path / "saved").exists() and (tmp_path / "saved").read_text() == "xone\n", what="the rescue"
+    )
+
+
+def test_dotlockfile_goes_by_the_pid_or_by_five_minutes(world: World, tmp_path: Path) -> None:
+    need("dotlockfile")
+    shell = world.sh("dotlockfile -p -r 0 a.lock && dotlockfile -r 0 b.lock && echo held && read x", stdin=-1)
+    shell.hear("held")
+    before = tree(tmp_path)
+    found = listed(world)
+    assert [(one["protocol"], one["condition"], one["holder"]["pid"]) for one in found.values()] == [
+        ("dotlock", "held", shell.pid), ("dotlock", "held", None),
+    ]  # fmt: skip
+    assert tree(tmp_path) == before
+    is_refused(world, tmp_path / "a.lock", "is a lock of dotlock")
+    waiter = world.start([*HOLDFAST, "wait", tmp_path / "a.lock"])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    assert world.start(["dotlockfile", "-p", "-r", "0", "a.lock"]).wait() != 0
+    shell.signal(signal.SIGKILL)
+    assert (shell.wait(), waiter.wait()) == (-signal.SIGKILL, 0), "the end of the process wakes"
+    os.utime(tmp_path / "b.lock", (0, 0))
+    assert [(one["condition"], one["state"]) for one in listed(world).values()] == [("leftover", "free")] * 2
+    for name in ("a.lock", "b.lock"):
+        assert world.start(["dotlockfile", "-p", "-r", "0", name]).wait() == 0, "it is replaced, as we say"
+
+
+def test_a_link_of_emacs_says_who_edits(world: World, tmp_path: Path) -> None:
+    need("emacs")
+    script = '(progn (find-file "notes.txt") (insert "x") (sleep-for 1000))'
+    emacs = world.start(["emacs", "--batch", "-Q", "--eval", script])
+    lock = tmp_path / ".#notes.txt"
+    eventually(lock.is_symlink, what="the link")
+    before = tree(tmp_path)
+    one = listed(world)[lock.name]
+    assert (one["protocol"], one["condition"], one["holder"]["pid"]) == ("emacs", "held", emacs.pid)
+    assert tree(tmp_path) == before
+    is_refused(world, lock, "is a lock of emacs")
+    waiter = world.start([*HOLDFAST, "wait", lock])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    emacs.signal(signal.SIGKILL)
+    assert (emacs.wait(), waiter.wait()) == (-signal.SIGKILL, 0)
+    one = status(world, lock)
+    assert (one["condition"], one["state"]) == ("leftover", "free")
+    again = world.start(["emacs", "--batch", "-Q", "--eval", script])
+    eventually(lambda: f".{again.pid}" in os.readlink(lock), what="that Emacs replaces it without asking")
+    again.signal(signal.SIGKILL)
+    again.wait()
+
+
+def test_borg_is_seen_by_what_names_it(world: World, tmp_path: Path, gate: Gate) -> None:
+    need("borg")
+    mine = {"BORG_BASE_DIR": str(tmp_path / "home"), "BORG_PASSPHRASE": ""}
+    assert world.start(["borg", "init", "-e", "none", "backup"], env=mine).wait() == 0
+    borg = world.start(["borg", "with-lock", "backup", "sh", "-c", gate.script], env=mine)
+    gate.reached()
+    before = tree(tmp_path / "backup")
+    found = {name: one for name, one in listed(world, "backup").items() if one["protocol"] == "borg"}
+    assert {name: (one["condition"], one["holder"]["pid"]) for name, one in found.items()} == dict.fromkeys(
+        ("backup/lock.exclusive", "backup/lock.roster"), ("held", borg.pid)
+    )
+    assert tree(tmp_path / "backup") == before
+    is_refused(world, tmp_path / "backup" / "lock.exclusive", "is a lock of borg")
+    borg.signal(signal.SIGKILL)
+    gate.open()
+    borg.wait()
+    one = status(world, tmp_path / "backup" / "lock.exclusive")
+    assert (one["condition"], one["state"]) == ("leftover", "free")
+    assert world.start(["borg", "with-lock", "backup", "true"], env=mine).wait() == 0, "borg removes it, as we say"
+
+
+def test_restic_is_seen_by_its_locks(world: World, tmp_path: Path) -> None:
+    need("restic")
+    mine = {"RESTIC_PASSWORD": "x", "RESTIC_REPOSITORY": str(tmp_path / "repository")}
+    assert world.start(["restic", "-q", "--no-cache", "init"], env=mine).wait() == 0
+    restic = world.start(["restic", "-q", "--no-cache", "backup", "--stdin"], env=mine, stdin=-1)
+    locks = tmp_path / "repository" / "locks"
+    (lock,) = eventually(lambda: [one for one in locks.iterdir() if "tmp" not in one.name], what="the lock")
+    before = tree(tmp_path / "repository" / "locks")
+    one = listed(world, "repository")[f"repository/locks/{lock.name}"]
+    assert (one["protocol"], one["condition"], one["holder"]["pid"]) == ("restic", "held", restic.pid)
+    assert tree(tmp_path / "repository" / "locks") == before
+    is_refused(world, lock, "is a lock of restic")
+    restic.signal(signal.SIGKILL)
+    restic.wait()
+    os.utime(lock, (0, 0))
+    one = status(world, lock)
+    assert one["condition"] == "leftover"
+    assert world.start(["restic", "-q", "--no-cache", "unlock"], env=mine).wait() == 0
+    assert not lock.exists()
+
+
+NPX = """
+const withLock = require(process.argv[1]);
+withLock(process.argv[2], () => new Promise(() => { console.log("held"); setInterval(() => {}, 1000); }));
+"""
+
+
+def test_npx_is_seen_by_the_directory_that_it_touches(world: World, tmp_path: Path) -> None:
+    """By npm's own function for it; installing a package would need a network."""
+    npm = Path(need("npm")).resolve().parents[1]
+    where = npm / "node_modules" / "libnpmexec" / "lib" / "with-lock.js"
+    if not where.exists():
+        assert os.environ.get("HOLDFAST_TEST_KINDS") != "all", "this npm has no such lock: version 11 has"
+        pytest.skip("needs npm 11, whose npx has such a lock")
+    lock = tmp_path / "_npx" / "0123" / "concurrency.lock"
+    lock.parent.mkdir(parents=True)
+    node = world.start(["node", "-e", NPX, where, lock])
+    node.hear("held")
+    one = listed(world)["_npx/0123/concurrency.lock"]
+    assert (one["protocol"], one["condition"], one["liveness"]) == ("npm", "held", "alive")
+    node.signal(signal.SIGKILL)
+    node.wait()
+    is_refused(world, lock, "is a lock of npm")
+    os.utime(lock, (0, 0))
+    one = status(world, lock)
+    assert (one["condition"], one["state"]) == ("leftover", "free")
+
+
+def test_cargo_is_seen_by_the_kernels_lock(world: World, tmp_path: Path, gate: Gate) -> None:
+    need("cargo")
+    need("cc")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "lib.rs").touch()
+    (tmp_path / "Cargo.toml").write_text('[package]\nname = "x"\nversion = "0.1.0"\nedition = "2021"\n')
+    words = json.dumps(gate.script)
+    build = f'fn main() {{ std::process::Command::new("sh").args(["-c", {words}]).status().unwrap(); }}\n'
+    (tmp_path / "build.rs").write_text(build)
+    cargo = world.start(["cargo", "build", "-q", "--offline"])
+    gate.reached()
+    before = tree(tmp_path / "target" / "debug")
+    found = {name: one for name, one in listed(world).items() if one["protocol"] == "cargo"}
+    assert found
+    assert {(one["condition"], one["holder"]["pid"]) for one in found.values()} == {("held", cargo.pid)}
+    assert tree(tmp_path / "target" / "debug") == before
+    lock = tmp_path / next(iter(found))
+    is_refused(world, lock, "is a lock of cargo")
+    waiter = world.start([*HOLDFAST, "wait", lock])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    gate.open()
+    assert (cargo.wait(60), waiter.wait()) == (0, 0)
+
+
+BACKEND = """
+import os
+def build_wheel(*_words, **_more):
+    os.system(os.environ["GATE"])
+    raise SystemExit(1)
+"""
+
+
+def test_uv_is_seen_by_the_kernels_lock(world: World, tmp_path: Path, gate: Gate) -> None:
+    need("uv")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "backend.py").write_text(BACKEND)
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (tmp_path / "x" / "pyproject.toml").write_text(system + '[project]\nname = "x"\nversion = "1"\n')
+    words = [
+        "uv",
+        "pip",
+        "install",
+        "--offline",
+        "--cache-dir",
+        "cache",
+        "--target",
+        "there",
+        "--python",
+        sys.executable,
+    ]
+    uv = world.start([*words, "./x"], env={"GATE": gate.script})
+    gate.reached()
+    before = tree(tmp_path)
+    found = {name: one for name, one in listed(world).items() if name.endswith(".lock")}
+    assert {"cache/.lock", "there/.lock"} <= found.keys()
+    assert {(one["protocol"], one["condition"], one["holder"]["pid"]) for one in found.values()} == {
+        ("uv", "held", uv.pid)
+    }
+    assert tree(tmp_path) == before
+    is_refused(world, tmp_path / "cache" / ".lock", "is a lock of uv")
+    gate.open()
+    uv.wait()

@@ -25,6 +25,7 @@ FILES = {
     "unit/test_gevent.py": "gevent is tried on Linux",
     "unit/test_house.py": "reads the source, which is the same",
     "unit/test_inotify.py": "inotify",
+    "unit/test_kinds.py": "what processes of Linux have open",
     "unit/test_linux.py": "Linux",
     "unit/test_mounts.py": "Linux' mounts",
     "unit/test_posix.py": "macOS and the BSDs",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -17,12 +21,12 @@ from holdfast._admin import kinds
 from holdfast._admin.kinds.base import View
 from holdfast._admin.kinds.waiting import until_free
 from holdfast._admin.scan import Found, Survey
-from holdfast._platform import proc_files, procfs
+from holdfast._platform import environment, proc_files, procfs
 from holdfast._platform.portable import NoProcFiles
 from holdfast._platform.proc_files import LinuxProcFiles
 from holdfast._platform.values import Presence, Process, Storage
 from holdfast.liveness import Liveness
-from holdfast.model import Evidence, Status
+from holdfast.model import Evidence, Holder, Status
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Stepped
 
@@ -40,15 +44,60 @@ def repository(top: Path) -> Path:
     return where
 
 
-PLACES: dict[str, str] = {"git": ".git/index.lock"}
+HASH = "0123456789abcdef" * 4
+PLACES: dict[str, str] = {
+    "borg": "backup/lock.exclusive",
+    "cargo": "target/debug/.cargo-lock",
+    "dotlock": "mail.lock",
+    "dpkg": "dpkg/lock-frontend",
+    "emacs": ".#notes.txt",
+    "git": ".git/index.lock",
+    "libreoffice": ".~lock.letter.odt#",
+    "mozilla": "profile/lock",
+    "npm": "cache/_npx/0123/concurrency.lock",
+    "restic": f"repository/locks/{HASH}",
+    "run-lock": "LCK..ttyS0",
+    "shadow": "etc/passwd.lock",
+    "terraform": "infra/.terraform.tfstate.lock.info",
+    "uv": "venv/.lock",
+    "vim": ".notes.txt.swp",
+}
 """A path of each kind."""
+MORE: dict[str, str] = {
+    "borg": "backup/lock.roster",
+    "dpkg": "lists/lock",
+    "mozilla": "profile/.parentlock",
+    "npm": "_locks/staging-0123.lock",
+    "shadow": "etc/.pwd.lock",
+    "vim": ".notes.txt.swo",
+    "git": ".git/refs/heads/main.lock",
+}
+"""And another one."""
+BESIDE = {
+    "dpkg": ("status", "info", "partial"),
+    "mozilla": ("prefs.js",),
+    "restic": ("../config", "../keys", "../snapshots"),
+    "uv": ("pyvenv.cfg",),
+    "terraform": ("terraform.tfstate",),
+}
+"""What is beside it."""
 
 
-def place_of(top: Path, kind: str) -> Path:
-    repository(top)
-    path = top / PLACES[kind]
+def place_of(top: Path, kind: str, places: dict[str, str] = PLACES) -> Path:
+    path = top / places[kind]
+    if kind == "git":
+        repository(top)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for name in BESIDE.get(kind, ()):
+        (path.parent / name).touch()
     return path
+
+
+def test_every_kind_has_a_place_and_a_row_in_the_documentation() -> None:
+    assert sorted(PLACES) == kinds.names()
+    page = (Path(__file__).parents[2] / "docs" / "kinds.md").read_text()
+    table = page.partition("\n## Kinds\n")[2]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == sorted(PLACES)
 
 
 def look(env: Any, path: Path) -> kinds.Sighting | None:
@@ -71,12 +120,12 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", [*PLACES, *(f"{kind} 2" for kind in MORE)])
 def test_whatever_lies_at_such_a_name_is_looked_at_harmlessly(
     tmp_path: Path, environments: Environments, kind: str, what: str
 ) -> None:
     """KI1: nothing hangs, no link is followed, little is read, and nothing is changed."""
-    path = place_of(tmp_path, kind)
+    path = place_of(tmp_path, kind.split()[0], MORE if " " in kind else PLACES)
     HOSTILE[what](path)
     env, before = environments(), path.lstat()
     opened: list[str] = []
@@ -181,8 +230,6 @@ def test_a_lock_is_a_leftover_only_if_its_holder_would_have_been_seen(
 
 def test_only_a_kernel_lock_is_proof(view: View) -> None:
     """KI4."""
-    import fcntl
-
     assert (view.of_kernel().condition, view.of_kernel().evidence.proven) == ("free", False)
     assert not view.of_process(1).evidence.proven
     assert not view.of_openers([1]).evidence.proven
@@ -203,6 +250,227 @@ def test_a_record_of_ours_at_such_a_name_is_ours(tmp_path: Path, environments: E
     path.write_text("DIRC")
     for survey in (Survey(env).tree(str(tmp_path)), Survey(env).directory(str(path.parent))):
         assert [one.status.protocol for one in survey if isinstance(one, Found)] == ["git"]
+
+
+# -- records by hand, after the documentation of each program ----------------------------------------------------------
+
+HOST = environment().identity().host
+ME, GONE = os.getpid(), 999_999_999 % 4_000_000
+
+
+def info(pid: int = 0) -> str:
+    """As Terraform writes it."""
+    fields = {"ID": "8a7c", "Operation": "OperationTypeApply", "Info": "", "Who": f"me@{HOST}", "Version": "1.9.0"}
+    return json.dumps({**fields, "Created": "2026-11-23T10:00:00Z", "Path": "terraform.tfstate", "x": pid})
+
+
+def swap(pid: int, host: str, *, dirty: bool) -> bytes:
+    """The first block of a swap file of Vim."""
+    block = bytearray(4096)
+    block[:10] = b"b0VIM 9.1\0"
+    block[24:28] = pid.to_bytes(4, "little")
+    for start, text in ((28, b"me"), (68, host.encode()), (108, b"~me/notes.txt")):
+        block[start : start + len(text)] = text
+    block[1007] = 0x55 if dirty else 0
+    return bytes(block)
+
+
+def borg(path: Path, name: str) -> None:
+    path.mkdir()
+    (path / name).touch()
+
+
+Make = Callable[[Path], object]
+BOOT = environment().uptime()
+
+
+def text(content: str) -> Make:
+    return lambda path: path.write_text(content)
+
+
+def link(target: str) -> Make:
+    return lambda path: path.symlink_to(target)
+
+
+def swapped(pid: int, host: str = HOST, *, dirty: bool = True) -> Make:
+    return lambda path: path.write_bytes(swap(pid, host, dirty=dirty))
+
+
+def named(name: str) -> Make:
+    return lambda path: borg(path, name)
+
+
+NOW_BOOTED = int(time.time() - BOOT)
+HERE, LEFT, LEFT_IN_THE_WAY, THERE = ("held", True), ("leftover", False), ("leftover", True), ("elsewhere", True)
+RECORDS: dict[str, tuple[Make, tuple[str, bool], str]] = {
+    "emacs": (link(f"me@{HOST}.{ME}"), HERE, "save or revert"),
+    "emacs, a file": (text(f"me@{HOST}.{ME}"), HERE, "save or revert"),
+    "emacs, gone": (link(f"me@{HOST}.{GONE}:{NOW_BOOTED}"), LEFT, "recover-this-file in notes.txt"),
+    "emacs, before the boot": (link(f"me@{HOST}.{ME}:1000000"), LEFT, "recover"),
+    "emacs, there": (link(f"me@build7.example.org.{ME}:17"), THERE, "in Emacs on build7.example.org"),
+    "vim": (swapped(ME), HERE, "vim -R"),
+    "vim, gone": (swapped(GONE, dirty=False), LEFT_IN_THE_WAY, "vim -r '~me/notes.txt'"),
+    "vim, there": (swapped(ME, "build7"), THERE, "Leave that file"),
+    "shadow": (text(f"{ME}\0"), HERE, f"Wait until process {ME}"),
+    "shadow, gone": (text(f"{GONE}\0"), LEFT, "Nothing is to be done"),
+    "shadow, empty": (Path.touch, LEFT_IN_THE_WAY, "rm -f"),
+    "mozilla": (link(f"127.0.1.1:+{ME}"), HERE, "another profile (-P)"),
+    "mozilla, gone": (link(f"127.0.1.1:+{GONE}"), LEFT, "Nothing"),
+    "libreoffice": (text(f"Me,me,{HOST},23.11.2026 15:00,file:///x;"), LEFT_IN_THE_WAY, "rm "),
+    "libreoffice, there": (text(",me,build7,23.11.2026 15:00,file:///x;"), THERE, "close the document on build7"),
+    "terraform, left": (text(info()), LEFT, "or leave it"),
+    "run-lock": (text(f"{ME:10d}\n"), HERE, f"process {ME} has ended"),
+    "run-lock, binary": (lambda path: path.write_bytes(ME.to_bytes(4, "little")), HERE, "end it"),
+    "run-lock, gone": (text(f"{GONE:10d}\n"), LEFT, "rm -f"),
+    "dotlock": (text(f"{ME}\n"), HERE, f"process {ME} removes it"),
+    "dotlock, gone": (text(f"{GONE}\n"), LEFT, "dotlockfile replaces it"),
+    "borg": (named(f"{HOST}@123456.{ME}-0"), HERE, "never break it"),
+    "borg, gone": (named(f"{HOST}@123456.{GONE}-0"), LEFT, "borg break-lock"),
+    "borg, there": (named(f"build7.example@123456.{ME}-0"), THERE, "on build7.example"),
+    "borg, nobody": (Path.mkdir, LEFT, "Run borg again"),
+}
+"""How it is written, how it is judged, and what is said of it; by the kind and what is special."""
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_record_that_a_program_writes_is_understood(tmp_path: Path, environments: Environments, case: str) -> None:
+    make, wanted, advice = RECORDS[case]
+    kind = case.partition(",")[0]
+    path = place_of(tmp_path, kind)
+    make(path)
+    past = time.time()
+    os.utime(path, (past, past), follow_symlinks=False)
+    found = look(environments(), path)
+    assert found is not None
+    assert (found.status.protocol, found.condition, found.status.locked) == (kind, *wanted), found
+    assert advice in found.advice
+    assert found.status.holder is not None
+    assert not found.status.evidence.proven
+
+
+def test_who_reads_a_borg_repository_is_known_by_its_roster(tmp_path: Path, environments: Environments) -> None:
+    path = place_of(tmp_path, "borg", MORE)
+    path.write_text(json.dumps({"shared": [[f"{HOST}@1", GONE, 0], [f"{HOST}@1", ME, 0]]}))
+    found = look(environments(), path)
+    assert found is not None
+    assert (found.condition, found.status.locked, len(found.status.holders)) == ("held", True, 2)
+    path.write_text("{}")
+    assert look(environments(), path) is None
+
+
+LOCKER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+input()
+"""
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """By a process of its own, which this is the pid of: to open and close the file here would drop a lock of ours."""
+    child = subprocess.Popen([sys.executable, "-c", LOCKER, path], stdin=-1, stdout=-1, text=True, bufsize=1)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "locked\n"
+        yield child.pid
+    finally:
+        child.communicate("\n")
+
+
+@pytest.mark.parametrize("kind", ["dpkg", "shadow", "mozilla"])
+def test_a_file_that_stays_is_held_by_who_has_the_kernel_lock(
+    tmp_path: Path, environments: Environments, kind: str
+) -> None:
+    """And free, not empty, otherwise."""
+    path = place_of(tmp_path, kind, MORE)
+    path.touch()
+    os.utime(path, (0, 0))
+    env = environments()
+    assert [one.condition for one in Survey(env).directory(str(path.parent)) if isinstance(one, Found)] == ["free"]
+    with locked(path) as pid:
+        (one,) = [one for one in Survey(env).directory(str(path.parent)) if isinstance(one, Found)]
+    assert (one.status.protocol, one.condition, one.status.evidence.proven) == (kind, "held", True)
+    assert one.status.holder is not None
+    assert (one.status.holder.pid, one.status.age) == (pid, None)
+    assert f"process {pid}" in (one.advice or "")
+
+
+@pytest.mark.parametrize("kind", ["cargo", "uv"])
+def test_a_file_that_flock_locks_is_called_by_its_program(
+    tmp_path: Path, environments: Environments, kind: str
+) -> None:
+    path = place_of(tmp_path, kind)
+    path.touch()
+    env = environments()
+    with open(path, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        (one,) = [one for one in Survey(env).tree(str(tmp_path)) if isinstance(one, Found)]
+    assert (one.status.protocol, one.condition, one.status.holders[0].shared) == (kind, "held", True)
+
+
+def test_the_state_of_terraform_is_locked_by_the_kernel(tmp_path: Path, environments: Environments) -> None:
+    path = place_of(tmp_path, "terraform")
+    path.write_text(info())
+    with open(path.parent / "terraform.tfstate", "r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        found = look(environments(), path)
+    assert found is not None
+    assert (found.condition, found.status.evidence.proven) == ("held", True)
+    assert found.status.holder is not None
+    assert (found.status.holder.pid, found.status.holder.tag) == (ME, f"OperationTypeApply by me@{HOST}, id 8a7c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "age", "wanted"),
+    [
+        ("dotlock", 100, ("held", True)),
+        ("dotlock", 400, ("leftover", False)),
+        ("npm", 1, ("held", True)),
+        ("npm", 30, ("held", True)),
+        ("npm", 90, ("leftover", False)),
+        ("restic", 100, ("held", True)),
+        ("restic", 3000, ("leftover", True)),
+    ],
+)
+def test_what_names_nobody_goes_by_its_age(
+    tmp_path: Path, environments: Environments, kind: str, age: float, wanted: tuple[str, bool]
+) -> None:
+    path = place_of(tmp_path, kind)
+    if kind == "npm":
+        path.mkdir()
+    else:
+        path.write_text("0\n")
+    os.utime(path, (time.time() - age,) * 2)
+    found = look(environments(), path)
+    assert found is not None
+    assert (found.status.protocol, found.condition, found.status.locked) == (kind, *wanted)
+    assert found.status.liveness is (Liveness.ALIVE if (kind, age) == ("npm", 1) else Liveness.UNKNOWN)
+
+
+OTHERS = {
+    ".#notes.txt": "some text\n",
+    ".#merge.c.1.2": "int main() {}\n",
+    ".notes.txt.swp": "b0VIM, but short\n",
+    ".~lock.letter.odt#": "no such record\n",
+    "lock": "a file of somebody's\n",
+    "Lock": "",
+    ".terraform.tfstate.lock.info": "[]",
+    f"locks/{HASH}": "x",
+    "etc/hosts.lock": "",
+    "index.lock": "",
+    "mail.lock": "12 34\n",
+    "lock.roster": "[1]",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_that_is_only_called_so_is_none_of_a_kind(tmp_path: Path, environments: Environments, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(OTHERS[name])
+    assert look(environments(), path) is None
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
@@ -319,7 +587,7 @@ def test_the_end_of_the_process_that_is_named_wakes(tmp_path: Path, environments
         (tmp_path / "x").touch()
         env = environments()
         one = Waiting(env, tmp_path / "x")
-        named = Status("p", "git", True, False, Liveness.ALIVE, Evidence("none", "x"), _holder(child.pid))
+        named = Status("p", "git", True, False, Liveness.ALIVE, Evidence("none", "x"), Holder(child.pid))
         looks = [kinds.Sighting(named, "held", ""), None]
         steps = until_free(env, one.events, str(tmp_path / "x"), lambda: looks.pop(0), None)  # type: ignore[arg-type]
         wait = next(steps)
@@ -333,12 +601,6 @@ def test_the_end_of_the_process_that_is_named_wakes(tmp_path: Path, environments
     finally:
         child.kill()
         child.communicate()
-
-
-def _holder(pid: int) -> Any:
-    from holdfast.model import Holder
-
-    return Holder(pid)
 
 
 def test_it_is_over_when_its_program_would_not_be_kept_out(waiting: Callable[..., Waiting], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from .._platform.interface import Abilities, Environment, Limits
 from ..model import Value
 from .clean import ANNOUNCEMENT, TEMPORARY, TICKET, Leftover, beside
+from .scan import LEFTOVER, Found, Survey
 
 GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
 LEVELS = (GOOD, NOTE, WEAKER, UNUSABLE)
@@ -228,3 +229,14 @@ def of_leftovers(env: Environment, directory: str) -> Iterator[Finding]:
             yield Finding("leftovers", level, f"{name} of dead processes: {shown}", means)
     if not found:
         yield Finding("leftovers", GOOD, "nothing was left here by dead processes")
+
+
+def of_other_programs(survey: Survey, directory: str) -> Iterator[Finding]:
+    """Locks that other programs have left, and what their users do about them."""
+    left = [one for one in survey.directory(directory) if isinstance(one, Found) and one.condition == LEFTOVER]
+    for one in left[:_SHOWN]:
+        name = one.status.path.rpartition("/")[2]
+        text = f"a lock of {one.status.protocol}, whose holder has ended by all that can be seen: {name}"
+        yield Finding("other programs", NOTE, text, f"{one.status.reason}. {one.advice}")
+    if len(left) > _SHOWN:
+        yield Finding("other programs", NOTE, f"and {len(left) - _SHOWN} more such locks", "holdfast ls --stale")

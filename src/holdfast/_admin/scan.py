@@ -187,7 +187,7 @@ def walk(
             continue
         if (unseen := enter(joined(where, name[:-1]))) is not None:
             yield unseen
-        if detect.is_named_so(name[:-1]) or kinds.may_be(name[:-1]):
+        if detect.is_named_so(name[:-1]) or kinds.may_be(name[:-1], where):
             yield where, name[:-1], queues  # E8, E9
 
 
@@ -195,7 +195,7 @@ def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found
     """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
     if (
         detect.is_named_so(name)
-        or kinds.may_be(name)
+        or kinds.may_be(name, path.rpartition("/")[0])
         or found.st_mode & UNFINISHED
         or tables.is_locked((found.st_dev, found.st_ino))
     ):
@@ -249,7 +249,7 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
             if detect.is_queue(name):
                 queues.append(name)
             return None
-        if may_be_kind(name):
+        if may_be_kind(name, where):
             return name
         if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
             return None  # E6
@@ -346,7 +346,7 @@ class Survey:
         elif stat.S_ISDIR(found.st_mode) and name.endswith(".lock"):
             one = self._directory(where, name, path, found)
             one = one and self._with_waiters(where, name, one, queues)
-        if kinds.may_be(name) and (one is None or one.status.record is None):
+        if kinds.may_be(name, where) and (one is None or one.status.record is None):
             return self._of_kinds(path, found) or one
         return one
 

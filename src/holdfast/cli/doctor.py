@@ -12,7 +12,19 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from .._admin.doctor import GOOD, NOTE, UNUSABLE, WEAKER, Finding, of_abilities, of_leftovers, of_limits, worst
+from .._admin.doctor import (
+    GOOD,
+    NOTE,
+    UNUSABLE,
+    WEAKER,
+    Finding,
+    of_abilities,
+    of_leftovers,
+    of_limits,
+    of_other_programs,
+    worst,
+)
+from .._admin.scan import Survey
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
@@ -123,6 +135,7 @@ def doctor_(options: argparse.Namespace) -> int:
         can, have = abilities(env, directory), limits(directory)
         uid = os.geteuid() if hasattr(os, "geteuid") else None
         findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory)]
+        findings += of_other_programs(Survey(env), directory)
     except OSError as error:
         findings = [_impossible(directory, error)]
     else:

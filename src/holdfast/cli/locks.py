@@ -75,7 +75,7 @@ def leave_to_its_program(path: str, protocol: str | None) -> None:
     if os.path.lexists(path) or "/.git/" in path:
         from .._admin import kinds
 
-        if kinds.may_be(os.path.basename(path)):
+        if kinds.may_be(os.path.basename(path), os.path.dirname(path)):
             from .foreign import refuse
 
             refuse(path, protocol)

@@ -95,6 +95,9 @@ class View:
 
     def data(self, path: str | None = None, most: int = _MOST_TEXT) -> bytes:
         """How the file begins, or a regular file beside it; empty for anything else, and for what may not be read."""
+        found = self.found if path is None else self.stat(path)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            return b""
         try:
             fd = self.env.open_existing(self.path if path is None else path, write=False)
         except OSError:
@@ -156,7 +159,7 @@ class View:
         """By the pid that a lock names (KI2). `since`: when it was made, where the file was written again since."""
         if host is not None and not self.is_here(host):
             text = f"it was made on {host}, whose processes cannot be seen from here"
-            return Verdict(ELSEWHERE, Liveness.UNKNOWN, Evidence("none", text), (self.holder(pid, host, tag),))
+            return Verdict(ELSEWHERE, Liveness.UNKNOWN, Evidence("none", text), (self.holder(pid or None, host, tag),))
         process = self.env.inspect(pid) if 0 < pid < 2**31 else None
         who = (self.holder(pid, None, tag),)
         if process is None or process.presence is Presence.UNKNOWN:
@@ -197,7 +200,23 @@ class View:
         evidence = Evidence("guard", f"the kernel lock on it ({kinds}) is held", proven=True)
         return Verdict(HELD, Liveness.ALIVE, evidence, holders, waiters)
 
+    def by_age(self, condition: str, text: str) -> Verdict:
+        """By a rule that goes by age alone, which proves nothing."""
+        return Verdict(condition, Liveness.UNKNOWN, Evidence("none", text))
+
+    def beside(self, path: str, found: Stat) -> View:
+        """Another file."""
+        return View(self.env, self._files, path, found)
+
     # -- what is said --------------------------------------------------------------------------------------------------
+
+    def who(self, verdict: Verdict) -> str:
+        """The holder, for an advice."""
+        holder = verdict.holders[0] if verdict.holders else None
+        if holder is None or holder.pid is None:
+            return "the process that has it locked, which cannot be seen from here,"
+        command = messages.printable(messages.brief_command(holder.command or ""), 60)
+        return f"process {holder.pid}" + (f" ({command})" if command else "")
 
     def sighting(
         self, kind: str, verdict: Verdict, reason: str, advice: str, *,
@@ -217,6 +236,12 @@ class View:
             verdict.waiters, holders, self.found.st_mtime,
         )  # fmt: skip
         return Sighting(status, verdict.condition, advice)
+
+
+def pid_in(data: bytes) -> int | None:
+    """The number that a file consists of; None if there is anything else in it."""
+    text = data.strip(b" \t\r\n\0")
+    return int(text) if text.isdigit() and len(text) <= 10 else None
 
 
 def sentence(seen: Sighting) -> str:

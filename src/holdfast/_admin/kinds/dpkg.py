@@ -1,0 +1,33 @@
+"""dpkg and apt: files that stay, with a kernel lock (`fcntl`) while a command works.
+
+`lock` and `lock-frontend` in dpkg's directory of its state, `Lock` in `triggers` there, `lock` where apt keeps its
+lists and its archives. Whoever removes one of them lets a second command in beside the first.
+"""
+
+from __future__ import annotations
+
+from .base import FREE, Kind, Sighting, View
+
+_REASON = {True: "other commands wait, or refuse, until it has ended", False: "nobody has locked it; the file stays"}
+
+
+class Dpkg(Kind):
+    name = "dpkg"
+
+    def look(self, view: View) -> Sighting | None:
+        if not view.is_file or not _is_its_place(view):
+            return None
+        verdict = view.of_kernel()
+        held = verdict.condition != FREE
+        advice = f"Wait until {view.who(verdict)} has ended; never remove this file" if held else ""
+        return view.sighting(self.name, verdict, _REASON[held], advice, aged=False)
+
+
+def _is_its_place(view: View) -> bool:
+    if view.name == "Lock":
+        return view.where.endswith("/triggers") and view.is_there(f"{view.where}/../status", f"{view.where}/../info")
+    if view.is_there(f"{view.where}/status", f"{view.where}/info"):
+        return True
+    return (
+        view.name == "lock" and view.where.endswith(("/lists", "/archives")) and view.is_there(f"{view.where}/partial")
+    )

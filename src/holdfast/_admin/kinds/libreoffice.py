@@ -1,0 +1,40 @@
+"""LibreOffice: `.~lock.X#` beside a document that is open: names, host, time and profile of who has it, without a pid.
+
+It is no more than a sign: LibreOffice offers a copy, or to open the document all the same.
+"""
+
+from __future__ import annotations
+
+from .base import ELSEWHERE, LEFTOVER, Kind, Sighting, Verdict, View, quoted
+
+_PROGRAMS = ("soffice.bin", "soffice", "oosplash")
+_MOST = 4096
+
+
+class LibreOffice(Kind):
+    name = "libreoffice"
+
+    def look(self, view: View) -> Sighting | None:
+        text = view.data(most=_MOST).decode("utf-8", "replace").strip()
+        fields = text.rstrip(";").split(",")
+        if not text.endswith(";") or not 4 <= len(fields) <= 8 or "\n" in text:
+            return None
+        name, login, host, when = fields[:4]
+        who = name or login or "somebody"
+        verdict = self._by_programs(view, host)
+        verdict = verdict.replaced(holders=tuple(one.replaced(tag=f"{who}, {when}") for one in verdict.holders))
+        document = view.name[len(".~lock.") : -1]
+        if verdict.condition == LEFTOVER:
+            reason = "LibreOffice has ended without removing it, and says that the document is locked"
+            return view.sighting(self.name, verdict, reason, f"rm {quoted(view.path)}", refused=True)
+        where = f" on {host}" if verdict.condition == ELSEWHERE else ""
+        reason = f"{who}{where} has {document} open; LibreOffice offers a copy"
+        return view.sighting(self.name, verdict, reason, f"Have {who} close the document{where}, or work in a copy")
+
+    def _by_programs(self, view: View, host: str) -> Verdict:
+        if not view.is_here(host):
+            return view.of_process(0, host)
+        running = view.files.running(_PROGRAMS)
+        if running:
+            return view.of_openers(running, "is LibreOffice, and may have it open")
+        return view.of_nobody("no LibreOffice runs here")

@@ -1,0 +1,31 @@
+"""What lies in `/run/lock`, which systemd makes for the locks of services (`/var/lock` leads there): `LCK..ttyS0` for a
+serial line, with a pid in it; and whatever else has a pid in it, or a kernel lock on it."""
+
+from __future__ import annotations
+
+from .base import FREE, LEFTOVER, Kind, Sighting, View, pid_in, quoted
+
+
+class RunLock(Kind):
+    name = "run-lock"
+
+    def look(self, view: View) -> Sighting | None:
+        serial = view.name.startswith("LCK..")
+        if not view.is_file:
+            return None
+        data = view.data(most=64)
+        pid = int.from_bytes(data, "little") if serial and len(data) == 4 else pid_in(data)
+        if not pid:
+            verdict = view.of_kernel()
+            if verdict.condition == FREE:
+                return None
+            reason = "others wait, or refuse, until it has ended"
+            return view.sighting(self.name, verdict, reason, f"Wait until {view.who(verdict)} has ended", aged=False)
+        verdict = view.of_process(pid)
+        what = f"/dev/{view.name.removeprefix('LCK..')} is in use" if serial else "its service runs"
+        if verdict.condition == LEFTOVER:
+            reason = "programs that look at the pid replace it"
+            return view.sighting(
+                self.name, verdict, reason, f"If yours does not: rm -f {quoted(view.path)}", refused=False
+            )
+        return view.sighting(self.name, verdict, what, f"Wait until process {pid} has ended, or end it")

@@ -92,7 +92,7 @@ class UnsupportedFilesystem(HoldfastError, OSError):
 
 
 class EngineUnavailable(HoldfastError, OSError):
-    """The server that stores the lock cannot be reached."""
+    """The server that stores the lock cannot be reached; nor can that of a filesystem, within five seconds."""
 
 
 def set_error_path(error: OSError, path: str) -> None:

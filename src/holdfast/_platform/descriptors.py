@@ -1,15 +1,13 @@
 """The descriptors of this process that must neither live on in a forked child nor be forgotten (operations.py, J1).
 
 What `map` is for here: one call into C does several things, so no exception of a signal handler comes between them.
-`forking` keeps a fork by another thread from coming between them.
+`forking` keeps a fork by another thread from coming between them. A call that may last for ever is not made under it.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-
-from .fork import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +40,7 @@ class Descriptors:
     def __init__(self, operations: Operations) -> None:
         self._operation = operations.number
         self._made = operations.made
+        self._exclusive = operations.exclusive
 
     def open(
         self,
@@ -53,7 +52,7 @@ class Descriptors:
         """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
         made: Any = self._made
         key = (0 if lasting else self._operation(), next(_numbers))
-        with forking:
+        with self._exclusive():
             (fd,) = map(made.setdefault, (key,), map(kind, itertools.starmap(call, (arguments,))))
         if fd < 0:
             del made[key]
@@ -65,7 +64,7 @@ class Descriptors:
         """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
         if isinstance(fd, Descriptor):
             made, key = self._made, fd.key
-            with forking:
+            with self._exclusive():
                 if key in made:
                     for _ in map(fd.end or os.close, map(made.pop, (key,))):
                         pass

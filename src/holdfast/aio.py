@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from functools import partial
 from types import CodeType, FrameType, TracebackType
 
 from ._core.attempt import Refusal
@@ -12,10 +13,12 @@ from ._core.hold import HoldRef
 from ._core.messages import refused
 from ._core.options import Options, Request
 from ._core.wait import Wait
-from ._drivers.asyncio import begin, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
+from ._drivers.apart import apart_of
+from ._drivers.asyncio import begin, call_apart, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
+from ._drivers.background import call_aside
 from ._platform.fork import forking
-from .errors import LockLost, NotHeld, WouldDeadlock
-from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, caller_of, keep, leave_to_others
+from .errors import EngineUnavailable, LockLost, NotHeld, WouldDeadlock
+from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, caller_of, give_up_of, leave_to_others
 from .model import Record, SemaphoreStatus, Status
 from .several import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 
@@ -54,13 +57,27 @@ class AsyncHold(BaseHold):
                 if not self._is_released():
                     self._release()  # Ctrl-C came before it had begun
         elif self._may_block:
+            apart = apart_of(self._held)
             try:
-                await in_thread(self._release)
+                if apart is None:
+                    await in_thread(self._release)
+                else:
+                    await call_apart(apart, self._release_here)
+            except EngineUnavailable:
+                raise self._held.lost_error() from None  # its lease is over
             finally:
                 if not self._is_released():
                     self._release()  # Ctrl-C came before the thread had begun
         else:
             self._release()
+
+    def _is_released_aside(self) -> bool:
+        """Whether it lies where a server does not answer, and is given back by a thread that nobody waits for."""
+        apart = apart_of(self._held)
+        if apart is None or not apart.is_silent():
+            return False
+        call_aside(self._release, f"in the release of {self.path}")
+        return True
 
     async def __aenter__(self) -> AsyncHold:
         leave_to_others(self)
@@ -200,9 +217,11 @@ class AsyncAcquirable(Resource):
         OSError as the system gives it.
         """
         timeout = self._limit(timeout)
+        apart = self._apart(timeout, acquires=True)
         hold = await self._acquire(timeout)
         if isinstance(hold, Refusal):
-            raise refused(hold, timeout)
+            error = partial(refused, hold, timeout)
+            raise error() if apart is None else await call_apart(apart, error)
         return hold
 
     async def try_acquire(self) -> AsyncHold | None:
@@ -217,9 +236,11 @@ class AsyncAcquirable(Resource):
         may_block, operations = self._may_block(), self._env.operations
         me = caller()
         operation = begin(self._env, me)
-        steps = self._steps(timeout, me)
+        steps = self._kept(self._engine.acquire(self._env, self._requests, timeout, me))
         # The driver aborts it in its own way: a step of it may run in a thread.
-        result = await drive(steps, lambda: operations.abort(operation), in_threads=may_block, part_of=operation)
+        undo = partial(operations.abort, operation)
+        apart = self._apart(timeout, acquires=True)
+        result = await drive(steps, undo, in_threads=may_block, part_of=operation, apart=apart)
         try:
             if isinstance(result, Refusal):
                 operations.end(operation)
@@ -235,12 +256,6 @@ class AsyncAcquirable(Resource):
             operations.abort(operation)
             raise
 
-    def _steps(self, timeout: float | None, me: tuple[object, ...]) -> Generator[Wait, None, HoldRef | Refusal]:
-        result = yield from self._engine.acquire(self._env, self._requests, timeout, me)
-        if not isinstance(result, Refusal):
-            keep(self._env, result)
-        return result
-
     async def wait(self, timeout: float | None = UNSET) -> bool:
         """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
 
@@ -250,14 +265,14 @@ class AsyncAcquirable(Resource):
         return await _left_to_asyncio(self._wait_within, self._limit(timeout)) is None
 
     def _wait_within(self, timeout: float | None) -> Coroutine[Any, Any, Refusal | None]:
-        return self._drive(self._engine.wait_until_free(self._env, self._requests, timeout, caller()))
+        return self._drive(self._engine.wait_until_free(self._env, self._requests, timeout, caller()), timeout)
 
     def _may_block(self) -> bool:
         """Whether system calls here take long enough to keep them from the event loop."""
         return self._engine.may_block(self._env, self._request)
 
-    async def _drive(self, steps: Generator[Wait, None, T]) -> T:
-        return await perform(self._env, steps, in_threads=self._may_block())
+    async def _drive(self, steps: Generator[Wait, None, T], timeout: float | None = 0.0) -> T:
+        return await perform(self._env, steps, in_threads=self._may_block(), apart=self._apart(timeout))
 
     async def __aenter__(self) -> AsyncHold:
         hold = await self.acquire()
@@ -353,14 +368,14 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
     may_block = any(lock._may_block() for lock in wanted)
     got: dict[int, Any] = {}
     try:
-        plan = await in_thread(lambda: Plan(wanted, timeout)) if may_block else Plan(wanted, timeout)
+        plan = await _planned(wanted, timeout) if may_block else Plan(wanted, timeout)
         for number in plan.order:
             got[number] = await wanted[number]._acquire(plan.left())
             if isinstance(got[number], Refusal):
                 raise plan.error(got.pop(number))
         return await in_thread(lambda: finished(AsyncHolds, got)) if may_block else finished(AsyncHolds, got)
     except BaseException as error:
-        left = [hold for hold in got.values() if isinstance(hold, AsyncHold)]
+        left = [hold for hold in got.values() if isinstance(hold, AsyncHold) and not hold._is_released_aside()]
         failed: list[Exception] = []
         if isinstance(error, GeneratorExit):
             release_in_turn(left, failed)
@@ -368,6 +383,14 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
             await _release_each(left, failed)
         note(error, failed)
         raise
+
+
+async def _planned(wanted: list[AsyncAcquirable], timeout: float | None) -> Plan:
+    """As `several.planned`."""
+    limit = Plan.limit_of(wanted, timeout)
+    apart = next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
+    plan = partial(Plan, wanted, timeout)
+    return await (in_thread(plan) if apart is None else call_apart(apart, plan))
 
 
 acquire_unless_held = AsyncAcquirable._acquire

@@ -93,7 +93,7 @@ class UnsupportedFilesystem(HoldfastError, OSError):
 
 
 class EngineUnavailable(HoldfastError, OSError):
-    """The server that stores the lock cannot be reached."""
+    """The server that stores the lock cannot be reached; nor can that of a filesystem, within five seconds."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

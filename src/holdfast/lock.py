@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ._core.hold import HoldRef, HoldState
     from ._core.options import Options, Request
     from ._core.wait import Wait
+    from ._drivers.apart import Apart
     from ._platform.operations import Operation
     from ._platform.portable import GenericEnvironment
     from .engines import Engine
@@ -112,6 +113,15 @@ class BaseHold:
         self._held.ensure()
 
     def _release(self) -> None:
+        held = self._held
+        if held.waits or held.inert or not held.env.may_block(held.path):
+            self._release_here()
+        else:
+            with forking:
+                from ._drivers.apart import release
+            release(held, self._release_here)
+
+    def _release_here(self) -> None:
         held = self._held
         try:
             held.release(self._ref)
@@ -303,6 +313,26 @@ class Resource:
     def _limit(self, timeout: float | None) -> float | None:
         return self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
 
+    def _apart(self, timeout: float | None, *, acquires: bool = False) -> Apart | None:
+        """What lets a call give up waiting for the server of its filesystem (_drivers/apart.py); None where there is
+        none."""
+        if not self._engine.may_hang(self._env, self._requests[0]):
+            return None
+        with forking:
+            from ._drivers.apart import Apart
+        return Apart(self._env, self._requests[0], timeout, acquires=acquires)
+
+    def _kept(self, steps: Generator[Wait, None, HoldRef | Refusal]) -> Generator[Wait, None, HoldRef | Refusal]:
+        """The same steps, and what is to be done for the new hold."""
+        result = yield from steps
+        if not isinstance(result, Refusal):
+            keep(self._env, result)
+        return result
+
+    def _perform(self, steps: Generator[Wait, None, T], timeout: float | None) -> T:
+        apart = self._apart(timeout)
+        return perform(self._env, steps) if apart is None else apart.perform(steps)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return make_again, (type(self), (self._request.given,), self._options)
 
@@ -324,9 +354,10 @@ class Acquirable(Resource):
         stays held until the handle is released or the process ends. A handle that is dropped without a release leaves
         it held, with a ResourceWarning.
 
-        Raises AcquireTimeout, which names the holder; WouldDeadlock if this thread holds the lock (all slots of a
-        semaphore) and would wait without limit; LockStale if the protocol leaves a stale lock to the caller (sidecar);
-        ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
+        Raises AcquireTimeout, which names the holder, or a file server that does not answer; WouldDeadlock if this
+        thread holds the lock (all slots of a semaphore) and would wait without limit; LockStale if the protocol leaves
+        a stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable;
+        and OSError as the system gives it.
         """
         timeout = self._limit(timeout)
         return self._acquire(timeout, lambda refusal: _refused(refusal, timeout))  # type: ignore[return-value]
@@ -355,11 +386,14 @@ class Acquirable(Resource):
     ) -> Hold | None:
         """The hold, which is the operation's until that delivers it."""
         env = self._env
+        apart = self._apart(timeout, acquires=error is not None)
         try:
-            result = drive(self._engine.acquire(env, self._requests, timeout, caller()), operation)
+            steps = self._engine.acquire(env, self._requests, timeout, caller())
+            result = drive(steps, operation) if apart is None else apart.drive(self._kept(steps), operation)
             if not isinstance(result, Refusal):
                 hold, held = Hold(result), result.held
-                keep(env, result)
+                if apart is None:
+                    keep(env, result)
                 if held.attempt_events is not None:
                     held.attempt_events.acquired(held)
                 return hold
@@ -367,7 +401,8 @@ class Acquirable(Resource):
             set_error_path(failed, self.path)
             raise
         if error is not None:
-            raise error(result)
+            refused = error
+            raise error(result) if apart is None else apart.call(lambda: refused(result))
         return None
 
     def wait(self, timeout: float | None = UNSET) -> bool:
@@ -376,8 +411,8 @@ class Acquirable(Resource):
         `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
         process may acquire it before the caller does. Raises what `acquire` raises, except AcquireTimeout.
         """
-        steps = self._engine.wait_until_free(self._env, self._requests, self._limit(timeout), caller())
-        return perform(self._env, steps) is None
+        limit = self._limit(timeout)
+        return self._perform(self._engine.wait_until_free(self._env, self._requests, limit, caller()), limit) is None
 
     def __enter__(self) -> Hold:
         operations = self._env.operations
@@ -550,7 +585,7 @@ class Lock(BaseLock, Acquirable):
         A record that cannot be read, or is of another protocol, is no error: it is `locked`. Raises InvalidPath for
         what can be no lock file (a directory, a link, a FIFO), EngineUnavailable, and OSError as the system gives it.
         """
-        return perform(self._env, self._engine.look(self._env, self._requests))[0]
+        return self._perform(self._engine.look(self._env, self._requests), 0.0)[0]
 
     def break_lock(self) -> Record | None:
         """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
@@ -559,7 +594,7 @@ class Lock(BaseLock, Acquirable):
         HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder; and for
         a lock that changes hands at each of the tries of 2 seconds, the longest that this may take.
         """
-        return perform(self._env, self._engine.break_lock(self._env, self._request))
+        return self._perform(self._engine.break_lock(self._env, self._request), 0.0)
 
 
 def chosen(arguments: dict[str, Any]) -> Options:
@@ -662,7 +697,7 @@ class Semaphore(Slots, Acquirable):
         A tuple of one `Status` for each slot, which also knows how many are `free`, whether all are taken (`locked`),
         the `holders`, and the `waiters` in their order.
         """
-        return SemaphoreStatus(perform(self._env, self._look()))
+        return SemaphoreStatus(self._perform(self._look(), 0.0))
 
 
 # -- for the command line and the faces: not part of the public interface -------------------------------------------
@@ -687,6 +722,8 @@ def store_of(lock: Resource) -> Engine:
 
 
 # These have no frame of their own, in which an interruption could find a hold that is delivered and not kept yet.
+give_up_of = Resource._apart
+"""What lets a call on it give up waiting for the server of its filesystem, if it has one."""
 attempt = Acquirable._attempt
 """Acquire it as a part of an operation, which delivers the hold, or gives it back."""
 acquire_or_raise = Acquirable._acquire

@@ -29,7 +29,18 @@ from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .engines.file.steps import with_hint
 from .errors import LockLost
-from .lock import UNSET, Acquirable, Hold, Resource, attempt, leave_to_others, release_now, requests_of, store_of
+from .lock import (
+    UNSET,
+    Acquirable,
+    Hold,
+    Resource,
+    attempt,
+    give_up_of,
+    leave_to_others,
+    release_now,
+    requests_of,
+    store_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +135,7 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
     an AsyncLock: await `holdfast.aio.acquire_all`.
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
-    plan = Plan(wanted, timeout)
+    plan = planned(wanted, timeout)
     if not wanted:
         return finished(Holds, {})
     env = environment()
@@ -141,8 +152,11 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
     except BaseException as error:
         env.operations.running[operation.number] = operation  # operations.py, J2
         failed: list[Exception] = []
+        left = [*got.values()]
+        if operation.left_to is not None:  # with all that lies at such a server (_drivers/apart.py, AP2)
+            left = [hold for hold in left if not env.may_block(hold.path)]
         try:
-            release_in_turn([*got.values()], failed)  # D4
+            release_in_turn(left, failed)  # D4
             note(error, failed)
         finally:
             env.operations.abort(operation)
@@ -165,15 +179,27 @@ def checked(locks: Iterable[R], kind: type[R], instead: str) -> list[R]:
     return wanted
 
 
+def planned(wanted: Sequence[Resource], timeout: float | None) -> Plan:
+    """The plan. It looks at the directories; where a server may not answer, no longer than the caller wants to wait."""
+    limit = Plan.limit_of(wanted, timeout)
+    apart = next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
+    return Plan(wanted, timeout) if apart is None else apart.call(lambda: Plan(wanted, timeout))
+
+
 class Plan:
     """In which order to acquire them, and until when."""
 
     def __init__(self, wanted: Sequence[Resource], timeout: float | None) -> None:
         self._wanted = wanted
-        own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
-        self._limit = min(own, default=None) if timeout is UNSET else check_timeout(timeout)
+        self._limit = self.limit_of(wanted, timeout)
         self._until = self._now() + (math.inf if self._limit is None else self._limit)
         self.order = in_order(wanted)
+
+    @staticmethod
+    def limit_of(wanted: Sequence[Resource], timeout: float | None) -> float | None:
+        """How long to wait for all of them, in seconds; None for ever."""
+        own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
+        return min(own, default=None) if timeout is UNSET else check_timeout(timeout)
 
     def _now(self) -> float:
         return environment().monotonic()

@@ -60,8 +60,8 @@ else
     mount -t nfs -o vers=3{options} 10.9.0.1:/srv/share /media/share
 fi || echo "the directory cannot be mounted"
 while sleep 0.05; do
-    [ -e /media/out/cut-{node} ] && rm /media/out/cut-{node} && ip link set eth0 down
-    [ -e /media/out/mend-{node} ] && rm /media/out/mend-{node} && ip link set eth0 up
+    [ -e /media/out/cut-{node} ] && ip link set eth0 down && rm /media/out/cut-{node}
+    [ -e /media/out/mend-{node} ] && ip link set eth0 up && rm /media/out/mend-{node}
 done &
 export NODE={node} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
 cd /media/out
@@ -151,6 +151,13 @@ class Lab:
             assert time.monotonic() < until, f"no {name}:\n{self.logs()}"
             time.sleep(0.02)
         return path.read_text()
+
+    def gone(self, name: str, within: float = 60.0) -> None:
+        """Return when a machine has taken such a file away: it has done what that asks for."""
+        until = time.monotonic() + within
+        while (self.out / name).exists():
+            assert time.monotonic() < until, f"{name} is still there:\n{self.logs()}"
+            time.sleep(0.02)
 
     def results(self, nodes: Sequence[int], within: float = 120.0) -> list[str]:
         """The output of the program on each of these machines, which must have ended well."""

@@ -1,5 +1,6 @@
 """What runs on each machine: `program.py ROLE ARGUMENTS`. Told by NODE, SHARE and OUT where it is (lab.py)."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from holdfast import Lock, LockLost
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost
 
 NODE, SHARE, OUT = int(os.environ["NODE"]), os.environ["SHARE"], os.environ["OUT"]
 PATH = f"{SHARE}/x.lock"
@@ -101,6 +102,61 @@ def stop(lease: str) -> None:
     await_("go-on")
     child.send_signal(signal.SIGCONT)
     assert child.wait() == 0
+
+
+def silent() -> None:
+    """Machine 1 asks a server that does not answer any more, in each way, and once more when it answers again."""
+    if NODE == 0:
+        await_("done")
+        return
+    lock = Lock(PATH)
+    lock.acquire(timeout=120).release()
+    lock.status()
+    tell("ready")
+    await_("is-cut")
+    calls: dict[str, Callable[[], object]] = {
+        "acquire": lambda: lock.acquire(timeout=5),
+        "wait": lambda: lock.wait(timeout=5),
+        "acquire async": lambda: asyncio.run(_acquire(AsyncLock(PATH))),
+        "try_acquire": lock.try_acquire,
+        "status": lock.status,
+    }
+    for name, call in calls.items():
+        began = time.monotonic()
+        try:
+            call()
+            outcome = "answered"
+        except (AcquireTimeout, EngineUnavailable) as error:
+            outcome = f"{type(error).__name__}: {error}"
+        print(f"{name}|{time.monotonic() - began:.2f}|{outcome}")
+    began = time.monotonic()
+    child = subprocess.run([sys.executable, __file__, "leaves"], timeout=60)
+    print(f"exit of a process|{time.monotonic() - began:.2f}|status {child.returncode}")
+    tell("asked")
+    await_("is-mended")
+    lock.acquire(timeout=120).release()
+    until = time.monotonic() + 60
+    while threads := [one for one in threading.enumerate() if one.name.startswith("holdfast-") and _is_step(one)]:
+        assert time.monotonic() < until, threads
+        time.sleep(0.1)
+    print(f"left|{' '.join(sorted(name for name in os.listdir(SHARE) if not name.endswith('.token')))}")
+    tell("done")
+
+
+def _is_step(thread: threading.Thread) -> bool:
+    return thread.name.removeprefix("holdfast-") in ("apart", "step")
+
+
+async def _acquire(lock: AsyncLock) -> None:
+    await lock.acquire(timeout=5)
+
+
+def leaves() -> None:
+    """A process that gives up, and ends."""
+    try:
+        Lock(PATH).acquire(timeout=1)
+    except AcquireTimeout:
+        sys.exit(5)
 
 
 if __name__ == "__main__":

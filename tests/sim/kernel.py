@@ -1126,6 +1126,9 @@ class Process:
     def may_block(self, path: str) -> bool:
         return False
 
+    def server_at(self, path: str) -> str:
+        return "the simulated server"
+
     def storage(self, path: str, device: int | None = None) -> Storage:
         return Storage("sim", shared=self.cache is not None, events=self.mount.events)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,29 +89,31 @@ def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = environments().real
-    found = Mount(f"1 2 0:1 / / rw - {kind} x rw") if kind else None
-    monkeypatch.setattr(procfs, "mount_of", lambda _device, _table: found)
-    assert env.may_block(str(shm / "l")) is expected
+    (shm / "mountinfo").write_text(f"1 1 0:1 / / rw - tmpfs x rw\n2 1 0:2 / {shm}/there rw - {kind} x rw\n")
+    (shm / "link").symlink_to("there/below")
+    monkeypatch.setattr(procfs, "MOUNTS", str(shm / "mountinfo"))
+    assert env.may_block(str(shm / "link" / "l")) is expected
+    assert not env.may_block(str(shm / "l"))
 
 
-def test_the_answer_for_a_directory_is_remembered(
+def test_the_answer_for_a_directory_is_remembered_for_a_while(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real
+    (shm / "mountinfo").write_text("1 1 0:1 / / rw - tmpfs x rw\n2 1 0:2 / /there rw - nfs4 x:/ rw\n")
+    monkeypatch.setattr(procfs, "MOUNTS", str(shm / "mountinfo"))
     asked: list[str] = []
-    real = procfs.mount_at
-    monkeypatch.setattr(procfs, "mount_at", lambda directory, table: asked.append(directory) or real(directory, table))
-    assert not env.may_block(str(shm / "one"))
-    asked.clear()
+    real, now = procfs.mount_on_the_way, [1000.0]
+    monkeypatch.setattr(procfs, "mount_on_the_way", lambda path, *more: asked.append(path) or real(path, *more))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for _ in range(3):
         assert not env.may_block(str(shm / "one"))
         assert not env.may_block(str(shm / "two"))
-    assert asked == []
-    assert not env.may_block(str(shm / "not there" / "l"))
-    assert not env.may_block(str(shm / "not there" / "l"))
-    assert len(asked) == 2, "what is not there yet may come to be anywhere"
+    assert asked == [str(shm)]
+    now[0] += 1.1
+    assert not env.may_block(str(shm / "one"))
+    assert asked == [str(shm)] * 2
     for n in range(1000):
-        (shm / str(n)).mkdir()
         assert not env.may_block(str(shm / str(n) / "l"))
     assert len(env._blocking) <= 256
 

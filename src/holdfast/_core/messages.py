@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from ..errors import AcquireTimeout, LockStale, WouldDeadlock
+from ..errors import AcquireTimeout, EngineUnavailable, LockStale, WouldDeadlock
 from ..liveness import Liveness
 from ..protocols import is_kept_fresh, is_persistent
 from . import attempt
@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..errors import HoldfastError
     from ..model import Holder, Status
     from .attempt import Refusal
     from .hold import HoldRef, HoldState
@@ -63,6 +64,20 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
         protocol=status.protocol,
         holder=status.holder,
     )
+
+
+def no_answer(request: Request, server: str, timeout: float | None, seconds: float, *, acquires: bool) -> HoldfastError:
+    """The error for a lock file whose server has not answered in time, for so many `seconds` as yet.
+
+    `acquires`: the caller wants an AcquireTimeout when its time is up."""
+    what = f"could not get {request.target}" if acquires else f"nothing can be known of {request.target}"
+    within = "" if timeout is None else f" within {timeout:g} s" if timeout else " at once" if acquires else ""
+    text = (
+        f"{what}{within}: {server or 'the server of its filesystem'} has not answered for {seconds:.1f} s. Check that "
+        "server and the way to it. Whatever was begun here is given back when it answers"
+    )
+    kind = AcquireTimeout if acquires else EngineUnavailable
+    return kind(text, path=request.target, protocol=request.protocol_name)
 
 
 def stale(refusal: Refusal) -> LockStale:

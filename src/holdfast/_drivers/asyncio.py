@@ -8,6 +8,8 @@ B1  Nothing resumes or closes the generator while a step of it runs. A task canc
 B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
     it cleans up in the end.
 B3  Not the loop's executor: its threads may all be waiting for the very lock that a step is to release.
+B5  Where a server is asked that may not answer, the thread is a daemon, and is left behind as in apart.py: at the
+    caller's deadline, or `GRACE` after a cancellation. It then cleans up when the step has ended, as in B2.
 B4  A task that waits for its own lock under an `asyncio.timeout` (or `wait_for`, since Python 3.12) is left to wait, as
     that wait has an end. asyncio does not say whether there is a timeout, but a timeout refers to its task, and the
     garbage collector lists what does: a search through all objects, tens of milliseconds, only where WouldDeadlock is
@@ -32,7 +34,9 @@ from .._core.wait import Signal, Wait
 from .._platform.interface import Environment
 from .._platform.operations import Operation
 from .._platform.waiting import waiting_loop
+from ..errors import HoldfastError
 from . import sync
+from .apart import GRACE, Apart, as_part_of
 
 if TYPE_CHECKING:
     from .._platform.windows import Alarm
@@ -46,10 +50,13 @@ _POLL = 0.025
 """Seconds between looks on a loop that cannot wait for descriptors."""
 
 
-async def perform(env: Environment, steps: Generator[Wait, None, T], *, in_threads: bool = False) -> T:
+async def perform(
+    env: Environment, steps: Generator[Wait, None, T], *, in_threads: bool = False, apart: Apart | None = None
+) -> T:
     """Run to the end, as one operation: see `sync.perform`."""
     operation = begin(env, caller())
-    result = await drive(steps, lambda: env.operations.abort(operation), in_threads=in_threads, part_of=operation)
+    undo = lambda: env.operations.abort(operation)  # noqa: E731
+    result = await drive(steps, undo, in_threads=in_threads, part_of=operation, apart=apart)
     env.operations.end(operation)
     return result
 
@@ -82,15 +89,18 @@ async def drive(
     *,
     in_threads: bool = False,
     part_of: Operation | None = None,
+    apart: Apart | None = None,
 ) -> T:
-    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`."""
+    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`.
+
+    `apart`: the steps ask a server, which is not waited for without end (B5)."""
     if part_of is not None:
         if in_threads:
-            steps = _as_part_of(part_of, steps)
+            steps = as_part_of(part_of, steps)
         if isinstance(part_of.task, _Untasked):
             part_of.task = _Untasked(steps)
     if in_threads:
-        return await _drive_in_threads(steps, undo, part_of)
+        return await _drive_in_threads(steps, undo, part_of, apart)
     loop = id(asyncio.get_running_loop())
     try:
         while True:
@@ -105,21 +115,6 @@ async def drive(
             part_of.env.operations.resume(part_of)
         _clean_up(steps, undo)
         raise
-
-
-def _as_part_of(operation: Operation, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
-    """The same steps, each of which is one of the operation, in whatever thread it is taken."""
-    resume = operation.env.operations.resume
-    try:
-        while True:
-            resume(operation)
-            yield next(steps)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    finally:
-        resume(operation)
-        steps.close()
 
 
 async def wait_for(wait: Wait) -> None:
@@ -267,7 +262,7 @@ def _clean_up(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> No
 
 
 async def _drive_in_threads(
-    steps: Generator[Wait, None, T], undo: Callable[[], object], part_of: Operation | None
+    steps: Generator[Wait, None, T], undo: Callable[[], object], part_of: Operation | None, apart: Apart | None
 ) -> T:
     loop = id(asyncio.get_running_loop())
 
@@ -288,27 +283,64 @@ async def _drive_in_threads(
 
     try:
         while True:
-            job = _start(step)
-            wait, result = await _end_of(job, clean_up)
+            if apart is not None:
+                await _not_crowded(apart)
+            job = _start(step, apart)
+            wait, result = await _end_of(job, clean_up, apart, math.inf if apart is None else apart.until)
             if wait is None:
                 return result  # type: ignore[return-value]
             await wait_for(wait)
     except GeneratorExit:
-        assert job is not None  # it is closed where it awaits something
         if part_of is not None:
             part_of.task = _Untasked(None)  # the task may end now, the operation does when the thread has (J4)
-        job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
+        if job is None:
+            clean_up()  # it has not begun (apart.py, AP5)
+        else:
+            job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
         raise
     except BaseException:
-        await _end_of(_start(clean_up))
+        if apart is None:
+            await _end_of(_start(clean_up))
+        else:
+            await _clean_up_apart(apart, job, clean_up, part_of)
         raise
 
 
-def _start(call: Callable[[], T]) -> Future[T]:
+async def _clean_up_apart(
+    apart: Apart, job: Future[Any] | None, clean_up: Callable[[], object], part_of: Operation | None
+) -> None:
+    """The same where it may last for ever (B5)."""
+    if part_of is not None:
+        part_of.task = _Untasked(None)  # as above
+    if job is not None and not job.done():
+        here = threading.get_ident()
+        # In the thread of the job; in another one, if that has ended this very moment.
+        job.add_done_callback(lambda _: clean_up() if threading.get_ident() != here else _start(clean_up, apart))
+        return
+    now = time.monotonic()
+    try:
+        await _end_of(_start(clean_up, apart), None, apart, now + (GRACE if now < apart.until else 0.0))
+    except HoldfastError:
+        pass  # the server does not answer: what is raised says why the steps have ended
+
+
+async def _not_crowded(apart: Apart) -> None:
+    while apart.is_crowded(time.monotonic()):
+        await asyncio.sleep(_POLL)
+
+
+async def call_apart(apart: Apart, function: Callable[[], T]) -> T:
+    """As `Apart.call`."""
+    return await _end_of(_start(function, apart), None, apart, apart.until)
+
+
+def _start(call: Callable[[], T], apart: Apart | None = None) -> Future[T]:
     job: Future[T] = Future()
     context = contextvars.copy_context()
 
     def run() -> None:
+        if apart is not None:
+            apart.env.operations.about_to_hang()
         if not job.set_running_or_notify_cancel():
             return
         try:
@@ -317,9 +349,11 @@ def _start(call: Callable[[], T]) -> Future[T]:
             job.set_exception(error)
         else:
             job.set_result(result)
+        if apart is not None:
+            apart.has_come_back(job)
 
     try:
-        threading.Thread(target=run, name="holdfast-step").start()
+        threading.Thread(target=run, name="holdfast-step", daemon=apart is not None).start()
     except RuntimeError:
         run()  # no thread is to be had: better late than never
     except BaseException:  # a KeyboardInterrupt; whether the thread has begun is not known
@@ -329,10 +363,16 @@ def _start(call: Callable[[], T]) -> Future[T]:
     return job
 
 
-async def _end_of(job: Future[T], unheard: Callable[[], object] | None = None) -> T:
+async def _end_of(
+    job: Future[T],
+    unheard: Callable[[], object] | None = None,
+    apart: Apart | None = None,
+    until: float = math.inf,
+) -> T:
     """The result of a job, once it has ended; a cancellation is raised then, and not before (B1).
 
-    `unheard` is called in its thread if the loop was closed meanwhile (B2).
+    `unheard` is called in its thread if the loop was closed meanwhile (B2). With `apart` it is waited for `until` then,
+    and for a moment after a cancellation (B5).
     """
     ended = Signal()
 
@@ -342,11 +382,17 @@ async def _end_of(job: Future[T], unheard: Callable[[], object] | None = None) -
 
     job.add_done_callback(tell)
     cancelled: asyncio.CancelledError | None = None
+    began = time.monotonic()
     while not job.done():
         try:
-            await wait_for(Wait((), math.inf, ended))
+            await wait_for(Wait((), until, ended))
         except asyncio.CancelledError as error:
             cancelled = cancelled or error
+            if apart is not None:
+                until = min(until, time.monotonic() + GRACE)
+        if apart is not None and not job.done() and time.monotonic() >= until:
+            apart.leave_behind(job)
+            raise cancelled or apart.no_answer(time.monotonic() - began)
     if cancelled is not None:
         raise cancelled from job.exception()
     return job.result()

@@ -22,6 +22,8 @@ K7  Three steps, in this order: the hold gets its keeper, it enters the table, i
     key is not known belongs to no other hold.
 K8  A beat of a hold with a lease asks a server, which may not answer. So it is sent in a thread of its own, one at a
     time, and this thread tells the loss when the lease is over.
+K9  At exit, what lies where a server may not answer is released in a thread of its own, which is waited for a moment.
+    A Python that starts no thread then any more (3.12) waits for that server.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
+    from typing import Any
 
     from .._core.hold import HoldState
     from .._platform.interface import Environment, WatchSet
@@ -54,6 +57,8 @@ _NEARLY = 1 / 16
 """The share of its interval by which a beat may come early (K2)."""
 _AT_EXIT = "at interpreter shutdown"
 """Of the error of a Python that starts no thread any more, because it is about to end: nothing to complain about."""
+_AT_EXIT_WITHIN = 1.0
+"""Seconds (K9)."""
 _LAST = -1_000_000
 """The priority of a finalizer of `multiprocessing` that runs after its children have been joined, and after others."""
 
@@ -177,21 +182,34 @@ class Keeper:
         Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
         one that came in now would die inside.
         """
-        for queue in list(self._env.local_queues.values()):
-            for entry in queue.entries.copy():
-                entry.drop_ticket()
+        env = self._env
+        far = [path for path in env.local_queues if env.may_block(path)]
+        held_far = [held for held in env.holds.values() if not held.waits and env.may_block(held.path)]
+        for path, queue in list(env.local_queues.items()):
+            if path not in far:
+                _drop_tickets(queue)
         try:
-            self._env.operations.finish_broken_off()  # J4
+            env.operations.finish_broken_off()  # J4
         except Exception as error:
             print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
-        for held in list(self._env.holds.values()):
-            try:
-                if held.request.retained:
-                    held.abandon()
-                else:
-                    held.release()
-            except Exception as error:  # the interpreter is going down: say it, and go on with the next
-                print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
+        for held in list(env.holds.values()):
+            if held not in held_far:
+                _release_at_exit(held)
+
+        def release_far() -> None:
+            """K9."""
+            env.operations.about_to_hang()
+            for path in far:
+                if path in env.local_queues:
+                    _drop_tickets(env.local_queues[path])
+            for held in held_far:
+                _release_at_exit(held)
+
+        if (far or held_far) and not ends_within(_AT_EXIT_WITHIN, release_far):
+            for held in held_far:
+                if not held.released or held in env.operations.running:
+                    text = f"{held.path}: {env.server_at(held.path)} does not answer, so its lock is left"
+                    print(f"holdfast: at exit: {text}", file=sys.stderr)  # noqa: T201
 
     def _watch(self, held: HoldState) -> None:
         """Have events tell of its loss; one that came before that is found here."""
@@ -367,6 +385,8 @@ class Keeper:
 
     def _beat_aside(self, held: HoldState) -> None:
         """K8."""
+        if self._env.may_block(held.path):
+            self._env.operations.about_to_hang()
         try:
             held.beat()
         except OSError:
@@ -391,6 +411,41 @@ class Keeper:
 def _is_nearly_due(held: HoldState, now: float) -> bool:
     every = held.beat_every
     return held.next_beat - (every * _NEARLY if every < INFINITY else 0.0) <= now
+
+
+def _drop_tickets(queue: Any) -> None:
+    for entry in queue.entries.copy():
+        entry.drop_ticket()
+
+
+def _release_at_exit(held: HoldState) -> None:
+    try:
+        if held.request.retained:
+            held.abandon()
+        else:
+            held.release()
+    except Exception as error:  # the interpreter is going down: say it, and go on with the next
+        print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
+
+
+def ends_within(seconds: float, call: Callable[[], object]) -> bool:
+    """Call it in a thread of its own; whether that has ended by then."""
+    import threading
+
+    gate = _thread.allocate_lock()
+    gate.acquire()
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            gate.release()
+
+    try:
+        start(threading.Thread(target=run, name="holdfast-exit", daemon=True))
+    except RuntimeError:
+        run()
+    return gate.acquire(timeout=seconds)
 
 
 def start(thread: threading.Thread) -> None:

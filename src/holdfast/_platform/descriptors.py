@@ -1,7 +1,7 @@
 """The descriptors of this process that must neither live on in a forked child nor be forgotten (operations.py, J1).
 
 What `map` is for here: one call into C does several things, so no exception of a signal handler comes between them.
-`forking` keeps a fork by another thread from coming between them.
+`forking` keeps a fork by another thread from coming between them. A call that may last for ever is not made under it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 
-from .fork import forking
 from .operations import call
 
 TYPE_CHECKING = False
@@ -43,6 +42,7 @@ class Descriptors:
     def __init__(self, operations: Operations) -> None:
         self._operation = operations.number
         self._made = operations.made
+        self._exclusive = operations.exclusive
 
     def open(
         self,
@@ -54,7 +54,7 @@ class Descriptors:
         """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
         made: Any = self._made
         key = (0 if lasting else self._operation(), next(_numbers))
-        with forking:
+        with self._exclusive():
             (fd,) = map(made.setdefault, (key,), map(kind, itertools.starmap(call, (arguments,))))
         if fd < 0:
             del made[key]
@@ -67,7 +67,7 @@ class Descriptors:
         made: Any = self._made
         kind: Any = Created
         key = (self._operation(), next(_numbers))
-        with forking:
+        with self._exclusive():
             opened = itertools.islice(map(call, (make, call_)), 1, None)
             (fd,) = map(made.setdefault, (key,), map(kind, opened))
         fd.key = key
@@ -77,7 +77,7 @@ class Descriptors:
         """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
         if isinstance(fd, Descriptor):
             made, key = self._made, fd.key
-            with forking:
+            with self._exclusive():
                 if key in made:
                     for _ in map(fd.end or os.close, map(made.pop, (key,))):
                         pass

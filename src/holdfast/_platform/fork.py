@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 # and during an import, for whose end a child would wait for ever. One for all environments, and from the start, as the
 # first of them may be made while another thread forks. Re-entrant, because a signal handler may fork at any point.
 forking = _thread.RLock()
+in_flight: dict[object, _thread.LockType] = {}
+"""Calls that `forking` does not cover, as they may last for ever: each has a mutex that is free when it has ended. A
+fork waits for them for a moment."""
+_MOMENT = 0.1
 to_load: list[Callable[[], object]] = []
 """What loads the modules that a child needs if it has to wait, which are not loaded before. Loaded by the parent, they
 are in memory once; each child that loaded them itself would have two megabytes of its own."""
@@ -22,7 +27,32 @@ def _before() -> None:
     while to_load:
         to_load.pop()()
     forking.acquire()
+    until = time.monotonic() + _MOMENT
+    for ended in list(in_flight.values()):
+        if ended.acquire(timeout=max(0.0, until - time.monotonic())):
+            ended.release()
+
+
+def _in_child() -> None:
+    in_flight.clear()
+    forking.release()
+
+
+class MayHang:
+    """Around a call that may last for ever, in place of `forking`: one that answers in time is not come between."""
+
+    __slots__ = ("_ended",)
+
+    def __enter__(self) -> None:
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        with forking:
+            in_flight[self] = self._ended
+
+    def __exit__(self, *_error: object) -> None:
+        in_flight.pop(self, None)
+        self._ended.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=forking.release, after_in_child=forking.release)
+    os.register_at_fork(before=_before, after_in_parent=forking.release, after_in_child=_in_child)

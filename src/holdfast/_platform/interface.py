@@ -288,7 +288,13 @@ class Environment(Protocol):
         """
 
     def may_block(self, path: str) -> bool:
-        """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow."""
+        """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow.
+
+        That server is not asked, so this cannot hang. Remembered for a while.
+        """
+
+    def server_at(self, path: str) -> str:
+        """What serves the files here, for people; empty where that cannot be known. That is not asked, either."""
 
     def storage(self, path: str, device: int | None = None) -> Storage:
         """What the filesystem that a file is on means for locks, symbolic links followed. Remembered for a while.

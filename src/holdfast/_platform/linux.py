@@ -56,7 +56,10 @@ class LinuxEnvironment(PosixEnvironment):
         super().__init__(without if hasattr(os, "eventfd") else without | {"events"})  # PyPy
         to_load.append(_load_events)
         self._hub: Hub | None = None
-        self._blocking: dict[str, bool] = {}
+        self._blocking: dict[str, tuple[bool, float]] = {}
+        self._table: list[procfs.Mount] = []
+        self._slow: list[procfs.Mount] = []
+        self._table_text, self._table_until = "", 0.0
         self._mounts: dict[int, tuple[Storage, float]] = {}
         self._directory_logs: DirectoryLogs | None = None
         self._logs: dict[str, DirectoryLog] = {}
@@ -263,21 +266,34 @@ class LinuxEnvironment(PosixEnvironment):
 
     def may_block(self, path: str) -> bool:
         directory = path.rpartition("/")[0] or "/"
-        known = self._blocking.get(directory)
-        if known is None:
-            # By the text first: looking at a directory of a server that does not answer is what must not happen here.
-            table = procfs.mounts()
-            mount = procfs.mount_at(directory, table)
-            known = not self._storage(mount, table).events
-            kind = "" if mount is None else mount.kind
-            if not known:
-                found = self.storage(path)  # symbolic links may have led elsewhere
-                kind, known = found.kind, not found.events
-            if kind:  # else it is not there yet
-                if len(self._blocking) >= _MOST_DIRECTORIES:
-                    self._blocking.clear()
-                self._blocking[directory] = known
+        known, until = self._blocking.get(directory, (False, 0.0))
+        now = time.monotonic()
+        if now >= until:
+            known = self._slow_mount(directory) is not None
+            if len(self._blocking) >= _MOST_DIRECTORIES:
+                self._blocking.clear()
+            self._blocking[directory] = (known, now + _MOUNT_LASTS)
         return known
+
+    def server_at(self, path: str) -> str:
+        mount = self._slow_mount(path.rpartition("/")[0] or "/")
+        return "" if mount is None else f"the server of {mount.point} ({mount.kind}, {mount.source})"
+
+    def _slow_mount(self, directory: str) -> procfs.Mount | None:
+        """The mount whose server, or process, a step on a file here may have to wait for; nothing on it is touched."""
+        table = self._mount_table()
+        return procfs.mount_on_the_way(directory, table, self._slow) if self._slow else None
+
+    def _mount_table(self) -> list[procfs.Mount]:
+        """What is mounted, as it was at most a moment ago."""
+        now = time.monotonic()
+        if now >= self._table_until:
+            text = procfs.read(procfs.MOUNTS) or self._table_text  # no descriptor may be left
+            if text != self._table_text:
+                table = procfs.parse_mounts(text)
+                self._table, self._slow = table, [one for one in table if not self._storage(one, table).events]
+            self._table_text, self._table_until = text, now + _MOUNT_LASTS
+        return self._table
 
     def events_reach(self, path: str) -> bool:
         return self.storage(path).events
@@ -291,7 +307,7 @@ class LinuxEnvironment(PosixEnvironment):
         found, until = self._mounts.get(device, (None, 0.0))
         now = time.monotonic()
         if found is None or now >= until:
-            table = procfs.mounts()
+            table = self._mount_table()
             mount = procfs.mount_of(device, table) or procfs.mount_at(os.path.realpath(directory), table)
             found = self._storage(mount, table)
             self._mounts[device] = (found, now + _MOUNT_LASTS)

@@ -28,6 +28,7 @@ import sys
 from _thread import _local
 
 from ..errors import LockLost
+from .fork import MayHang
 from .values import temporary_prefix
 
 TYPE_CHECKING = False
@@ -98,6 +99,9 @@ class Operation:
     undo_created: Callable[[int], object] | None = None
     """What removes a file that it may have created, and closes its descriptor."""
 
+    left_to: Callable[[], Any] | None = None
+    """What undoes it, once that is no longer the caller's to do: a thread (_drivers/apart.py, AP2)."""
+
     def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
         self.env = env
         self.frame = frame
@@ -132,6 +136,8 @@ class _Here(_local):
     """Of each thread."""
 
     current: Operation | None = None
+    may_hang = False
+    """Whether system calls of this thread may last for ever (_drivers/apart.py, AP4)."""
 
 
 class Operations:
@@ -174,6 +180,14 @@ class Operations:
         """The caller takes it off the list next, by `del`, and returns (J2)."""
         self._here.current = operation.outer
 
+    def about_to_hang(self) -> None:
+        """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
+        self._here.may_hang = True
+
+    def exclusive(self) -> Any:
+        """Around a call that no fork is to come between: `forking`, unless the call may last for ever."""
+        return MayHang() if self._here.may_hang else self._exclusive
+
     def number(self) -> int:
         """That of the current one; 0 where there is none."""
         current = self._here.current
@@ -190,8 +204,17 @@ class Operations:
         if current is not None:
             current.temporary = (*current.temporary, path)
 
+    def leave_to(self, operation: Operation, thread: Callable[[], Any]) -> None:
+        """From now on it is for a thread to `undo` and `end` it; `thread()` has a method `done`, as a task has."""
+        operation.task = operation.left_to = thread
+
     def abort(self, operation: Operation) -> None:
-        """Undo it, and end it."""
+        """Undo it, and end it; unless it was left to a thread."""
+        if operation.left_to is not None:
+            self.about_to_deliver(operation)
+            if operation.left_to().done():
+                self.running.pop(operation.number, None)
+            return
         self.running[operation.number] = operation
         operation.undo()
         self.end(operation)

@@ -420,17 +420,17 @@ class GenericEnvironment:
 
     def make_directories(self, directory: str) -> None:
         if {os.open, os.mkdir} <= os.supports_dir_fd:
-            with self._forking:
+            with self.operations.exclusive():
                 make_directories(directory)
         else:
             os.makedirs(directory, exist_ok=True)
 
     def list_directory(self, directory: str | int) -> list[str]:
-        with self._forking:  # it opens a descriptor of its own
+        with self.operations.exclusive():  # it opens a descriptor of its own
             return os.listdir(directory)
 
     def scan(self, directory: str, kept: Callable[[os.DirEntry[str]], T | None]) -> list[T]:
-        with self._forking, os.scandir(directory) as entries:
+        with self.operations.exclusive(), os.scandir(directory) as entries:
             return [one for entry in entries if (one := kept(entry)) is not None]
 
     def way_to(self, fd: int) -> str | None:  # noqa: ARG002
@@ -525,6 +525,9 @@ class GenericEnvironment:
 
     def may_block(self, path: str) -> bool:  # noqa: ARG002
         return False  # nothing portable tells
+
+    def server_at(self, path: str) -> str:  # noqa: ARG002
+        return ""
 
     def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
         return Storage("", events=False, text="of a type that cannot be known")

@@ -9,10 +9,11 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 
 MOUNTS = "/proc/self/mountinfo"
+_MOST_LINKS = 40
 _OCTAL = frozenset("01234567")
 
 
@@ -153,6 +154,34 @@ def mount_at(path: str, table: list[Mount] | None = None) -> Mount | None:
         if len(prefix) >= longest and wanted.startswith(prefix):  # of two on one point the later one lies on top
             best, longest = mount, len(prefix)
     return best
+
+
+def mount_on_the_way(path: str, table: list[Mount], wanted: Collection[Mount]) -> Mount | None:
+    """The first of the wanted mounts that a call would come to which follows this path, and its symbolic links.
+
+    Nothing is asked of such a mount: what lies on it is not looked at.
+    """
+    at, rest, links = "/", path.split("/")[::-1], 0
+    while True:
+        mount = mount_at(at, table)
+        if mount in wanted:
+            return mount
+        try:
+            target = os.readlink(at) if at != "/" else ""
+        except OSError:
+            target = ""  # no link, or not there
+        if target:
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            rest.extend(target.split("/")[::-1])
+            at = "/" if target.startswith("/") else os.path.dirname(at)
+        while rest and rest[-1] in ("", "."):
+            rest.pop()
+        if not rest:
+            return None
+        name = rest.pop()
+        at = os.path.dirname(at) if name == ".." else os.path.join(at, name)
 
 
 def mount_of(device: int, table: list[Mount] | None = None) -> Mount | None:

@@ -103,3 +103,7 @@ class Engine(ABC):
     def may_block(self, env: Environment, request: Any) -> bool:  # noqa: ARG002
         """Whether a step takes too long for an event loop."""
         return False
+
+    def may_hang(self, env: Environment, request: Any) -> bool:  # noqa: ARG002
+        """Whether a step may last for ever, if a server that the kernel asks does not answer."""
+        return False

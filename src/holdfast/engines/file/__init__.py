@@ -57,5 +57,8 @@ class FileEngine(Engine):
     def may_block(self, env: Environment, request: FileRequest) -> bool:
         return request.durable or request.fencing or env.may_block(request.path)
 
+    def may_hang(self, env: Environment, request: FileRequest) -> bool:
+        return env.may_block(request.path)
+
 
 FILES = FileEngine()

@@ -1,0 +1,334 @@
+"""Steps that may last for ever: on a filesystem whose server, or whose process, may not answer.
+
+Who asks such a server waits inside the kernel, and no signal that Python handles ends that. So each step of an engine
+there runs in a thread of its own, which can be left behind, and the caller waits for it with a deadline.
+
+AP1  Whether a path leads to such a mount is known from the table of mounts, and from symbolic links outside of it
+     (`procfs.mount_on_the_way`): without a call that the server has to answer. Elsewhere nothing of this is loaded.
+AP2  Either the step ends, or its caller gives up waiting for it: which comes first is decided by one atomic claim. A
+     step that was given up undoes its whole operation when it ends, whatever it has got by then. From the moment when
+     the caller gives up, nobody else resumes, closes or undoes that operation.
+AP3  The caller gives up `GRACE` after its own deadline, so that an engine whose server answers has its say first; a
+     look, or a single try, has `ANSWER` seconds. A caller that waits without limit waits for the server as well. An
+     exception (Ctrl-C, a cancellation) ends the wait; undoing the operation is waited for `GRACE` seconds.
+AP4  No other thread waits for a call that may hang: descriptors are opened and closed there without `forking`
+     (descriptors.py). A forked child has none of these threads: there the wait ends with an error, and what the parent
+     has begun is left alone.
+AP5  The threads are daemons, so a process does not wait for them at its end, or only until `GRACE` after they were left
+     behind. Where `MOST_LEFT` of them are behind at one server, no further one is begun: the next caller waits until
+     one has ended, or until it gives up.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import time
+
+from .._platform.fork import forking
+from ..errors import EngineUnavailable
+from ..model import INFINITY
+from .background import call_aside, report, start
+from .sync import wait_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any, TypeVar
+
+    from .._core.hold import HoldState
+    from .._core.options import Request
+    from .._core.wait import Wait
+    from .._platform.interface import Environment
+    from .._platform.operations import Operation
+    from ..errors import HoldfastError
+
+    T = TypeVar("T")
+
+GRACE = 0.5
+"""Seconds that a server has beyond the deadline of a caller (AP3)."""
+ANSWER = 5.0
+"""Seconds in which a server has to answer a call that does not wait for a lock (AP3)."""
+MOST_LEFT = 4
+_CROWDED_POLL = 0.05
+_AT_EXIT_POLL = 0.01
+_LONGEST = 3600.0
+
+_going: dict[Step, None] = {}
+_left: dict[str, dict[object, float]] = {}
+"""By server: what was left behind there and has not ended yet, and when that was (AP5)."""
+
+
+def _in_child() -> None:
+    """AP4."""
+    orphans = list(_going)
+    _going.clear()
+    _left.clear()
+    for step in orphans:
+        step.orphan()
+
+
+def _at_exit() -> None:
+    """AP5."""
+    for behind in list(_left.values()):
+        for one, since in list(behind.items()):
+            while one in behind and time.monotonic() < since + GRACE:
+                time.sleep(_AT_EXIT_POLL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
+
+
+class Step:
+    """One call in a thread of its own."""
+
+    def __init__(self, apart: Apart, call: Callable[[], Any]) -> None:
+        import contextvars
+
+        self._apart = apart
+        self._call = call
+        self._context = contextvars.copy_context()
+        self._claims: dict[str, str] = {}
+        """Who was first, the thread or its caller: to `begin` it, to `end` the wait for it (AP2)."""
+        self._undo: Callable[[], object] | None = None
+        self._gate = _thread.allocate_lock()
+        self._gate.acquire()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._ended = False
+        self.began = time.monotonic()
+        self.is_orphan = False
+        """Whether its thread is the parent's, and this process a forked child."""
+
+    def begin(self) -> None:
+        with forking:
+            import threading
+        thread = threading.Thread(target=self._run, name="holdfast-apart", daemon=True)
+        try:
+            start(thread)
+        except RuntimeError:
+            self._run()  # no thread is to be had: better late than never
+
+    def wait(self, until: float) -> bool:
+        """Whether it has ended by then, and what it was left to undo is undone."""
+        while not self._ended:
+            if self._gate.acquire(timeout=max(0.0, min(until - time.monotonic(), _LONGEST))):
+                self._gate.release()
+            elif time.monotonic() >= until:
+                return self._ended
+        return True
+
+    def done(self) -> bool:
+        return self._ended
+
+    def outcome(self) -> Any:
+        """What the call has returned, or raised."""
+        if self.is_orphan:
+            raise RuntimeError(
+                f"the process was forked while it waited for {self._apart.request.target}; acquire again in the child"
+            )
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def leave(self, undo: Callable[[], object]) -> bool:
+        """Give up waiting: the thread calls `undo` when the call has ended. False: it will not, as the call has ended,
+        or has never begun (AP2)."""
+        if self._claims.setdefault("begin", "caller") == "caller":
+            return False
+        self._undo = undo
+        return self._claims.setdefault("end", "caller") == "caller"
+
+    def orphan(self) -> None:
+        self.is_orphan = self._ended = True
+        if self._gate.locked():
+            self._gate.release()
+
+    def _run(self) -> None:
+        if self._claims.setdefault("begin", "thread") != "thread":
+            return
+        _going[self] = None
+        self._apart.env.operations.about_to_hang()
+        try:
+            self._result = self._context.run(self._call)
+        except BaseException as error:
+            self._error = error
+        try:
+            if self._claims.setdefault("end", "thread") != "thread" and self._undo is not None:
+                self._undo()
+        except Exception as error:
+            report(f"while giving back {self._apart.request.target}, whose server has answered late", error)
+        finally:
+            _going.pop(self, None)
+            self._apart.has_come_back(self)
+            self._ended = True
+            self._gate.release()
+
+
+class Apart:
+    """One call of a caller that may have to wait for a server: how long it does, and what it is told then."""
+
+    def __init__(self, env: Environment, request: Request, timeout: float | None, *, acquires: bool = False) -> None:
+        self.env = env
+        self.request = request
+        self._timeout = timeout
+        self._acquires = acquires and bool(timeout)
+        self.until = INFINITY
+        if timeout is not None:
+            self.until = time.monotonic() + (timeout + GRACE if timeout else ANSWER)
+        self._server: str | None = None
+
+    @property
+    def server(self) -> str:
+        if self._server is None:
+            self._server = self.env.server_at(self.request.path)
+        return self._server
+
+    def perform(self, steps: Generator[Wait, None, T]) -> T:
+        """As `sync.perform`."""
+        operations = self.env.operations
+        operation = operations.begin(self.env)
+        try:
+            result = self.drive(steps, operation)
+        except BaseException:
+            operations.abort(operation)
+            raise
+        operations.end(operation)
+        return result
+
+    def drive(self, steps: Generator[Wait, None, T], operation: Operation) -> T:
+        """As `sync.drive`. What it raises, it has undone, or left to be undone."""
+        steps = as_part_of(operation, steps)
+        at: list[Step] = []
+        try:
+            while True:
+                while self.is_crowded(time.monotonic()):
+                    time.sleep(_CROWDED_POLL)
+                at[:] = (Step(self, lambda: next(steps)),)
+                at[0].begin()
+                if not at[0].wait(self.until):
+                    raise self.no_answer(time.monotonic() - at[0].began)
+                wait_for(at[0].outcome())
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except BaseException:
+            try:
+                self._undo(steps, operation, at)
+            except BaseException:
+                self._undo(steps, operation, at)  # again: that may be what was interrupted
+                raise
+            raise
+
+    def _undo(self, steps: Generator[Wait, None, Any], operation: Operation, at: list[Step]) -> None:
+        """Have the operation undone, in the thread of its last step or in one of its own (AP2)."""
+        if at and at[0].is_orphan:
+            return
+        operations = self.env.operations
+
+        def clean_up() -> None:
+            try:
+                steps.close()
+            finally:
+                operation.undo()
+                operations.end(operation)
+
+        operations.leave_to(operation, lambda: at[0])
+        if not at or not at[0].leave(clean_up):
+            at[:] = (Step(self, clean_up),)
+            at[0].begin()
+        now = time.monotonic()
+        if not at[0].wait(now + (GRACE if now < self.until else 0.0)):
+            self.leave_behind(at[0])
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What the function returns or raises. Nothing of it is undone: if it has begun, it goes on to its end."""
+        step = Step(self, function)
+        try:
+            step.begin()
+            if not step.wait(self.until):
+                raise self.no_answer(time.monotonic() - step.began)
+            result: T = step.outcome()
+            return result
+        except BaseException:
+            now = time.monotonic()
+            if step.leave(bool) and not step.wait(now + (GRACE if now < self.until else 0.0)):
+                self.leave_behind(step)
+            raise
+
+    def is_crowded(self, now: float) -> bool:
+        """Whether too many are behind at this server to begin another one; raises when the time is up (AP5)."""
+        if not _left:
+            return False
+        behind = _left.get(self.server, {})
+        if len(behind) < MOST_LEFT:
+            return False
+        if now >= self.until:
+            raise self.no_answer(now - min(behind.values(), default=now))
+        return True
+
+    def is_silent(self) -> bool:
+        """Whether the server is known not to answer: something is left behind there."""
+        return bool(_left) and self.server in _left
+
+    def leave_behind(self, one: Any) -> None:
+        """It has not ended, and nobody waits for it any more."""
+        behind = _left.setdefault(self.server, {})
+        behind[one] = time.monotonic()
+        if one.done():
+            self.has_come_back(one)
+
+    def has_come_back(self, one: Any) -> None:
+        for server, behind in list(_left.items()):
+            behind.pop(one, None)
+            if not behind:
+                _left.pop(server, None)
+
+    def no_answer(self, seconds: float) -> HoldfastError:
+        """The error for a caller that has waited in vain, of this so many seconds for one answer."""
+        with forking:
+            from .._core.messages import no_answer
+        return no_answer(self.request, self.server, self._timeout, seconds, acquires=self._acquires)
+
+
+def apart_of(held: HoldState) -> Apart | None:
+    """What a release waits for: with a lease no longer than until that is over, as the lock is lost then."""
+    if held.waits or held.inert or not held.env.may_block(held.path):
+        return None
+    apart = Apart(held.env, held.request, None)
+    if held.lease is not None:
+        apart.until = time.monotonic() + max(0.0, held.lease.left()) + GRACE
+    return apart
+
+
+def release(held: HoldState, release_here: Callable[[], object]) -> None:
+    """Release a hold in a thread, which goes on to the end of it whatever interrupts the caller."""
+    apart = apart_of(held)
+    if apart is None:
+        release_here()
+        return
+    try:
+        apart.call(release_here)
+    except EngineUnavailable:
+        raise held.lost_error() from None  # its lease is over
+    finally:
+        if not held.released and not held.inert:
+            call_aside(release_here, f"in the release of {held.path}")  # Ctrl-C came before it had begun
+
+
+def as_part_of(operation: Operation, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
+    """The same steps, each of which is one of the operation, in whatever thread it is taken."""
+    resume = operation.env.operations.resume
+    try:
+        while True:
+            resume(operation)
+            yield next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        resume(operation)
+        steps.close()

@@ -1,0 +1,59 @@
+"""Calls on a FUSE filesystem whose process is stopped; runs in a namespace of its own (filesystem.py)."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock
+
+TIMEOUT = 1.0
+
+
+def bindfs() -> int:
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal() and (path / "comm").read_text().strip() == "bindfs":
+            return int(path.name)
+    raise LookupError("no bindfs runs in this namespace")
+
+
+def main() -> None:
+    place = os.environ["HOLDFAST_TEST_PLACE"]
+    path = f"{place}/l"
+    lock = Lock(path)
+    lock.acquire().release()
+    server = bindfs()
+    os.kill(server, signal.SIGSTOP)
+    try:
+        for name, call in {
+            "acquire": lambda: lock.acquire(TIMEOUT),
+            "wait": lambda: lock.wait(TIMEOUT),
+            "task": lambda: asyncio.run(acquired(AsyncLock(path))),
+            "status": lock.status,
+        }.items():
+            began = time.monotonic()
+            try:
+                call()
+                outcome = "answered"
+            except (AcquireTimeout, EngineUnavailable) as error:
+                outcome = str(error)
+            print(f"{name}|{time.monotonic() - began:.2f}|{outcome}", flush=True)
+        with Lock(f"{sys.argv[1]}/local").acquire(TIMEOUT):
+            print("local|0|acquired", flush=True)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    lock.acquire(20).release()
+    until = time.monotonic() + 20
+    while os.listdir(place) and time.monotonic() < until:
+        time.sleep(0.01)
+    print(f"left|0|{os.listdir(place)}")
+
+
+async def acquired(lock: AsyncLock) -> None:
+    await lock.acquire(TIMEOUT)
+
+
+if __name__ == "__main__":
+    main()

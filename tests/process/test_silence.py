@@ -1,0 +1,36 @@
+"""A filesystem whose server does not answer: FUSE, whose process is stopped (_drivers/apart.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from process.filesystem import UNABLE, Unable, command
+
+HERE = Path(__file__).parent
+
+
+def test_a_filesystem_whose_process_is_stopped_keeps_no_call_waiting(shm: Path) -> None:
+    if any(os.environ.get(name) for name in ("HOLDFAST_OS", "HOLDFAST_WITHOUT", "HOLDFAST_TEST_PLACE")):
+        pytest.skip("says how it is with all that Linux can, on a filesystem of its own")
+    try:
+        words = command("fuse", [sys.executable, str(HERE / "silent_filesystem.py"), str(shm)])
+    except Unable as why:
+        pytest.skip(f"no fuse here: {why}")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    if done.returncode == UNABLE:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    rows = {name: (float(took), text) for name, took, text in (line.split("|") for line in done.stdout.splitlines())}
+    for name in ("acquire", "wait", "task"):
+        assert 1 <= rows[name][0] < 2.5, rows
+        assert "(fuse, " in rows[name][1]
+        assert "has not answered" in rows[name][1]
+    assert 5 <= rows["status"][0] < 6.5, rows
+    assert "has not answered" in rows["status"][1]
+    assert rows["local"][1] == "acquired"
+    assert rows["left"][1] == "[]"

@@ -1,0 +1,463 @@
+"""A server that does not answer (_drivers/apart.py): here it is a mutex, at the step that makes a lock's file."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost, aio
+from holdfast._drivers import apart
+from holdfast._drivers.apart import Apart, Step
+from holdfast._platform import environment, fork, procfs
+from unit.stepping import Stepped
+
+PATIENCE = 20.0
+SHORT = 0.2
+ROOM = 1.0
+"""Seconds beyond the deadline and the grace, on a busy machine."""
+
+
+class Server:
+    """What the steps on one directory ask: it answers at once, or when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        env = environment()
+        self.directory = str(directory)
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
+        for name in ("open_unnamed", "open_existing", "stat", "unlink"):
+            self._patch(monkeypatch, env, name)
+        kind, may_block = type(env), type(env).may_block
+        monkeypatch.setattr(
+            kind, "may_block", lambda env, path: path.startswith(self.directory) or may_block(env, path)
+        )
+        monkeypatch.setattr(kind, "server_at", lambda _env, _path: "the server of a test")
+
+    def _patch(self, monkeypatch: pytest.MonkeyPatch, env: Any, name: str) -> None:
+        real = getattr(env, name)
+
+        def step(path: str, *arguments: Any, **more: Any) -> Any:
+            if os.fspath(path).startswith(self.directory) and not self.answers.is_set():
+                self.asked.set()
+                assert self.answers.wait(PATIENCE)
+            return real(path, *arguments, **more)
+
+        monkeypatch.setattr(env, name, step)
+
+    def dies(self) -> None:
+        self.asked.clear()
+        self.answers.clear()
+
+    def comes_back(self) -> None:
+        self.answers.set()
+
+
+@pytest.fixture
+def server(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    (shm / "share").mkdir()
+    made = Server(monkeypatch, shm / "share")
+    monkeypatch.setattr(apart, "GRACE", 0.3)
+    yield made
+    made.comes_back()
+    assert_nothing_left(shm / "share")
+
+
+def assert_nothing_left(directory: Path) -> None:
+    env = environment()
+    until(lambda: not apart._left and not apart._going)
+    env.operations.finish_broken_off()
+    assert not env.operations.running
+    assert not fork.in_flight
+    assert not [held for held in env.holds.values() if held.path.startswith(str(directory))]
+    assert not [name for name in os.listdir(directory) if not name.endswith(".token")]
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def seconds(call: Callable[[], object], error: type[Exception]) -> tuple[float, str]:
+    began = time.monotonic()
+    with pytest.raises(error) as raised:
+        call()
+    return time.monotonic() - began, str(raised.value)
+
+
+# -- which mounts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_mount_is_recognised_without_asking_its_server(
+    tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP1: also behind symbolic links on other filesystems, and `..`."""
+    share = tmp_path / "share"
+    (tmp_path / "mountinfo").write_text(
+        f"27 1 254:0 / / rw - ext4 /dev/vda rw\n41 27 0:41 / {share} rw - nfs4 server:/a rw\n"
+    )
+    (tmp_path / "way").mkdir()
+    (tmp_path / "way" / "link").symlink_to("../way/next")
+    (tmp_path / "way" / "next").symlink_to(share / "deep")
+    (tmp_path / "way" / "round").symlink_to("round")
+    monkeypatch.setattr(procfs, "MOUNTS", str(tmp_path / "mountinfo"))
+    env = environments(kind="linux").real
+    asked: list[str] = []
+    for name in ("stat", "lstat", "readlink", "open", "listdir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda path, *a, real=real, **k: asked.append(f"{path}") or real(path, *a, **k))
+    found = {
+        name: env.may_block(f"{tmp_path}/{name}")
+        for name in ("l", "share/l", "share/d/l", "way/link/l", "way/link/../l", "way/round/l", "share/../l", "none/l")
+    }
+    monkeypatch.undo()
+    assert [name for name, known in found.items() if not known] == ["l", "way/round/l", "none/l"]
+    assert not [path for path in asked if path.startswith(str(share))]
+    assert env.server_at(f"{tmp_path}/way/link/l") == f"the server of {share} (nfs4, server:/a)"
+    assert env.server_at(f"{tmp_path}/l") == ""
+
+
+def test_a_new_mount_is_seen_within_a_moment(
+    tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP1: what is known of a directory is asked for anew, as something may be mounted there."""
+    table, now = tmp_path / "mountinfo", [1000.0]
+    table.write_text("27 1 254:0 / / rw - ext4 /dev/vda rw\n")
+    monkeypatch.setattr(procfs, "MOUNTS", str(table))
+    env = environments(kind="linux").real
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    assert not env.may_block(f"{tmp_path}/l")
+    table.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:41 / {tmp_path} rw - nfs4 server:/a rw\n")
+    assert not env.may_block(f"{tmp_path}/l")
+    now[0] += 1.1
+    assert env.may_block(f"{tmp_path}/l")
+
+
+# -- the claims --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before it has begun", "while it lasts", "when it has ended"])
+def test_either_the_thread_or_the_caller_cleans_up(when: str, server: Server) -> None:
+    """AP2."""
+    reached, go_on = threading.Event(), threading.Event()
+    undone: list[str] = []
+
+    def call() -> str:
+        reached.set()
+        assert go_on.wait(PATIENCE)
+        return "result"
+
+    step = Step(Apart(environment(), Lock(f"{server.directory}/l")._request, 1.0), call)
+    if when == "before it has begun":
+        assert not step.leave(lambda: undone.append("thread"))
+        step.begin()
+        assert not reached.is_set(), "it never begins"
+    else:
+        step.begin()
+        assert reached.wait(PATIENCE)
+        if when == "while it lasts":
+            assert step.leave(lambda: undone.append("thread"))
+            assert step.leave(lambda: undone.append("thread")), "as often as it is asked"
+            assert not step.wait(time.monotonic())
+        go_on.set()
+        assert step.wait(time.monotonic() + PATIENCE)
+        if when == "when it has ended":
+            assert not step.leave(lambda: undone.append("thread"))
+            assert step.outcome() == "result"
+    go_on.set()
+    assert undone == (["thread"] if when == "while it lasts" else [])
+
+
+# -- callers -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_acquisition_ends_in_time_and_gives_back_what_it_gets_later(server: Server) -> None:
+    """AP2, AP3."""
+    lock = Lock(f"{server.directory}/l")
+    server.dies()
+    took, text = seconds(lambda: lock.acquire(SHORT), AcquireTimeout)
+    assert SHORT < took < SHORT + apart.GRACE + ROOM
+    assert "the server of a test has not answered" in text
+    assert environment().operations.running, "it goes on"
+    server.comes_back()
+    assert_nothing_left(Path(server.directory))
+    with lock.acquire(PATIENCE) as hold:
+        assert not hold.lost
+
+
+@pytest.mark.parametrize("call", ["try_acquire", "status", "wait", "break_lock", "acquire_0", "semaphore"])
+def test_what_does_not_wait_for_a_lock_waits_for_its_server_no_longer_than_it_may(
+    call: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP3."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    lock = Lock(f"{server.directory}/l")
+    calls: dict[str, Callable[[], object]] = {
+        "wait": lambda: lock.wait(SHORT),
+        "acquire_0": lambda: lock.acquire(0),
+        "semaphore": lambda: holdfast.Semaphore(f"{server.directory}/l", 2).status(),
+    }
+    server.dies()
+    took, text = seconds(calls.get(call) or getattr(lock, call), EngineUnavailable)
+    assert took < SHORT + apart.GRACE + ROOM
+    assert "has not answered" in text
+
+
+@pytest.mark.parametrize("call", ["acquire", "status", "wait", "timeout", "cancel"])
+def test_a_task_ends_in_time_as_well(call: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5, AP3: by its own deadline, by asyncio's, and by a cancellation."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    lock = AsyncLock(f"{server.directory}/l")
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(lock.acquire())
+        while not server.asked.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            raise EngineUnavailable("cancelled") from None
+
+    async def main() -> None:
+        if call == "timeout":
+            async with asyncio.timeout(SHORT):
+                await lock.acquire()
+        elif call == "cancel":
+            await cancelled()
+        else:
+            await getattr(lock, call)(*((SHORT,) if call != "status" else ()))
+
+    server.dies()
+    error = {"acquire": AcquireTimeout, "timeout": TimeoutError}.get(call, EngineUnavailable)
+    took, _ = seconds(lambda: asyncio.run(main()), error)
+    assert took < SHORT + 2 * apart.GRACE + ROOM
+    server.comes_back()
+    assert_nothing_left(Path(server.directory))
+
+
+def test_ctrl_c_ends_a_wait_for_a_server_and_leaves_nothing(server: Server) -> None:
+    """AP3: a thread in the kernel hears of no signal; its caller does, also without a timeout."""
+    lock = Lock(f"{server.directory}/l")
+    server.dies()
+
+    def interrupt() -> None:
+        assert server.asked.wait(PATIENCE)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = _thread.get_ident()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    assert time.monotonic() - began < apart.GRACE + ROOM
+    thread.join()
+    server.comes_back()
+    assert_nothing_left(Path(server.directory))
+    with lock.acquire(PATIENCE):
+        pass
+
+
+def test_ctrl_c_while_a_server_answers_leaves_nothing_when_it_is_raised(server: Server) -> None:
+    """AP3: the operation is undone by then."""
+    lock = Lock(f"{server.directory}/l")
+    held = lock.acquire()
+    other = threading.Timer(0.05, lambda: signal.pthread_kill(main, signal.SIGINT))
+    main = _thread.get_ident()
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        Lock(f"{server.directory}/l").acquire(PATIENCE)
+    assert not environment().operations.running
+    held.release()
+
+
+@pytest.mark.parametrize("call", ["open", "listdir", "close"])
+def test_locks_elsewhere_do_not_wait_for_a_silent_server(
+    call: str, server: Server, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP4: nor does a fork, but for a moment. Opening, listing and closing are what a fork must not come between."""
+    env, at = environment(), server.directory
+    real = getattr(os, call)
+
+    def hangs(*arguments: Any, **more: Any) -> Any:
+        if threading.current_thread().name == "holdfast-apart":
+            server.asked.set()
+            assert server.answers.wait(PATIENCE)
+        return real(*arguments, **more)
+
+    asks: dict[str, Callable[..., object]] = {
+        "open": lambda: env._descriptors.open(os.open, at, os.O_PATH),
+        "listdir": lambda: env.list_directory(at),
+        "close": lambda: env.close(env.open_directory(at)),
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, call, hangs)
+        patched.setattr(env, "open_unnamed", lambda _directory, _mode: asks[call]())
+        server.dies()
+        server.asked.clear()
+        seconds(lambda: Lock(f"{at}/l").acquire(SHORT), AcquireTimeout)
+        assert fork.in_flight, "inside the call"
+    began = time.monotonic()
+    with Lock(shm / "local").acquire(PATIENCE):
+        child = os.fork()
+        if child == 0:
+            os._exit(bool(fork.in_flight or apart._left))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert time.monotonic() - began < ROOM
+    server.comes_back()
+    until(lambda: not fork.in_flight)
+
+
+def test_no_more_than_a_few_threads_are_left_behind_at_one_server(server: Server) -> None:
+    """AP5."""
+    lock = Lock(f"{server.directory}/l")
+    server.dies()
+    for _ in range(apart.MOST_LEFT):
+        seconds(lambda: lock.acquire(0.01), AcquireTimeout)
+    before = threading.active_count()
+    took, text = seconds(lambda: lock.acquire(SHORT), AcquireTimeout)
+    assert threading.active_count() == before
+    assert SHORT < took < SHORT + apart.GRACE + ROOM
+    assert "has not answered" in text
+    with pytest.raises(AcquireTimeout):
+        asyncio.run(_acquire(AsyncLock(f"{server.directory}/l"), SHORT))
+    server.comes_back()
+    with lock.acquire(PATIENCE):
+        pass
+
+
+async def _acquire(lock: AsyncLock, timeout: float) -> None:
+    await lock.acquire(timeout)
+
+
+def test_a_release_is_not_waited_for_longer_than_the_lease(server: Server) -> None:
+    """The lock is lost then: the next holder may be inside."""
+    hold = Lock(f"{server.directory}/l", lease=1.0).acquire()
+    server.dies()
+    took, text = seconds(hold.release, LockLost)
+    assert took < 1.0 + apart.GRACE + ROOM
+    assert "nine tenths of its lease" in text
+    server.comes_back()
+
+
+def test_of_several_locks_the_others_are_given_back_at_once(server: Server, shm: Path) -> None:
+    """AP2: those at the silent server by the thread that was left behind."""
+    local, far, last = (Lock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
+    link = environment().link_unnamed
+
+    def dies_after_the_first(fd: int, path: str) -> None:
+        link(fd, path)
+        if path == far.path:
+            server.dies()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment(), "link_unnamed", dies_after_the_first)
+        took, _ = seconds(lambda: holdfast.acquire_all([local, far, last], SHORT), AcquireTimeout)
+    assert took < SHORT + apart.GRACE + ROOM
+    assert not local.status().locked
+    server.comes_back()
+    until(lambda: not far.status().locked)
+
+
+def test_several_locks_of_a_task_are_given_back_as_well(server: Server, shm: Path) -> None:
+    local, far, last = (AsyncLock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
+    link = environment().link_unnamed
+
+    def dies_after_the_first(fd: int, path: str) -> None:
+        link(fd, path)
+        if path == far.path:
+            server.dies()
+
+    async def main() -> None:
+        await aio.acquire_all([local, far, last], SHORT)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment(), "link_unnamed", dies_after_the_first)
+        took, _ = seconds(lambda: asyncio.run(main()), AcquireTimeout)
+    assert took < SHORT + 2 * apart.GRACE + ROOM
+    assert not Lock(shm / "local").status().locked
+    server.comes_back()
+    until(lambda: not Lock(far.path).status().locked)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+PROCESS = """
+import os, signal, sys, threading, time
+import holdfast
+from holdfast._platform import environment
+
+env = environment()
+share, what = sys.argv[1:]
+silent = threading.Event()
+real = env.open_unnamed
+
+def open_unnamed(directory, mode):
+    if silent.is_set():
+        print("asked", flush=True)
+        while True:
+            time.sleep(1000)
+    return real(directory, mode)
+
+env.open_unnamed = open_unnamed
+type(env).may_block = lambda _env, path: path.startswith(share)
+type(env).server_at = lambda _env, _path: "the server of a test"
+lock = holdfast.Lock(f"{share}/l")
+with lock:
+    pass
+if what == "holds":
+    hold = lock.acquire()
+    env.unlink = lambda _path: time.sleep(1000)
+    sys.exit()
+silent.set()
+if what == "exits":
+    try:
+        lock.acquire(0.1)
+    except holdfast.AcquireTimeout:
+        sys.exit()
+if what == "forks":
+    def fork(*_):
+        if os.fork() == 0:
+            signal.alarm(20)
+        else:
+            os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    signal.signal(signal.SIGALRM, fork)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        lock.acquire()
+    except RuntimeError as error:
+        assert "forked while it waited" in str(error), error
+        os._exit(7)
+"""
+
+
+@pytest.mark.parametrize(("what", "status"), [("exits", 0), ("holds", 0), ("forks", 7)])
+def test_a_process_ends_though_a_server_is_silent(what: str, status: int, shm: Path) -> None:
+    """AP4, AP5, K9: with a step left behind; with a lock whose release is not answered; and as a forked child."""
+    if what == "holds" and sys.version_info >= (3, 12):
+        pytest.skip("starts no thread at exit, so it waits for the server (K9)")
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(shm), what], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == status, done.stderr
+    assert time.monotonic() - began < 10
+    if what == "holds":
+        assert "at exit" in done.stderr
+        assert "the server of a test does not answer" in done.stderr
+        assert os.listdir(shm) == ["l"]

@@ -54,9 +54,6 @@ export ADDRESS={address} LEASE={lease} OPTIONS={options}
 serve() {{
 {serve}
 }}
-kill_server() {{
-{kill}
-}}
 mount_share() {{
 {mount}
 }}
@@ -71,14 +68,12 @@ asked() {{ [ -e /media/out/$1-{node} ] && rm /media/out/$1-{node}; }}
 while sleep 0.05; do
     asked cut && ip link set eth0 down
     asked mend && ip link set eth0 up
-    asked kill-server && kill_server && touch /media/out/server-killed
-    asked serve && serve && touch /media/out/served-again
 done </dev/null &
-export NODE={node} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
+export NODE={node} BOOT={boot} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
 cd /media/out
 touch /media/out/up-{node}
 {command}
-echo $? > /media/out/status-{node}
+echo $? > /media/out/.status-{node}; mv /media/out/.status-{node} /media/out/status-{node}
 sleep 1000000
 """
 
@@ -102,6 +97,7 @@ class Lab:
         self.out = out
         self.share = shares.SHARES[share]
         self._nodes: list[subprocess.Popen[bytes]] = []
+        self._boots = [0] * nodes
         python = getattr(sys, "_base_executable", sys.executable)
         self._command = shlex.join([python, "-u", f"/media/tests/{program}", *arguments])
         self._options = f",{options}" if options else ""
@@ -128,14 +124,15 @@ class Lab:
         for name in (f"up-{number}", f"status-{number}", *(["served"] if number == 0 else [])):
             (self.out / name).unlink(missing_ok=True)
         init = self.out / f"init-{number}"
-        share, words = self.share, {"out": self.out, "source": SOURCE, "here": HERE, "node": number}
-        scripts = {"modules": share.modules, "serve": share.serve, "kill": share.kill, "mount": share.mount}
-        options = shlex.quote(self._options)
+        share = self.share
+        self._boots[number] += 1
         init.write_text(
             _INIT.format(
-                **words, **scripts, address=number + 1, lease=SERVER_LEASE, options=options, command=self._command
+                out=self.out, source=SOURCE, here=HERE, node=number, address=number + 1, boot=self._boots[number],
+                modules=share.modules, serve=share.serve, mount=share.mount, options=shlex.quote(self._options),
+                lease=SERVER_LEASE, command=self._command,
             )
-        )
+        )  # fmt: skip
         init.chmod(0o755)
         machine = ["linux.uml", f"mem={share.memory}M", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}"]
         machine += ["eth0=mcast,,239.192.168.1,1102,1", "con=null", "con0=null,fd:2", "quiet"]
@@ -158,6 +155,7 @@ class Lab:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self.tell(f"killed-{number}.{self._boots[number]}")
 
     def tell(self, name: str, text: str = "") -> None:
         """Make a file that the machines wait for."""

@@ -22,10 +22,14 @@ class Share(NamedTuple):
     packages: str
     modules: str
     serve: str
-    """Idempotent: it is run again when the server has been killed."""
-    kill: str
-    """Ends the server as a crash would, as far as that can be done without the machine."""
+    """It is run again when the server has been killed."""
     mount: str
+    lock_files: bool = True
+    """False where only `flock` works."""
+    lasting: bool = True
+    """Whether the server may keep the kernel locks of a machine that has died."""
+    reconnects: bool = True
+    """False where a client has to mount anew when its server has been away."""
     memory: int = 192
     """Of a machine, in MiB."""
 
@@ -47,15 +51,14 @@ SHARES = {
         packages="nfs-kernel-server nfs-common",
         modules="nfsd nfs nfsv4 lockd",
         serve=f"{_NFSD}pidof rpc.mountd >/dev/null || rpc.mountd -N 2 -N 3; rpc.nfsd -N 3 -V 4.2 4",
-        kill="rpc.nfsd 0",
         mount="mount -i -t nfs4 -o vers=4.2,addr=10.9.0.1,clientaddr=10.9.0.$ADDRESS$OPTIONS 10.9.0.1:/ /media/share",
+        lasting=False,
     ),
     "nfs3": Share(
         programs=(*_NFS, "rpcbind", "rpc.statd"),
         packages="nfs-kernel-server nfs-common rpcbind",
         modules="nfsd nfs nfsv3 lockd",
         serve=f"{_NFSD}{_STATD}pidof rpc.mountd >/dev/null || rpc.mountd -N 4; rpc.nfsd -N 4 -V 3 4",
-        kill="rpc.nfsd 0",
         mount=f"{_STATD}mount -t nfs -o vers=3$OPTIONS 10.9.0.1:/srv/share /media/share",
     ),
     "smb": Share(
@@ -88,8 +91,8 @@ cat > /run/smb.conf <<END
 END
 pidof smbd >/dev/null || smbd -D -s /run/smb.conf
 """,
-        kill="pkill -KILL smbd",
         mount="mount -t cifs -o vers=3.1.1,guest,cache=strict,noperm$OPTIONS //10.9.0.1/share /media/share",
+        lock_files=False,
     ),
     "9p": Share(
         programs=("diod",),
@@ -97,9 +100,9 @@ pidof smbd >/dev/null || smbd -D -s /run/smb.conf
         modules="9pnet 9pnet_fd 9p",
         serve="pidof diod >/dev/null || diod --no-auth --export /srv/share --listen 0.0.0.0:564 --allsquash"
         " --squashuser root --no-userdb --logdest /run/diod.log",
-        kill="pkill -KILL diod",
-        mount="mount -t 9p -o trans=tcp,port=564,version=9p2000.L,uname=root,access=any,aname=/srv/share,cache=none$OPTIONS"
-        " 10.9.0.1 /media/share",
+        mount="mount -t 9p -o trans=tcp,port=564,version=9p2000.L,uname=root,access=any,aname=/srv/share,cache=none"
+        "$OPTIONS 10.9.0.1 /media/share",
+        reconnects=False,
     ),
     "gluster": Share(
         programs=("glusterd", "glusterfsd", "mount.glusterfs"),
@@ -114,7 +117,6 @@ gluster volume info share >/dev/null 2>&1 || gluster --mode=script volume create
 gluster volume set share network.ping-timeout 5
 gluster volume start share force
 """,
-        kill="pkill -KILL gluster",
         mount="mkdir -p /var/log/glusterfs; mount -t glusterfs 10.9.0.1:/share /media/share",
         memory=320,
     ),

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .operations import Operations
 
-FLOCK, BYTES, CONTENT = range(3)
-"""What a guard is on Linux: `flock`; on SMB a lock on bytes behind the content, or one on the content (`flock` again)."""
 _numbers = itertools.count()
 
 
@@ -30,8 +28,6 @@ class Descriptor(int):
     """Of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
     end: Callable[[int], object] | None = None
     """What closes it, if it is not a file's."""
-    guarded_by: int | None = None
-    """What its guard is (linux.py, LX1); None: that has not been asked."""
     undo: Callable[[int], object] | None = None
     """What undoes what was done by it, and closes it; None: closing it is all."""
 

@@ -2,26 +2,22 @@
 
 The C library is loaded by the few calls that need it (libc.py): it is not to be had everywhere.
 
-LX1 On SMB a kernel lock is mandatory: `flock` is one on the whole content, and keeps others from reading who holds it,
-    the holder's other descriptors included. So the guard there is an open file description lock on the two bytes far
-    behind the content that it is on Windows (windows.py, WI2), and both see each other's. The protocol `flock` has its
-    lock on the content all the same. A lock that is refused there says EACCES.
+LX1 On SMB, EACCES says that another process has a lock: a lock is refused so, and a file with a lock is not read; it
+    counts as empty. Elsewhere, a lock that is refused so is an error (AppArmor, SELinux).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import time
 
 from . import procfs
-from .descriptors import BYTES, CONTENT, FLOCK, Descriptor
 from .fork import to_load
 from .portable import presence_by_signal, unwrapped
 from .posix import PosixEnvironment
-from .values import Presence, Process, Storage
+from .values import SMB, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,10 +35,6 @@ _WORTH_A_LOG = 0.010
 """Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
 _MOUNT_LASTS = 1.0
 """Seconds that what a mount means is remembered: reading the mount table takes as long as a whole acquisition."""
-_LOCK_AT, _LOCK_LENGTH = 0x4000_0000_0000_0000, 2
-"""Of the guard on SMB (LX1)."""
-_SMB = ("cifs", "smb3")
-_SET_LOCK: int = getattr(fcntl, "F_OFD_SETLK", 37)
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 _PIDFD_OPEN = 434
@@ -67,8 +59,6 @@ class LinuxEnvironment(PosixEnvironment):
         to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, bool] = {}
-        self._on_smb: dict[int, tuple[bool, float]] = {}
-        """Whether a device is a share of SMB, and until when that is believed."""
         self._mounts: dict[int, tuple[Storage, float]] = {}
         self._directory_logs: DirectoryLogs | None = None
         self._logs: dict[str, DirectoryLog] = {}
@@ -145,9 +135,7 @@ class LinuxEnvironment(PosixEnvironment):
     def open_unnamed(self, directory: str, mode: int) -> int:
         if "unnamed" in self.without:
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
-        fd = self._descriptors.open(os.open, directory, _UNNAMED, mode)
-        fd.guarded_by = FLOCK  # SMB has no such files
-        return fd
+        return self._descriptors.open(os.open, directory, _UNNAMED, mode)
 
     def link_unnamed(self, fd: int, path: str) -> None:
         # A source descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW; the kernel ignores it beside an
@@ -173,66 +161,36 @@ class LinuxEnvironment(PosixEnvironment):
         with self._forking:  # it imports
             return btime(path)
 
+    def read(self, fd: int, size: int) -> bytes:
+        try:
+            return os.pread(fd, size, 0)
+        except PermissionError:
+            if not self._is_on_smb(fd):
+                raise
+            return b""
+
     # -- the guard -----------------------------------------------------------------------------------------------------
 
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:
-        how = self._guarded_by(fd)
-        if how == FLOCK:
-            return super().guard(fd, shared=shared)
-        if "flock" in self.without:
-            return None
         try:
-            if how == BYTES:
-                self._lock_bytes(fd, fcntl.F_RDLCK if shared else fcntl.F_WRLCK)
-            else:
-                fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+            return super().guard(fd, shared=shared)
+        except PermissionError:
+            if not self._is_on_smb(fd):
+                raise
             return False
-        return True
 
     def guarded(self, fd: int) -> bool | None:
-        if self._guarded_by(fd) == FLOCK:
+        try:
             return super().guarded(fd)
-        taken = self.guard(fd, shared=True)
-        if taken:
-            self.unguard(fd)
-        return None if taken is None else not taken
+        except PermissionError:
+            if not self._is_on_smb(fd):
+                raise
+            return True
 
-    def unguard(self, fd: int) -> None:
-        if self._guarded_by(fd) != BYTES:
-            super().unguard(fd)
-        elif "flock" not in self.without:
-            self._lock_bytes(fd, fcntl.F_UNLCK)
-
-    def guard_content(self, fd: int) -> None:
-        if self._guarded_by(fd) == BYTES:
-            file: Any = fd
-            file.guarded_by = CONTENT
-
-    def _guarded_by(self, fd: int) -> int:
+    def _is_on_smb(self, fd: int) -> bool:
         """LX1."""
-        known = getattr(fd, "guarded_by", None)
-        if known is None:
-            known = BYTES if self._is_on_smb(os.fstat(fd).st_dev) else FLOCK
-            if isinstance(fd, Descriptor):
-                fd.guarded_by = known
-        return known
-
-    def _is_on_smb(self, device: int) -> bool:
-        if os.major(device):
-            return False  # a disk
-        found, until = self._on_smb.get(device, (False, 0.0))
-        now = time.monotonic()
-        if now >= until:
-            mount = procfs.mount_of(device, procfs.mounts())
-            found = mount is not None and mount.kind in _SMB
-            self._on_smb[device] = (found, now + _MOUNT_LASTS)
-        return found
-
-    def _lock_bytes(self, fd: int, kind: int) -> None:
-        with self._forking:
-            import struct
-        fcntl.fcntl(fd, _SET_LOCK, struct.pack("hhqqi4x", kind, os.SEEK_SET, _LOCK_AT, _LOCK_LENGTH, 0))
+        mount = procfs.mount_of(os.fstat(fd).st_dev, procfs.mounts())
+        return mount is not None and mount.kind in SMB
 
     # -- holders and waiters -------------------------------------------------------------------------------------------
 

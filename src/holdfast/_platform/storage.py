@@ -25,6 +25,7 @@ _UNSEEN = "its kernel locks (flock) stay on this machine"
 _UNKNOWN = "whether other machines see its kernel locks (flock) cannot be known from here"
 _STALE = "a file that another machine has just written may be read as it was before"
 _LASTING = "its server may keep the kernel locks of a machine that has died"
+_NO_FILES = "lock files cannot be had here: use the protocol flock"
 _NOT_EXCLUSIVE = "two machines can create the same lock file"
 _NO_LINKS = "it has no hard links"
 
@@ -104,10 +105,9 @@ def _by_type(kind: str) -> Storage:
 
 
 def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
-    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3, which
-    drops those of a machine when that has started again (sm-notify(8)); in version 4 the server's lease ends. `nocto`
-    gives up that an open asks the server. open(2): O_EXCL needs version 3. `nolocks`, `locallocks`: macOS
-    mount_nfs(8); `nolockd`: that of FreeBSD."""
+    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3; it
+    drops those of a machine when it has started again (sm-notify(8)). `nocto` gives up that an open asks the server.
+    open(2): O_EXCL needs version 3. `nolocks`, `locallocks`: macOS mount_nfs(8); `nolockd`: that of FreeBSD."""
     version = options.get("vers", "4" if kind == "nfs4" else "")
     lock = options.get("local_lock", "")
     off = next((name for name in ("nolock", "nolocks", "nolockd", "locallocks") if name in options), "")
@@ -126,19 +126,22 @@ def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
 def _cifs(kind: str, options: Mapping[str, str]) -> Storage:
     """flock(2): since Linux 5.5 a byte-range lock of the whole file on the server, which is mandatory. mount.cifs(8):
     `nobrl` sends none; `cache=loose` serves what it has. The values of the table: fs/smb/client/cifsfs.c. Samba drops
-    the locks of a machine that has died when its connection ends, as smb.conf(5) has it (`socket options`)."""
+    the locks of a machine that has died when its connection ends, as smb.conf(5) has it (`socket options`). On Linux
+    (6.1, with Samba 4.17), a file that has just got a second name cannot be opened by it (EINVAL)."""
     cache = options.get("cache", "strict")
     fresh = cache in ("strict", "none")
     remedy = "" if fresh else "mount it with cache=strict (mount.cifs(8))"
+    guards: bool | None = True
+    said = f"{_SEEN}: its server keeps them, and refuses others to read a file that is locked"
     if "nobrl" in options:
         remedy = f"mount it without nobrl{'' if fresh else ' and with cache=strict'} (mount.cifs(8))"
-        return _shared(kind, False, f"{_UNSEEN} (nobrl)", remedy, fresh=fresh)
-    if _is_older(options["release"], (5, 5)):
-        return _shared(
-            kind, None, f"{_UNKNOWN}: this kernel may not send them to the server", remedy, fresh=fresh, lasting=True
-        )
-    said = f"{_SEEN}: its server keeps them, and refuses others to read a file that is locked"
-    return _shared(kind, True, said, remedy, fresh=fresh, lasting=True)
+        guards, said = False, f"{_UNSEEN} (nobrl)"
+    elif _is_older(options["release"], (5, 5)):
+        guards, said = None, f"{_UNKNOWN}: this kernel may not send them to the server"
+    on_linux = bool(options["release"])
+    said += f"; {_NO_FILES}" if on_linux else ""
+    found = _shared(kind, guards, said, remedy, fresh=fresh, lasting=guards is not False)
+    return found.replaced(lock_files=not on_linux)
 
 
 def _lustre(kind: str, options: Mapping[str, str]) -> Storage:

@@ -1,7 +1,9 @@
 """Several machines on one: Linux kernels that run as ordinary processes (user-mode Linux) and share a directory.
 
 Each machine has the host's root, read-only, and a boot id, processes, clocks, kernel locks and a page cache of its own.
-Machine 0 serves the directory, and all mount it. A program is told who it is by NODE, and finds the directory at SHARE.
+Machine 0 serves the directory (shares.py), and all mount it. A program is told who it is by NODE, and finds the
+directory at SHARE.
+
 What the machines and the test say to each other are files in OUT, which is on the host: no failure of the network or
 of the server touches it.
 
@@ -22,61 +24,66 @@ from pathlib import Path
 
 import pytest
 
+from . import shares
+
 SOURCE = Path(__file__).parents[2] / "src"
 HERE = Path(__file__).parent
 BOOT_WITHIN = 120.0
 SERVER_LEASE = 10
 """Seconds after which the NFS server drops the kernel locks of a machine that it does not hear of."""
-_NEEDS = ("linux.uml", "exportfs", "mount.nfs", "modprobe", "ip", "unshare")
+_NEEDS = ("linux.uml", "modprobe", "ip", "unshare", "mke2fs")
+_DISK = "96M"
+"""How large the disk is on which the shared directory lies. It is on the host, and outlives the kernel of machine 0."""
 _INIT = r"""#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
 mount -t proc proc /proc; mount -t sysfs sys /sys
-for d in /run /var/lib /srv /media /dev/shm; do mount -t tmpfs tmpfs $d; done
-mkdir -p /run/m/lib/modules /var/lib/nfs/v4recovery /var/lib/nfs/sm /var/lib/nfs/rpc_pipefs
-mkdir -p /media/out /media/code /media/tests /media/share /srv/share
+mkdir -p /dev/shm
+for d in /run /tmp /var/lib /var/log /srv /media /dev/shm; do mount -t tmpfs tmpfs $d; done
+mkdir -p /run/m/lib/modules /var/log/samba /var/lib/nfs/sm /var/lib/nfs/rpc_pipefs /var/lib/glusterd
+mkdir -p /media/out /media/code /media/tests /media/share
 mount -t hostfs none /media/out -o {out}
-exec >/media/out/node-{node}.log 2>&1
+exec >>/media/out/node-{node}.log 2>&1
 mount -t hostfs none /media/code -o {source}
 mount -t hostfs none /media/tests -o {here}
 ln -s /usr/lib/uml/modules/$(uname -r) /run/m/lib/modules/
-for m in af_packet nfsd nfs nfsv3 nfsv4 lockd; do modprobe -d /run/m $m || echo "there is no module $m"; done
+for m in af_packet {modules}; do modprobe -q -d /run/m $m || echo "there is no module $m"; done
+for n in 0 1 2 3; do echo "10.9.0.$((n+1)) node$n"; done > /run/hosts; echo "127.0.0.1 localhost" >> /run/hosts
+mount --bind /run/hosts /etc/hosts; : > /run/resolv.conf; mount --bind /run/resolv.conf /etc/resolv.conf
 hostname node{node}; ip link set lo up; ip addr add 10.9.0.{address}/24 dev eth0; ip link set eth0 up
-statd() {{ mkdir -p /run/rpcbind; rpcbind -w 2>/dev/null; rpc.statd 2>/dev/null; }}
+export ADDRESS={address} LEASE={lease} OPTIONS={options}
+serve() {{
+{serve}
+}}
+mount_share() {{
+{mount}
+}}
 if [ {node} = 0 ]; then
-    chmod 1777 /srv/share; mount -t nfsd nfsd /proc/fs/nfsd
-    echo {lease} > /proc/fs/nfsd/nfsv4leasetime; echo {lease} > /proc/fs/nfsd/nfsv4gracetime
-    [ {share} = nfs3 ] && statd
-    touch /var/lib/nfs/etab /var/lib/nfs/rmtab
-    exportfs -i -o rw,fsid=0,no_root_squash,no_subtree_check,insecure,sync '*:/srv/share'
-    if [ {share} = nfs4 ]; then rpc.mountd -N 2 -N 3; rpc.nfsd -N 3 -V 4.2 4; else rpc.mountd; rpc.nfsd 4; fi
-    touch /media/out/served
-else
-    while [ ! -e /media/out/served ]; do sleep 0.1; done
-    [ {share} = nfs3 ] && statd
+    mknod /run/disk b 98 0; mount /run/disk /srv || echo "the disk cannot be mounted"
+    mkdir -p /srv/share /srv/state; chmod 1777 /srv/share
+    serve && touch /media/out/served || echo "the directory cannot be served"
 fi
-if [ {share} = nfs4 ]; then
-    mount -i -t nfs4 -o vers=4.2,addr=10.9.0.1,clientaddr=10.9.0.{address} 10.9.0.1:/ /media/share
-else
-    mount -t nfs -o vers=3{options} 10.9.0.1:/srv/share /media/share
-fi || echo "the directory cannot be mounted"
+while [ ! -e /media/out/served ]; do sleep 0.1; done
+i=0; until mount_share; do i=$((i+1)); [ $i = 20 ] && echo "the directory cannot be mounted" && break; sleep 0.3; done
+asked() {{ [ -e /media/out/$1-{node} ] && rm /media/out/$1-{node}; }}
 while sleep 0.05; do
-    [ -e /media/out/cut-{node} ] && ip link set eth0 down && rm /media/out/cut-{node}
-    [ -e /media/out/mend-{node} ] && ip link set eth0 up && rm /media/out/mend-{node}
-done &
-export NODE={node} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
+    asked cut && ip link set eth0 down
+    asked mend && ip link set eth0 up
+done </dev/null &
+export NODE={node} BOOT={boot} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
 cd /media/out
 touch /media/out/up-{node}
 {command}
-echo $? > /media/out/status-{node}
+echo $? > /media/out/.status-{node}; mv /media/out/.status-{node} /media/out/status-{node}
 sleep 1000000
 """
 
 
-def require() -> None:
-    """Skip where machines cannot be made."""
+def require(share: str) -> None:
+    """Skip where machines cannot be made, or this filesystem cannot be served."""
     missing = [name for name in _NEEDS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
     if missing:
-        pytest.skip(f"needs {', '.join(missing)} (packages user-mode-linux nfs-kernel-server nfs-common kmod iproute2)")
+        pytest.skip(f"needs {', '.join(missing)} (packages user-mode-linux kmod iproute2 e2fsprogs)")
+    shares.require(share)
     if os.geteuid() != 0:
         pytest.skip("needs root: machines get a network of their own")
 
@@ -88,12 +95,14 @@ class Lab:
         self, out: Path, program: str, *arguments: str, nodes: int = 2, share: str = "nfs4", options: str = ""
     ) -> None:
         self.out = out
-        self.share = share
+        self.share = shares.SHARES[share]
         self._nodes: list[subprocess.Popen[bytes]] = []
+        self._boots = [0] * nodes
         python = getattr(sys, "_base_executable", sys.executable)
         self._command = shlex.join([python, "-u", f"/media/tests/{program}", *arguments])
         self._options = f",{options}" if options else ""
         out.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", out / "disk", _DISK], check=True, timeout=60)
         self._network = subprocess.Popen(
             ["unshare", "-n", "sh", "-c", "ip link set lo up multicast on; ip route add 224.0.0.0/4 dev lo; echo; cat"],
             stdin=subprocess.PIPE,
@@ -112,15 +121,24 @@ class Lab:
 
     def boot(self, number: int) -> None:
         """Start a machine; again, if it was killed."""
+        for name in (f"up-{number}", f"status-{number}", *(["served"] if number == 0 else [])):
+            (self.out / name).unlink(missing_ok=True)
         init = self.out / f"init-{number}"
-        words = {"out": self.out, "source": SOURCE, "here": HERE, "node": number, "address": number + 1}
+        share = self.share
+        self._boots[number] += 1
         init.write_text(
-            _INIT.format(**words, lease=SERVER_LEASE, share=self.share, options=self._options, command=self._command)
-        )
+            _INIT.format(
+                out=self.out, source=SOURCE, here=HERE, node=number, address=number + 1, boot=self._boots[number],
+                modules=share.modules, serve=share.serve, mount=share.mount, options=shlex.quote(self._options),
+                lease=SERVER_LEASE, command=self._command,
+            )
+        )  # fmt: skip
         init.chmod(0o755)
-        machine = ["linux.uml", "mem=192M", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}"]
+        machine = ["linux.uml", f"mem={share.memory}M", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}"]
         machine += ["eth0=mcast,,239.192.168.1,1102,1", "con=null", "con0=null,fd:2", "quiet"]
-        with open(self.out / f"console-{number}", "wb") as console:
+        if number == 0:
+            machine.append(f"ubd0={self.out / 'disk'}")
+        with open(self.out / f"console-{number}", "ab") as console:
             process = subprocess.Popen(
                 ["nsenter", f"--net=/proc/{self._network.pid}/ns/net", *machine],
                 stdin=subprocess.DEVNULL,
@@ -137,6 +155,7 @@ class Lab:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self.tell(f"killed-{number}.{self._boots[number]}")
 
     def tell(self, name: str, text: str = "") -> None:
         """Make a file that the machines wait for."""

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Hold, Lock, LockLost, UnsupportedFilesystem
 
 NODE, SHARE, OUT = int(os.environ["NODE"]), os.environ["SHARE"], os.environ["OUT"]
+BOOT = os.environ["BOOT"]
 PATH = f"{SHARE}/x.lock"
 
 
@@ -28,39 +29,85 @@ def await_(name: str) -> str:
         return file.read()
 
 
-def count(protocol: str, lease: str, seconds: str, processes: str) -> None:
-    """Increment a number on the host, which only the lock protects, until the time is up."""
+def count(protocol: str, lease: str, processes: str) -> None:
+    """Increment a number on the host, which only the lock protects, until the test has seen enough."""
     children = [
-        subprocess.Popen([sys.executable, __file__, "increment", protocol, lease, seconds, str(number)])
+        subprocess.Popen([sys.executable, __file__, "increment", protocol, lease, str(number)])
         for number in range(int(processes))
     ]
     failed = [child.wait() for child in children]
     assert not any(failed), failed
 
 
-def increment(protocol: str, lease: str, seconds: str, _number: str) -> None:
+def increment(protocol: str, lease: str, process: str) -> None:
+    """Say which number is made, before and after it is: a kill may come in between (increments in test_leases.py)."""
     lock = Lock(PATH, protocol=protocol, lease=None if protocol == "flock" else float(lease))
-    until, done = time.monotonic() + float(seconds), 0
-    while time.monotonic() < until:
-        with lock.acquire(timeout=120) as hold:
-            try:
-                os.close(os.open(f"{OUT}/inside", os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                print("OVERLAP")
-                raise
-            with open(f"{OUT}/counter", "r+") as file:
-                number, token = map(int, file.read().split())
-                assert hold.token is None or hold.token > token, (hold.token, token)
-                file.seek(0)
-                file.write(f"{number + 1} {hold.token or 0}")
+    made = os.open(f"{OUT}/made-{NODE}.{BOOT}.{process}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    while not os.path.exists(f"{OUT}/end"):
+        hold = lock.acquire(timeout=300)
+        if _enter():
+            _increment(hold, made)
             os.unlink(f"{OUT}/inside")
-            done += 1
-    print(f"DONE {done}")
+        try:
+            hold.release()
+        except LockLost:
+            print("LOST")
+
+
+def _enter() -> bool:
+    """Be the only one inside, but for a machine that was killed there."""
+    while True:
+        try:
+            fd = os.open(f"{OUT}/inside", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            try:
+                with open(f"{OUT}/inside") as file:
+                    who = file.read()
+            except FileNotFoundError:
+                who = "one that has just left"
+            if not os.path.exists(f"{OUT}/killed-{who}"):
+                print(f"OVERLAP with {who}")
+                raise
+            os.unlink(f"{OUT}/inside")
+            continue
+        os.write(fd, f"{NODE}.{BOOT}".encode())
+        os.close(fd)
+        return True
+
+
+def _increment(hold: Hold, made: int) -> None:
+    """Do what a resource with fencing does: refuse a token that is older than the last one."""
+    fd = os.open(f"{OUT}/counter", os.O_RDWR)
+    number, token = map(int, os.pread(fd, 64, 0).split())
+    if hold.token is None or hold.token > token:
+        os.write(made, f"<{number + 1} ".encode())
+        os.pwrite(fd, f"{number + 1:020} {hold.token or 0:020}".encode(), 0)
+        os.write(made, f">{number + 1} ".encode())
+    else:
+        print(f"FENCED {hold.token} by {token}")
+        assert hold.lost, "a holder that has not lost its lock has the highest token"
+    os.close(fd)
+
+
+def refuse() -> None:
+    """Lock files cannot be had here: nothing is left of the attempt, and `flock` works."""
+    try:
+        Lock(f"{SHARE}/{NODE}.lock").acquire(timeout=10)
+    except UnsupportedFilesystem as refusal:
+        text = str(refusal)
+    else:
+        text = "it was acquired"
+    assert "protocol='flock'" in text, text
+    assert os.listdir(SHARE) in ([], ["x.lock"])
+    with Lock(PATH, protocol="flock").acquire(timeout=60):
+        assert not Lock(PATH, protocol="flock").try_acquire()
 
 
 def hold(lease: str, rounds: str) -> None:
     """Machine 1 holds, machine 0 waits; round by round, as the test says when what happens."""
     for number in range(int(rounds)):
+        if NODE and os.path.exists(f"{OUT}/held-{number}"):
+            continue  # this machine was killed in it
         (_holds if NODE else _waits)(Lock(PATH, lease=float(lease), on_lost=_told(number)), number)
 
 

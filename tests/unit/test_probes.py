@@ -113,6 +113,7 @@ def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path, enviro
         ({"storage": storage_of("nfs4", {"local_lock": "none"}), "events": False}, WEAKER, "nfs4"),
         ({"storage": storage_of("lustre", {"localflock": ""})}, WEAKER, "-o flock"),
         ({"storage": storage_of("virtiofs", {})}, WEAKER, "--listen"),
+        ({"storage": storage_of("cifs", {}, release="6.1.0")}, WEAKER, "use -p flock"),
         ({"storage": storage_of("fuse.s3fs", {})}, WEAKER, "no lock of any implementation"),
         ({"storage": storage_of("fuse", {})}, NOTE, "served"),
         ({"storage": Storage("", text="of a type that cannot be known")}, GOOD, "cannot be known"),

@@ -105,6 +105,11 @@ def _permissions(can: Abilities, uid: int | None) -> Finding:
 
 
 def _publishing(can: Abilities) -> Finding:
+    if not can.storage.lock_files:
+        return Finding(
+            "publishing", WEAKER, "a file cannot be opened by its second name, so lock files cannot be had here",
+            "use -p flock, or another filesystem; all other protocols are refused",
+        )  # fmt: skip
     links = [way for way, works in (("procfs", can.link_proc), ("AT_EMPTY_PATH", can.link_empty)) if works]
     if can.unnamed and links:
         return Finding("publishing", GOOD, f"a lock file appears whole (unnamed file, linked by {' or '.join(links)})")

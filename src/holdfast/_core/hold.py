@@ -204,8 +204,8 @@ class HoldState:
 
     def verify(self) -> bool:
         """Whether the lock is still ours, now."""
-        if self.inert:
-            return False
+        if self.inert or self.lost:
+            return False  # without the mutex, which one that tells the loss to a server may have
         with self.mutex:
             if self.released or self.lost:
                 return False
@@ -221,7 +221,7 @@ class HoldState:
     def check(self) -> bool:
         """The same; calls `on_lost` the first time that the lock is found lost."""
         ours = self.verify()
-        if not ours and not self.released and not self.inert:
+        if not ours and not self.released and not self.lost and not self.inert:
             self._tell_lost()
         return ours
 

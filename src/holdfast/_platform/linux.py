@@ -1,6 +1,9 @@
 """Linux: events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`. Guards and tickets are in posix.py.
 
 The C library is loaded by the few calls that need it (libc.py): it is not to be had everywhere.
+
+LX1 On SMB, EACCES says that another process has a lock: a lock is refused so, and a file with a lock is not read; it
+    counts as empty. Elsewhere, a lock that is refused so is an error (AppArmor, SELinux).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from . import procfs
 from .fork import to_load
 from .portable import presence_by_signal, unwrapped
 from .posix import PosixEnvironment
-from .values import Presence, Process, Storage
+from .values import SMB, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,6 +164,37 @@ class LinuxEnvironment(PosixEnvironment):
     def btime(self, path: str) -> str | None:
         with self._forking:  # it imports
             return btime(path)
+
+    def read(self, fd: int, size: int) -> bytes:
+        try:
+            return os.pread(fd, size, 0)
+        except PermissionError:
+            if not self._is_on_smb(fd):
+                raise
+            return b""
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
+        try:
+            return super().guard(fd, shared=shared)
+        except PermissionError:
+            if not self._is_on_smb(fd):
+                raise
+            return False
+
+    def guarded(self, fd: int) -> bool | None:
+        try:
+            return super().guarded(fd)
+        except PermissionError:
+            if not self._is_on_smb(fd):
+                raise
+            return True
+
+    def _is_on_smb(self, fd: int) -> bool:
+        """LX1."""
+        mount = procfs.mount_of(os.fstat(fd).st_dev, procfs.mounts())
+        return mount is not None and mount.kind in SMB
 
     # -- holders and waiters -------------------------------------------------------------------------------------------
 

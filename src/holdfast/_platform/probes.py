@@ -139,13 +139,16 @@ class _Probe:
             self._env.unguard(self.fd)
 
     def guard_by_names(self) -> bool | None:
-        """Whether it is seen through another name of the same file; None where there are no names, or no guards."""
+        """Whether it is seen through another name of the same file; None where there are no names, or no guards.
+
+        On SMB there are names by which the file cannot be opened.
+        """
         path = self._name()
         try:
             self._env.link(self.path, path)
+            return self._guarded_at(path)
         except OSError:
             return None
-        return self._guarded_at(path)
 
     def guard_by_mounts(self) -> tuple[str, ...]:
         """Where else the directory is to be seen, but a guard is not."""

@@ -24,6 +24,8 @@ _SEEN = "other machines see its kernel locks (flock)"
 _UNSEEN = "its kernel locks (flock) stay on this machine"
 _UNKNOWN = "whether other machines see its kernel locks (flock) cannot be known from here"
 _STALE = "a file that another machine has just written may be read as it was before"
+_LASTING = "its server may keep the kernel locks of a machine that has died"
+_NO_FILES = "lock files cannot be had here: use the protocol flock"
 _NOT_EXCLUSIVE = "two machines can create the same lock file"
 _NO_LINKS = "it has no hard links"
 
@@ -70,13 +72,15 @@ def _shared(
     exclusive: bool = True,
     links: bool = True,
     fresh: bool = True,
+    lasting: bool = False,
 ) -> Storage:
     """`said`: why the guards are so, in place of the plain sentence."""
     words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
+    words += [_LASTING] if lasting and guards is not False else []
     words += [text for fine, text in ((exclusive, _NOT_EXCLUSIVE), (links, _NO_LINKS), (fresh, _STALE)) if not fine]
     what = {True: "", False: _ELSEWHERE, None: _PROVE}[guards] if exclusive and fresh else _ELSEWHERE
     return Storage(
-        kind, shared=True, guards=guards, exclusive=exclusive, links=links, events=False, fresh=fresh,
+        kind, shared=True, guards=guards, exclusive=exclusive, links=links, events=False, fresh=fresh, lasting=lasting,
         text=f"shared with other machines; {'; '.join(words)}", remedy=remedy or what,
     )  # fmt: skip
 
@@ -101,15 +105,15 @@ def _by_type(kind: str) -> Storage:
 
 
 def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
-    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3;
-    `nocto` gives up that an open asks the server. open(2): O_EXCL needs version 3. `nolocks`, `locallocks`: macOS
-    mount_nfs(8); `nolockd`: that of FreeBSD."""
+    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3; it
+    drops those of a machine when it has started again (sm-notify(8)). `nocto` gives up that an open asks the server.
+    open(2): O_EXCL needs version 3. `nolocks`, `locallocks`: macOS mount_nfs(8); `nolockd`: that of FreeBSD."""
     version = options.get("vers", "4" if kind == "nfs4" else "")
     lock = options.get("local_lock", "")
     off = next((name for name in ("nolock", "nolocks", "nolockd", "locallocks") if name in options), "")
     if lock in ("flock", "all"):
         off = f"local_lock={lock}"
-    more = {"exclusive": version[:1] != "2", "fresh": "nocto" not in options}
+    more = {"exclusive": version[:1] != "2", "fresh": "nocto" not in options, "lasting": version[:1] in ("2", "3")}
     if off and (lock or version[:1] != "4"):
         remedy = "mount it without nolock and local_lock (nfs(5)); version 3 needs rpc.statd and lockd"
         return _shared(kind, False, f"{_UNSEEN} ({off})", remedy, **more)
@@ -121,17 +125,23 @@ def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
 
 def _cifs(kind: str, options: Mapping[str, str]) -> Storage:
     """flock(2): since Linux 5.5 a byte-range lock of the whole file on the server, which is mandatory. mount.cifs(8):
-    `nobrl` sends none; `cache=loose` serves what it has. The values of the table: fs/smb/client/cifsfs.c."""
+    `nobrl` sends none; `cache=loose` serves what it has. The values of the table: fs/smb/client/cifsfs.c. Samba drops
+    the locks of a machine that has died when its connection ends, as smb.conf(5) has it (`socket options`). On Linux
+    (6.1, with Samba 4.17), a file that has just got a second name cannot be opened by it (EINVAL)."""
     cache = options.get("cache", "strict")
     fresh = cache in ("strict", "none")
     remedy = "" if fresh else "mount it with cache=strict (mount.cifs(8))"
+    guards: bool | None = True
+    said = f"{_SEEN}: its server keeps them, and refuses others to read a file that is locked"
     if "nobrl" in options:
         remedy = f"mount it without nobrl{'' if fresh else ' and with cache=strict'} (mount.cifs(8))"
-        return _shared(kind, False, f"{_UNSEEN} (nobrl)", remedy, fresh=fresh)
-    if _is_older(options["release"], (5, 5)):
-        return _shared(kind, None, f"{_UNKNOWN}: this kernel may not send them to the server", remedy, fresh=fresh)
-    said = f"{_SEEN}: its server keeps them, and refuses others to read a file that is locked"
-    return _shared(kind, True, said, remedy, fresh=fresh)
+        guards, said = False, f"{_UNSEEN} (nobrl)"
+    elif _is_older(options["release"], (5, 5)):
+        guards, said = None, f"{_UNKNOWN}: this kernel may not send them to the server"
+    on_linux = bool(options["release"])
+    said += f"; {_NO_FILES}" if on_linux else ""
+    found = _shared(kind, guards, said, remedy, fresh=fresh, lasting=guards is not False)
+    return found.replaced(lock_files=not on_linux)
 
 
 def _lustre(kind: str, options: Mapping[str, str]) -> Storage:
@@ -157,7 +167,8 @@ def _cluster(kind: str, options: Mapping[str, str]) -> Storage:
 
 def _9p(kind: str, options: Mapping[str, str]) -> Storage:
     """fs/9p/vfs_file.c: 9P2000.L sends flock to the server, older dialects do not. QEMU's grants every lock, diod keeps
-    them. Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it has."""
+    them until the connection ends. Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it
+    has."""
     cache = options.get("cache", "none")
     try:
         fresh = not int(cache, 16) & 8
@@ -165,7 +176,7 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
         fresh = cache not in ("loose", "fscache")
     if "noextend" in options or options.get("version", "9p2000.L") != "9p2000.L":
         return _shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
-    return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh)
+    return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh, lasting=True)
 
 
 def _afs(kind: str, options: Mapping[str, str]) -> Storage:
@@ -175,11 +186,19 @@ def _afs(kind: str, options: Mapping[str, str]) -> Storage:
     return _shared(kind, True)
 
 
-def _plain(guards: bool | None, said: str = "", remedy: str = "", *, exclusive: bool = True, links: bool = True) -> Row:
+def _plain(
+    guards: bool | None,
+    said: str = "",
+    remedy: str = "",
+    *,
+    exclusive: bool = True,
+    links: bool = True,
+    lasting: bool = False,
+) -> Row:
     """A row that goes by the type alone."""
 
     def row(kind: str, options: Mapping[str, str]) -> Storage:  # noqa: ARG001
-        return _shared(kind, guards, said, remedy, exclusive=exclusive, links=links)
+        return _shared(kind, guards, said, remedy, exclusive=exclusive, links=links, lasting=lasting)
 
     return row
 
@@ -206,9 +225,10 @@ _ROWS: dict[str, Row] = {
     "ceph": _plain(True),
     "fuse.ceph": _plain(True),
     "fuse.ceph-fuse": _plain(True),
-    # glusterfs: xlators/mount/fuse sends flock to features/locks on the servers.
-    "glusterfs": _plain(True),
-    "fuse.glusterfs": _plain(True),
+    # glusterfs: xlators/mount/fuse sends flock to features/locks on the servers, which drop those of a connection that
+    # has ended (server.keepalive-time, server.tcp-user-timeout: 42 s).
+    "glusterfs": _plain(True, lasting=True),
+    "fuse.glusterfs": _plain(True, lasting=True),
     # README of JuiceFS: "Global File Locks"; the metadata engine keeps them.
     "fuse.juicefs": _plain(True),
     # mfsmount(8): flock is global, unless mfsnobsdlocks was given, which the table does not show.

@@ -78,7 +78,9 @@ class Storage(Value):
     False where two machines are known to be able to create the same name (O_EXCL), or where there are no hard links.
     `events`: whether every change of a file makes an event here. If not, a server or a process stands behind the
     filesystem, and a step may take long. `fresh`: False where a file that is opened is known not to show what another
-    machine has written and its server has confirmed. `text`: what that means, in a sentence. `remedy`: what to do.
+    machine has written and its server has confirmed. `lasting`: whether the server keeps the kernel locks of a machine
+    that has died, for long or until it is back. `lock_files`: False where lock files cannot be had, and `flock` alone
+    works. `text`: what that means, in a sentence. `remedy`: what to do.
     """
 
     kind: str
@@ -88,9 +90,14 @@ class Storage(Value):
     links: bool = True
     events: bool = True
     fresh: bool = True
+    lasting: bool = False
+    lock_files: bool = True
     text: str = "local"
     remedy: str = ""
 
+
+SMB = ("cifs", "smb3")
+"""What Linux calls a share of SMB."""
 
 # What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
 # takes as long as a system call.

@@ -23,7 +23,7 @@ from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record, next_beat
-from .steps import withdraw
+from .steps import UNWRITABLE, withdraw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,9 +192,12 @@ class FileHold(HoldState):
     def _has_descriptor(self) -> bool:
         """FH5."""
         try:
-            found = self.env.fstat(self.fd)
+            return self._is_identity_of(self.fd)
         except OSError as error:
             return error.errno != errno.EBADF
+
+    def _is_identity_of(self, fd: int) -> bool:
+        found = self.env.fstat(fd)
         return (found.st_dev, found.st_ino) == self.identity
 
     def _withdraw(self) -> None:
@@ -236,26 +239,63 @@ class FileHold(HoldState):
 
     def send_beat(self) -> None:
         """The same, without a look whether the lock is still ours."""
-        began = self.env.uptime()
+        if self.lease is not None:
+            self._confirm(self.lease)
+            return
         with self.mutex:
-            changes = self.request.protocol.beaten(self.data, self.env.time())
-            if changes and not self.released:
-                data = bytearray(self.data)
-                for offset, text in changes:
-                    data[offset : offset + len(text)] = text
-                first, end = min(at for at, _ in changes), max(at + len(text) for at, text in changes)
-                self.pending = bytes(data)
-                self.env.write(self.fd, self.pending[first:end], first)
-                self.data = self.pending
-        if self.lease is not None and not self.released:
-            self._confirm(self.lease, began)
+            change = self._next_beat()
+            if change is not None:
+                self._write_beat(*change)
 
-    def _confirm(self, lease: Lease, began: float) -> None:
-        """LE7 (lease.py). It may take as long as the server likes, so the mutex is free."""
+    def _write_beat(self, at: int, text: bytes) -> None:
+        with self.mutex:
+            if not self.released:
+                self.env.write(self.fd, text, at)
+                self.data = self.pending
+
+    def _next_beat(self) -> tuple[int, bytes] | None:
+        """What is to be written for the next beat, and where; `pending` is the whole record then."""
+        changes = self.request.protocol.beaten(self.data, self.env.time())
+        if not changes:
+            return None
+        data = bytearray(self.data)
+        for offset, text in changes:
+            data[offset : offset + len(text)] = text
+        first, end = min(at for at, _ in changes), max(at + len(text) for at, text in changes)
+        self.pending = bytes(data)
+        return first, self.pending[first:end]
+
+    def _confirm(self, lease: Lease) -> None:
+        """LE7, LE11 (lease.py)."""
         with forking:
             from .inspect import read_fresh
-        self.env.sync(self.fd)
-        found = read_fresh(self.env, self.path)
+        env, began = self.env, self.env.uptime()
+        with self.mutex:
+            change = None if self.released else self._next_beat()
+        if change is None:
+            return
+        try:
+            fd = env.open_existing(self.path, write=True)
+        except FileNotFoundError:
+            lease.replaced = True
+            return
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            self._write_beat(*change)  # this user may not any more, but has a descriptor
+            env.sync(self.fd)
+        else:
+            try:
+                if not self._is_identity_of(fd):
+                    lease.replaced = True
+                    return
+                env.write(fd, change[1], change[0])
+                env.sync(fd)
+            finally:
+                env.close(fd)
+            with self.mutex:
+                self.data = self.pending
+        found = read_fresh(env, self.path)
         if found is None or found[0] != self.identity:
             lease.replaced = True
         else:

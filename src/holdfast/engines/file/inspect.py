@@ -5,7 +5,9 @@ and closing a file wakes its watchers.
 
 Liveness is a ladder of questions. The first answer wins and carries its evidence:
 
-L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it ends, not before.
+L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it ends, not before. If a whole
+    machine ends, its server has to find out. Where that takes long, the guard of a holder of another boot that has a
+    lease proves nothing, and is respected nowhere: its lease decides.
 L2  The guard is free, and the marker says that the holder took it on this boot and this device: DEAD, proven. Through
     another mount of a FUSE filesystem, or through an overlay's upper directory, a held guard looks free; `st_dev`
     differs in every such case. After a reboot device numbers repeat; hence the boot id. It proves nothing on a
@@ -341,7 +343,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     record = seen.record
     if seen.is_directory:
         return _assess_directory(env, seen, held=held)
-    if held:
+    if held and guard_counts(env, seen):
         guarded = Evidence("guard", "the kernel lock on its file is held", proven=True)
         return Assessment(Liveness.ALIVE, guarded, _guardian(env, record) if env.lingering else None)
     if seen.unfinished and held is False:
@@ -385,6 +387,14 @@ def _assess_directory(env: Environment, seen: Observation, *, held: bool | None)
         gone = Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
         return Assessment(Liveness.DEAD, gone)
     return _unknown("it is a directory, whose time says when its holder last refreshed it, and nothing else")
+
+
+def guard_counts(env: Environment, seen: Observation) -> bool:
+    """Whether a guard that another process has on it says anything about the holder (L1)."""
+    marker = None if seen.record is None else seen.record.marker
+    if marker is None or marker.lease is None or marker.identity.boot == env.identity().boot:
+        return True
+    return not env.storage(seen.path, seen.identity[0]).lasting
 
 
 def _guardian(env: Environment, record: Record | None) -> int | None:

@@ -24,6 +24,7 @@ P7  exclusive: a creator without kernel locks could not keep such a contender ou
     and counts as held from the beginning.
 P8  named: on a file server, the name may appear before the record, which the machine may keep for itself for a while.
     If it dies meanwhile, an empty file stays, which counts as held. So the record is synchronised first.
+P9  named: where it is known that a file cannot be opened by its second name, nothing is made: it would count as held.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
 
 
 def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
+    _require_lock_files(env, request)
     sweep_when_due(env, request.directory)
     with forking:
         import zlib  # noqa: F401 - for the name
@@ -155,6 +157,19 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
             unlink_quietly(env, temporary)  # once more: while this process lives, no other removes it
         withdraw(env, request, data, fd)
         raise
+
+
+def _require_lock_files(env: Environment, request: FileRequest) -> None:
+    """P9."""
+    storage = env.storage(request.path) if env.knows_mounts else None
+    if storage is not None and not storage.lock_files:
+        raise UnsupportedFilesystem(
+            f"{request.directory} cannot hold lock files of the {request.protocol.name} protocol ({storage.kind}): one "
+            "that is made there cannot be opened by its name. Use protocol='flock' (-p flock), or a directory on "
+            "another filesystem.",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
 
 
 def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHold | None]:

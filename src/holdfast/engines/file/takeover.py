@@ -36,7 +36,8 @@ T10 Once the record is overwritten, no resource may be missing: without a descri
 
 T17 A holder with a lease that is not proven dead may still write to its file. So it is not replaced in place, and the
     second gate is another kind of claim (lease.py, LE4 to LE6). The guard of the old file, where there is one, is kept
-    until that is done, perhaps shared with others.
+    until that is done, perhaps shared with others. Where the guard says nothing about the holder (inspect.py, L1), the
+    claim alone decides.
 
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
@@ -64,7 +65,7 @@ from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from .hold import FileHold
-from .inspect import read_record
+from .inspect import guard_counts, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
 from .steps import UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
@@ -345,7 +346,7 @@ def _replace(env: Environment, request: FileRequest, seen: Observation) -> Gener
         from .lease import replace
     old = _open(env, request)
     try:
-        if old is not None and take_guard(env, old) is None:
+        if old is not None and take_guard(env, old) is None and guard_counts(env, seen):
             return None  # T1; of a file that is not ours to write to, the claim alone decides
         placed = replace(env, request, seen)
         return None if placed is None else (yield from guard_late(env, request, *placed))
@@ -363,7 +364,7 @@ def _is_guard_free(env: Environment, seen: Observation) -> bool:
         guard = env.guard(seen.fd, shared=True)
     if guard:
         env.unguard(seen.fd)
-    return guard is not False
+    return guard is not False or not guard_counts(env, seen)
 
 
 def _open(env: Environment, request: FileRequest) -> int | None:

@@ -18,7 +18,7 @@ from .svg import element, figure_of, text
 _SHOWN = [one.label for one in (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, BlockingFlock)]
 _PANELS = {
     "handoff-own": "Hand-off to a waiting process",
-    "fairness-rate": "16 processes without a pause: acquisitions",
+    "fairness-rate": "16 processes compete: acquisitions",
 }
 _WIDTH, _GAP, _TOP, _HEAD = 960.0, 24.0, 78.0, 30.0
 

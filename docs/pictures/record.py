@@ -26,17 +26,17 @@ import pyte
 
 import holdfast
 
-COLUMNS, LINES = 94, 34
+COLUMNS, LINES = 94, 30
 WIDTH, HEIGHT, MARGIN, BAR = 8.43, 19, 18, 30
-READING = 0.3
+READING = 0.09
 """Seconds for each line of output, before the next command is typed."""
-TYPING = 0.045
+TYPING = 0.013
 COLOURS = {"green": "#3fb950", "red": "#ff7b72", "brown": "#d29922", "cyan": "#39c5cf", "blue": "#58a6ff"}
 
 LOCK = "/run/lock/web.lock"
 HEAD = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">
-<title>A terminal: a deploy holds a lock, a second one is told so, the first is killed, the next one takes over</title>
+<title>A terminal: a deploy holds a lock, status shows who, the deploy is killed, the next one takes over</title>
 <style>
 text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #e6edf3; white-space: pre }}
 @keyframes hidden {{ from, to {{ opacity: 0 }} }}
@@ -48,10 +48,9 @@ text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fil
 <circle cx="58" cy="18" r="6" fill="#28c840"/>"""
 # Each with the end of what must be on the screen before the next one is typed.
 SESSION = [
-    (f"holdfast run {LOCK} -t 'release 1.2' -- ./deploy.sh &", r"\[1\] \d+"),
-    (f"holdfast run -n {LOCK} -- ./deploy.sh     # a second deploy", "or ends"),
-    ("kill -9 %1                                            # the first one is killed", ""),
-    (f"holdfast status {LOCK}", "takes it over"),
+    (f"holdfast run -t 'release 1.2' {LOCK} -- ./deploy.sh &", r"\[1\] \d+"),
+    (f"holdfast status {LOCK}", "or ends"),
+    ("kill -9 %1                                       # the deploy is killed", ""),
     (f"holdfast run -v {LOCK} -- echo deploying  # the next one does not wait", "released"),
 ]
 DEPLOY = "#!/bin/sh\nsleep 600\n"

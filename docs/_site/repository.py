@@ -15,7 +15,7 @@ import markdown_text
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "repository/"
-PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")
+PAGES = ("CHANGELOG.md", "SECURITY.md", "examples/README.md")
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)((?:\s+\"[^\"]*\")?)\)")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, TypeVar
 
     from .model import Holder
@@ -93,6 +94,14 @@ class UnsupportedFilesystem(HoldfastError, OSError):
 
 class EngineUnavailable(HoldfastError, OSError):
     """The server that stores the lock cannot be reached."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?`, where one of the known names is nearly that; else nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, [*known], 1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def set_error_path(error: OSError, path: str) -> None:

@@ -177,9 +177,10 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["beads", "daemon", ".", "true"], "true"),
     *(
         (["beads", "daemon", "--interval", text, ".", "--", "true"], "duration")
-        for text in ("", "5", "m", "1d", "1 s", "1s ", "1e3s", "٣s", ".5s", "s1", "inf", "1m30")
+        for text in ("", "m", "1y", "1 s", "1s ", "1e3s", "٣s", "..5s", "1.5.s", "s1", "nan", "1m30")
     ),
     (["beads", "daemon", "--interval", "0s", ".", "--", "true"], "no time at all"),
+    (["beads", "daemon", "--interval", "inf", ".", "--", "true"], "never ends"),
     (["run", "--payload", "{}", "L", "--", "true"], "--payload is an option of -p sidecar; -p sema has no such"),
     (["try", "-p", "sidecar", "--holder", "x", "L"], "--holder is an option of -p beads; -p sidecar has no such"),
     (["acquire", "-p", "flock", "--holder-version", "x", "L"], "--holder-version is an option of -p beads"),
@@ -190,7 +191,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "-p", "beads", "--holder", "", ".", "--", "true"], "holder is empty"),
     (["run", "-p", "beads", "--slots", "2", ".", "--", "true"], "--slots makes no sense with -p beads"),
     (["status", "-p", "beads", "--stale-after", "2", "."], "--stale-after makes no sense with -p beads"),
-    (["status", "-p", "no-such", "L"], "holdfast speaks: beads, flock, sema, semats, sidecar"),
+    (["status", "-p", "no-such", "L"], "holdfast speaks: beads, flock, proper-lockfile, sema, semats, sidecar"),
     (["wait", "-p", "semats", "--shared", "L"], "has no shared locks"),
 ]
 
@@ -238,10 +239,14 @@ def test_help_is_complete(world: World) -> None:
 
 
 def test_every_protocol_is_explained(world: World) -> None:
-    for done in world.each([["--help"], *([command, "--help"] for command in COMMANDS)]):
-        for name in protocols.names():
-            found = re.findall(rf"^  {name} +LOCK is|^  {name} +the same records", done.stdout, re.MULTILINE)
-            assert len(found) == 1, (done.args, name)
+    """In one place; every other help says where."""
+    overview, *others = world.each([["--help"], *([command, "--help"] for command in COMMANDS)])
+    for name in protocols.names():
+        found = re.findall(rf"^  {name} +LOCK is|^  {name} +the same records", overview.stdout, re.MULTILINE)
+        assert len(found) == 1, name
+    for done in others:
+        assert "holdfast protocols" in " ".join(done.stdout.split())
+        assert not re.search(r"^  flock ", done.stdout, re.MULTILINE)
 
 
 # -- the daemon --------------------------------------------------------------------------------------------------------

@@ -76,6 +76,16 @@ def test_a_living_holders_lock_goes_only_with_force(world: World, held: int, pat
     assert not path.exists()
 
 
+def test_yes_means_whatever_is_there_but_no_living_holder_without_force(world: World, held: int, path: Path) -> None:
+    done = world.do("break", "--yes", path)
+    assert done.returncode == 1
+    assert f"held by process {held}" in done.stderr
+    assert path.exists()
+    assert world.do("break", "-q", "--yes", "--force", path).returncode == 0
+    assert not path.exists()
+    assert world.do("break", "-q", "--yes", path).returncode == 0
+
+
 def test_a_dead_holders_lock_needs_no_force(world: World, path: Path) -> None:
     holder = Peer("Lock(path).acquire(); say('held'); hear()", [path], env=PLAIN)
     try:

@@ -32,6 +32,7 @@ CALLS: dict[str, tuple[list[str], int, str]] = {
     "clean": (["."], 0, "nothing to remove"),
     "break": (["--id", "0123456789ab", "the.lock"], 1, "was not removed"),
     "reap": (["."], -signal.SIGTERM, "watching"),
+    "protocols": ([], 0, "-p flock"),
     "postgresql": (["init", "postgresql://127.0.0.1:1/none"], 3, "cannot be reached"),
     "completion": (["bash"], 0, "-F _holdfast holdfast"),
     "beads check": (["-j", "."], 0, '"result": "proceed"'),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 
 import holdfast
 from cli.support import HOLDFAST, World
+from holdfast.cli import parse
+from holdfast.cli.completion import commands
 
 COMMANDS = ["run", "try", "acquire", "release", "wait", "status"]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -53,12 +57,18 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["status"], "LOCK"),
     (["status", "--no-such-option", "L"], "--no-such-option"),
     (["status", "--js", "L"], "--js"),
-    (["status", "L", "M"], "M"),
+    (["try", "L", "M"], "M"),
     (["run"], "LOCK"),
     (["run", "L"], "no command"),
     (["run", "L", "--"], "no command"),
     (["run", "L", "--", ""], "no command"),
-    (["run", "L", "make", "-j"], "put -- before the command: holdfast run [options] L -- make -j"),
+    (["run", "L", "-c", "true", "--", "true"], "-c and CMD exclude each other"),
+    (["run", "L", "sh", "x", "--", "y"], "is sh a LOCK, or the command?"),
+    (["run", "-w", "5x", "L", "--", "true"], "'5x' is not a duration; write seconds, or units, as in 500ms, 30s"),
+    (["statsu", "L"], "Did you mean status?"),
+    (["status", "--slot", "3", "L"], "Did you mean --slots?"),
+    (["run", "-p", "flok", "L", "--", "true"], "Did you mean flock?"),
+    (["ls", "--sort", "ages"], "Did you mean age?"),
     (["run", "-n", "-w", "1", "L", "--", "true"], "exclude each other"),
     (["run", "--mode", "9", "L", "--", "true"], "octal"),
     (["run", "--mode", "400", "L", "--", "true"], "mode"),
@@ -90,6 +100,21 @@ def test_help_tells_every_exit_status(world: World) -> None:
         assert command in every.stdout
 
 
+def test_every_help_has_examples_that_can_be_read(world: World) -> None:
+    """Two or more; with the words that stand in the table of options, and narrow enough for any terminal."""
+    for command in commands():
+        if not command.text:
+            assert len(command.examples) >= 2, command.name
+            shown = world.do(*command.name.split(), "--help", env={"COLUMNS": "40"}).stdout
+            for line in command.examples:
+                assert f"{line} ".startswith(f"holdfast {command.name} ")
+                assert len(line) <= 88
+                assert f"  {line}\n" in shown
+                tokens = shlex.shlex(line.replace("$$", "1"), posix=True, punctuation_chars=True)
+                tokens.whitespace_split = True
+                parse([*itertools.takewhile(lambda word: word not in ("|", "||", "&&", ">"), tokens)][1:])
+
+
 # -- paths -------------------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +124,7 @@ def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, k
     if kind == "empty":
         given = ""
     elif kind == "directory":
-        path.mkdir()
+        (path / "x").mkdir(parents=True)
     elif kind == "fifo":
         os.mkfifo(path)
     elif kind == "symlink":

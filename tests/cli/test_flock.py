@@ -81,17 +81,16 @@ def test_a_lock_that_cannot_be_left_to_a_shell_is_refused(world: World, path: Pa
     assert not path.exists()
 
 
-@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_release_leaves_a_file_that_must_stay(world: World, path: Path, holder: int, force: list[str]) -> None:
-    done = world.do("release", "-p", "flock", *force, path)
+def test_release_leaves_a_file_that_must_stay(world: World, path: Path, holder: int) -> None:
+    done = world.do("release", "-p", "flock", path)
     assert done.returncode == 1
     assert f"not removed: held by process {holder} (" in done.stderr
     assert "end that process" in done.stderr
-    done = world.do("release", "-p", "flock", "-j", *force, path)
+    done = world.do("release", "-p", "flock", "-j", path)
     assert (done.returncode, json.loads(done.stdout)["result"]) == (1, "refused")
     os.kill(holder, signal.SIGTERM)
     eventually(lambda: try_flock(path))
-    done = world.do("release", "-p", "flock", "-j", "-v", *force, path)
+    done = world.do("release", "-p", "flock", "-j", "-v", path)
     assert (done.returncode, json.loads(done.stdout)["result"]) == (0, "not held")
     assert path.exists()
 
@@ -152,3 +151,12 @@ def test_without_kernel_locks_no_command_runs(world: World, path: Path) -> None:
     done = world.do("run", "-p", "flock", path, "--", "echo", "ran", env={"HOLDFAST_WITHOUT": "flock"})
     assert (done.returncode, done.stdout) == (3, "")
     assert "no kernel locks" in done.stderr
+
+
+def test_a_guardian_that_outlives_run_leaves_the_file(world: World, path: Path) -> None:
+    """G3, F2: whoever releases it, a file that stays is not removed."""
+    done = world.do("run", "-p", "flock", "--until", "all", path, "--", "sh", "-c", "sleep 0.2 > /dev/null 2>&1 &")
+    assert done.returncode == 0
+    eventually(lambda: try_flock(path), what="the release")
+    assert world.do("run", "-p", "flock", path, "--", "true").returncode == 0
+    assert path.exists()

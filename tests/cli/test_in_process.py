@@ -127,9 +127,9 @@ def test_a_failing_release_changes_only_the_status_of_a_good_end(
     def release() -> None:
         raise error
 
-    options = argparse.Namespace(verbose=False, quiet=False)
+    options = argparse.Namespace(verbose=False, quiet=False, held_code=75)
     for status, wanted in ((0, first), (7, then)):
         hold: Any = SimpleNamespace(path="/l", release=release)
-        child: Any = SimpleNamespace(told=False, leaves=lambda _hold, quiet: quiet, dismiss=bool)
-        assert end(hold, child, status, options) == wanted
+        child: Any = SimpleNamespace(told=False, over=False, leaves=lambda _holds, quiet: quiet, dismiss=bool)
+        assert end([hold], child, status, options) == wanted
         assert told in capfd.readouterr().err

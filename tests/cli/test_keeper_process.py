@@ -233,7 +233,7 @@ def test_release_by_another_shell_leaves_the_keeper(world: World, path: Path) ->
     assert done.returncode == 1
     assert f"acquired for process {shell.pid}, not for process {os.getpid()}" in done.stderr
     assert keepers(world) == [keeper]
-    assert world.do("release", "--force", path).returncode == 0
+    assert world.do("break", "--force", "--yes", path).returncode == 0
     nothing_left(world, path)
 
 

@@ -24,16 +24,17 @@ NOW = int(time.time())
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory with one lock of each kind that needs no process."""
+    now = int(time.time())
     (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "old").write_text(f"pid=999999999\ntimestamp={NOW - 7200}\ntag=build\n")
-    (tmp_path / "young").write_text(f"pid={os.getpid()}\ntimestamp={NOW + 5}\n")
+    (tmp_path / "old").write_text(f"pid=999999999\ntimestamp={now - 7200}\ntag=build\n")
+    (tmp_path / "young").write_text(f"pid={os.getpid()}\ntimestamp={now + 5}\n")
     (tmp_path / "bad.lock").write_text("pid=x\n")
     (tmp_path / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     (tmp_path / "there.lock").write_text(
         json.dumps({"pid": 7, "host": "farm", "createdAt": "2999-01-01T00:00:00.000Z"})
     )
     (tmp_path / "README.txt").write_text("pid=5\n")
-    (tmp_path / "deep" / "er" / "one").write_text(f"pid={os.getpid()}\ntimestamp={NOW - 100}\n")
+    (tmp_path / "deep" / "er" / "one").write_text(f"pid={os.getpid()}\ntimestamp={now - 100}\n")
     return tmp_path
 
 
@@ -279,3 +280,32 @@ def test_what_is_no_terminal_has_no_width() -> None:
     assert screen(None) == Screen(None, False)
     with open(os.devnull, "w") as file:
         assert screen(file) == Screen(None, False)
+
+
+# -- for how long ------------------------------------------------------------------------------------------------------
+
+
+def test_an_age_can_be_asked_for(world: World, place: Path) -> None:
+    assert names(world, "-r", "--older-than", "1h59m") == ["old", "there.lock"][:1]
+    assert names(world, "-r", "--older-than", "50") == ["deep/er/one", "old"]
+    assert names(world, "-r", "--stale", "--older-than", "50") == ["old"]
+    done = world.do("ls", "--older-than", "1d")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no lock files that are so old in ." in done.stderr
+
+
+def test_a_monitor_is_told_of_long_holds_by_the_status(world: World, place: Path, held: int) -> None:
+    done = world.do("ls", "-r", "--held-longer-than", "90s")
+    assert done.returncode == 1
+    assert [line.split()[-1] for line in done.stdout.splitlines()[1:]] == ["deep/er/one"]
+    done = world.do("ls", "-rq", "--held-longer-than", "1h", "deep")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_hold_whose_age_cannot_be_known_is_told_and_not_listed(world: World, tmp_path: Path) -> None:
+    (tmp_path / "bare").touch()
+    holder = world.start(["flock", tmp_path / "bare", "sh", "-c", "echo held; exec sleep 600"])
+    holder.hear("held")
+    done = world.do("ls", "--held-longer-than", "0")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "1 lock not listed: it cannot be known for how long" in done.stderr

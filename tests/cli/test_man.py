@@ -57,6 +57,8 @@ def test_every_page_has_what_help_has(command: object) -> None:
         assert " ".join(option.help.split()) in page, option.help
     for name, text in command.operands:
         assert f"{name} {' '.join(text.split())}" in page
+    for line in command.examples:
+        assert line in page
     for word in command.notes.replace("exit status: ", "").split():
         assert word in page, word
 

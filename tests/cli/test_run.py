@@ -321,3 +321,76 @@ def test_a_short_wait_is_not_announced(world: World, path: Path, held: int) -> N
     os.kill(held, signal.SIGTERM)
     assert waiter.wait() == 0
     assert waiter.complaint() == ""
+
+
+# -- how it is written -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_needs_no_dashes_behind_one_lock(world: World, path: Path) -> None:
+    done = world.do("run", "-w", "5m", path, "printf", "%s.", "-n", "-q", "--no-such")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-n.-q.--no-such.", "")
+
+
+def test_a_line_of_the_shell_is_run_by_it(world: World, path: Path) -> None:
+    done = world.do("run", path, "-c", 'test -e "$HOLDFAST_LOCK" && echo held | tr a-z A-Z; exit 7')
+    assert (done.returncode, done.stdout) == (7, "HELD\n")
+
+
+# -- held already ------------------------------------------------------------------------------------------------------
+
+CONFLICT = 'printf "%s\\n" "$HOLDFAST_LOCK" "$HOLDFAST_HOLDER" "$HOLDFAST_REASON"; trap; exit 9'
+
+
+def test_a_line_is_run_in_case_of_a_conflict(world: World, path: Path, held: int) -> None:
+    done = world.do("run", "-n", "-E", "11", "--on-conflict", CONFLICT, path, "--", "echo", "ran")
+    assert done.returncode == 11
+    where, holder, reason = done.stdout.splitlines()
+    assert (where, holder) == (str(path), str(held))
+    assert f"holdfast: {reason}\n" in done.stderr
+    assert "--on-conflict ended with status 9" in done.stderr
+    done = world.do("run", "--on-conflict", "echo conflict", f"{path}.other", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def test_a_line_for_conflicts_can_be_interrupted(world: World, path: Path, held: int) -> None:
+    """Nothing is held then, so the signals that `run` receives in order else do what they do elsewhere."""
+    run = world.start([*HOLDFAST, "run", "-qn", "--on-conflict", "echo $$; exec sleep 600", path, "--", "true"])
+    pid = int(run.hear(""))
+    assert "SigBlk:\t0000000000000000" in Path(f"/proc/{pid}/status").read_text()
+    run.signal(signal.SIGINT)
+    assert run.wait() == -signal.SIGINT
+    os.kill(pid, signal.SIGTERM)
+
+
+# -- for how long ------------------------------------------------------------------------------------------------------
+
+
+def test_the_limit_ends_the_whole_tree_and_says_so(world: World, path: Path) -> None:
+    code = "(setsid sleep 600 & echo left $!; wait) & trap '' TERM; echo child $$; sleep 600; sleep 600"
+    words = ["--limit", "200ms", "--kill-after", "100ms", "-E", "19", path, "--", "sh", "-c", code]
+    done = world.do("run", *words)
+    assert done.returncode == 19
+    assert f"{path}: held for 0.2 s, which is the limit. Sending TERM to the command, and to all" in done.stderr
+    assert "the command ended with signal SIGKILL" in done.stderr
+    assert all(ended(child_of(line)) for line in done.stdout.splitlines())
+    assert not path.exists()
+    assert world.mine() == []
+
+
+def test_a_command_that_ends_in_time_knows_no_limit(world: World, path: Path) -> None:
+    done = world.do("run", "--limit", "1h", path, "--", "sh", "-c", "exit 6")
+    assert (done.returncode, done.stderr) == (6, "")
+
+
+def test_the_limit_also_ends_what_the_command_has_left_and_what_outlives_run(world: World, path: Path) -> None:
+    """G3."""
+    run = world.start([*HOLDFAST, "run", "-q", "--limit", "500ms", path, "--", "sh", "-c", "sleep 600 > /dev/null &"])
+    assert run.wait() == 0
+    assert world.do("wait", "-w", "20s", path).returncode == 0
+    eventually(lambda: world.mine() == [])
+    run = world.start([*HOLDFAST, "run", "--limit", "500ms", path, "--", "sh", "-c", "echo child $$; exec sleep 600"])
+    child = child_of(run.hear("child"))
+    run.signal(signal.SIGKILL)
+    run.wait()
+    eventually(lambda: ended(child))
+    assert world.do("run", "-n", path, "--", "true").returncode == 0

@@ -88,7 +88,7 @@ def test_the_same_shell_does_not_get_it_twice(world: World, path: Path) -> None:
     assert done.stdout.split() == ["0", "1", "1"]
 
 
-def test_another_shell_releases_only_by_force(world: World, path: Path) -> None:
+def test_another_shell_does_not_release_but_may_break(world: World, path: Path) -> None:
     holder = world.sh('$H try "$1"; echo held; read line', path, stdin=subprocess.PIPE)
     holder.hear("held")
     script = '$H release "$1"; echo $?; $H release -j "$1"; echo $?; $H status -q "$1"; echo $?'
@@ -97,9 +97,12 @@ def test_another_shell_releases_only_by_force(world: World, path: Path) -> None:
     assert (refused, again, status) == ("1", "1", "1")
     assert one_object(text + "\n")["result"] == "refused"
     assert f"acquired for process {holder.pid}" in done.stderr
-    assert "--force" in done.stderr
-    done = world.do("release", "--force", "-v", path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"holdfast: {path}: released\n")
+    assert "holdfast break" in done.stderr
+    done = world.do("release", "--force", path)
+    assert done.returncode == 2
+    assert "holdfast break --force" in done.stderr
+    done = world.do("break", "--force", "--yes", path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"holdfast: {path}: broken\n")
     assert not path.exists()
 
 

@@ -20,7 +20,8 @@ def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, name: str, widt
     monkeypatch.setenv("COLUMNS", str(width))
     text = PARSERS[name]().format_help()
     wide = [line for line in text.splitlines() if len(line) >= width]
-    assert all("holdfast completion" in line for line in wide)  # commands to be copied
+    copied = getattr(PARSERS[name](), "examples", []) if width < 80 else []
+    assert all("holdfast completion" in line or line.strip() in copied for line in wide)  # commands to be copied
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +14,29 @@ from holdfast.cli import options, parser
 ROWS = {name: [options.option_of(one) for one in options.options_of(name)] for name in options.COMMANDS}
 FLAGS = sorted({flag for rows in ROWS.values() for flags, _ in rows for flag in flags if flag.startswith("-")})
 SWITCHES = sorted({flags[0] for rows in ROWS.values() for flags, more in rows if "action" in more})
-NUMBERED = ["-w", "--timeout", "-E", "--slots", "--kill-after", "--owner-pid", "--stale-after"]
+NUMBERED = ["-w", "--timeout", "-E", "--slots", "--kill-after", "--owner-pid", "--stale-after", "--limit"]
 VALUES = [
-    *("", "-", "0", "5", "-5", "-1.5", "1e3", "nan", "inf", "75", "300", "644", "9", "all", "jobs", "never", "safe"),
+    *(
+        "",
+        "-",
+        "0",
+        "5",
+        "5m",
+        "1h30m",
+        "-5",
+        "-1.5",
+        "1e3",
+        "nan",
+        "inf",
+        "75",
+        "300",
+        "644",
+        "9",
+        "all",
+        "jobs",
+        "never",
+        "safe",
+    ),
     *("sema", "beads", "flock", "sidecar", "no such", '{"a": 1}', "[]", "L", "./L", "-x y", "é", "a=b", "etcd://h/l"),
 ]
 PAIRS = st.tuples(st.sampled_from(FLAGS), st.sampled_from(VALUES))
@@ -58,18 +81,85 @@ def test_what_is_read_without_argparse_is_what_argparse_reads(name: str, groups:
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_each_option_is_read_without_argparse(name: str) -> None:
     """Those that only some protocols have, with one that has them."""
-    of = {"payload": "sidecar", "holder": "beads", "version": "beads", "mode": "sema"}
-    value = {"payload": "{}", "mode": "644", "protocol": "flock"}
-    rest = ["L", "--", "true"] if name == "run" else ["L"]
+    of = {"payload": "sidecar", "holder": "beads", "version": "beads", "mode": "sema", "realpath": "proper-lockfile"}
+    value = {"payload": "{}", "mode": "644", "protocol": "flock", "realpath": "no"}
     for option in options.options_of(name):
         flags, more = options.option_of(option)
         for flag in flags:
+            rest = ["L", "--", "true"] if name == "run" and option != "line" else ["L"]
             text = more.get("choices", [value.get(option, "5")])[0]
             given = [] if not flag.startswith("-") else [flag] if "action" in more else [flag, text]
             words = [name, *given, "-p", of.get(option, "sema")] if option != "protocol" else [name, *given]
             found = read([*words, *rest])
             assert found is not None
             assert found == by_argparse([*words, *rest])
+
+
+DURATIONS = {
+    **dict.fromkeys(["90", "90s", "1m30s", "1.5m", "90000ms", "1.5min", "0.025h", "9e1"], 90.0),
+    **dict.fromkeys(["0", "0s", ".0"], 0.0),
+    "1h30m": 5400.0,
+    "2d": 172800.0,
+    "inf": math.inf,
+}
+
+
+@pytest.mark.parametrize("text", DURATIONS)
+def test_a_duration_is_seconds_or_has_units(text: str) -> None:
+    assert options.duration(text) == pytest.approx(DURATIONS[text])
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "m", "5 m", "5M", "5x", "1h30", "h1", "1..5s", ".s", "1,5", "5minh"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(options.Wrong, match="not a duration"):
+        options.duration(text)
+
+
+SPLITS: dict[str, tuple[str, list[str]]] = {
+    "L make -j": ("L", ["make", "-j"]),
+    "-n -w 5m L make -n": ("-n -w 5m L", ["make", "-n"]),
+    "L -n make": ("L -n", ["make"]),
+    "-w5 -nqv L make": ("-w5 -nqv L", ["make"]),
+    "-nw 5 L make -w 6": ("-nw 5 L", ["make", "-w", "6"]),
+    "--tag a L b": ("--tag a L", ["b"]),
+    "--tag=a L b": ("--tag=a L", ["b"]),
+    "L -- make -- -j": ("L", ["make", "--", "-j"]),
+    "L M -- make": ("L M", ["make"]),
+    "L -c line": ("L -c line", []),
+    "-c line L M": ("-c line L M", []),
+    "-qcline L M": ("-qcline L M", []),
+    "--command line L M": ("--command line L M", []),
+    "L sh -c line": ("L", ["sh", "-c", "line"]),
+    "L": ("L", []),
+    "": ("", []),
+}
+
+
+@pytest.mark.parametrize("line", SPLITS)
+def test_the_command_begins_behind_the_dashes_or_behind_the_one_lock(line: str) -> None:
+    ours, command = options.split_run(line.split())
+    front, wanted = SPLITS[line]
+    assert (" ".join(ours), command) == (front, wanted)
+
+
+@pytest.mark.parametrize("place", ["git", "./x.sh"])
+def test_a_program_in_front_of_the_dashes_is_asked_about(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its `--` may be its own: whether it is a second LOCK or the command cannot be told."""
+    for name in ("git", "x.sh"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        program = (tmp_path if "/" in place else tmp_path / "bin") / name
+        program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "L", place, "checkout", "--", "f"]
+    assert read(words) is None
+    assert by_argparse(words) is None
+    assert f"is {place} a LOCK, or the command?" in capsys.readouterr().err
+    words = ["run", "L", "other.lock", "--", "f"]
+    assert (read(words) or {})["locks"] == ["L", "other.lock"]
+    assert read(words) == by_argparse(words)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def _publishing(can: Abilities) -> Finding:
         )  # fmt: skip
     return Finding(
         "publishing", WEAKER, f"{why}, nor hard links, nor mode bits; exclusive creation does",
-        "a creator that dies within microseconds leaves an empty lock file that counts as held (holdfast release -f)",
+        "a creator that dies within microseconds leaves an empty lock file that counts as held (holdfast break)",
     )  # fmt: skip
 
 

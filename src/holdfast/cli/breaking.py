@@ -1,6 +1,6 @@
 """`break`: remove one lock, or end one hold on a server, if it is still the one that was seen.
 
-The id names the one that is meant; without it, a terminal shows the holder and asks.
+The id names the one that is meant; without it, a terminal shows the holder and asks, unless `--yes` has answered.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..lock import Lock, requests_of
 from ..model import Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
+from .locks import absolute, leave_to_its_program
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
 
 _WORD = "break"
@@ -68,10 +69,13 @@ class _Breaking:
         """Find out which acquisition is meant; the exit status where that cannot be known, or was not confirmed."""
         if self.wanted is not None:
             return None
+        if self.options.yes:
+            self.wanted = self.id
+            return self.refuse(f"{sentence(self.status)}. {self.means}") if self._may_not() else None
         if self.options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-            which = f"Where nobody can be asked, --id says which acquisition is meant; this one is {self.id}"
+            which = f"Where nobody can be asked, --yes means any acquisition, and --id the one that is named: {self.id}"
             return self.refuse(f"{sentence(self.status)}. {which}", USAGE)
-        if self.needs_force() and not self.options.force:
+        if self._may_not():
             return self.refuse(f"{sentence(self.status)}. {self.means}")  # so there is nothing to ask
         print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
         self.warn()
@@ -80,6 +84,9 @@ class _Breaking:
             return self.refuse("that was not confirmed")
         self.wanted = self.id
         return None
+
+    def _may_not(self) -> bool:
+        return self.needs_force() and not self.options.force
 
     def warn(self) -> None:
         if self.status.liveness is Liveness.ALIVE:
@@ -124,6 +131,7 @@ class _OnServer(_Breaking):
 
 def break_(options: argparse.Namespace) -> int:
     """Remove the lock file that is meant."""
+    leave_to_its_program(absolute(options.lock), options.protocol)
     status = _status(options)
     if status is None:
         say(f"{options.lock} is no lock file of a known protocol; if it is one all the same, name its protocol (-p)")

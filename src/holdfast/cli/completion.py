@@ -61,6 +61,7 @@ class Command(Value):
     runs: bool = False
     words: tuple[str, ...] = ()
     text: str = ""
+    examples: tuple[str, ...] = ()
 
 
 def commands() -> list[Command]:
@@ -98,7 +99,7 @@ def _from_parser(name: str, summary: str, parser: Parser) -> Command:
     usage = parser.format_usage().removeprefix("usage: ").strip()
     return Command(
         name, summary, usage, tuple(options), tuple(operands), parser.description or "", parser.notes(), "--" in usage,
-        words,
+        words, examples=tuple(parser.examples),
     )  # fmt: skip
 
 

@@ -12,13 +12,15 @@ G2  As soon as the command has started, the guardian leaves the session and all 
     group (`kill -9 -PGID`) or the terminal does not reach it, and no reader waits for a pipe that it has open. Not
     before: the command belongs to the session and the group of `run`, and has its descriptors.
 G3  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and sees to a loss as `run`
-    would (CT3). When the last of the tree has ended it drops the guard and leaves the file, as that of a dead
-    holder: the next one is to hear that a `run` was killed. Where the lock has no guard, it went with `run`: a loss.
+    would (CT3), and to `--limit`. When the last of the tree has ended it drops the guard and leaves the file, as that
+    of a dead holder: the next one is to hear that a `run` was killed. Where the lock has no guard, it went with `run`:
+    a loss.
 G4  `run` is a subreaper, too. If the guardian is killed, the command becomes a child of `run`, which goes on alone.
 G5  The guardian does not wait for the command before `run` has said that it knows of its end. Until then its number is
     not used again, so a signal that `run` passes on reaches the command or no process (C5).
 G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
     in between, the guardian takes that for G3.
+G7  Of several locks it has all guards, and keeps all or none: if one went with `run` or is lost, the work ends.
 
 The command's tree is all that it has started. When the lock is lost, the process that holds it ends the tree
 (`Tree`):
@@ -60,7 +62,7 @@ from .outcome import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn
 
     from .._core.hold import HoldState
@@ -170,28 +172,40 @@ _POLL = 0.2
 """Seconds between looks at processes whose end is no event."""
 
 
+class Terms:
+    """How long the locks are held, and how the work ends: what was asked of `run`."""
+
+    def __init__(self, kill_after: float, until: str, limit: float | None) -> None:
+        self.kill_after = kill_after
+        self.until = until
+        self._ends = None if limit is None else time.monotonic() + limit
+
+    def left(self) -> float | None:
+        """Seconds until the work has to end; None: no limit."""
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+
+
 class Guardian:
     """As `run` sees it."""
 
-    def __init__(self, hold: Hold, kill_after: float, until: str) -> None:
-        self._held = state_of(hold)
-        self._guarded = guarded_hold(hold)  # what it can keep without `run`, if it can
-        self._kill_after = kill_after
-        self._until = until
+    def __init__(self, holds: Sequence[Hold], terms: Terms) -> None:
+        self._held = [state_of(hold) for hold in holds]
+        self._guarded = [guarded_hold(hold) for hold in holds]  # what it can keep without `run`, if it can
+        self._terms = terms
         self.pid = 0  # it has not begun, or has ended
         self._news = self._words = -1
 
     @property
     def keeps(self) -> bool:
-        """Whether it can keep the lock without `run`."""
-        return self._guarded is not None
+        """Whether it can keep the locks without `run`."""
+        return None not in self._guarded
 
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
         """Start it, and the command by it: the command's pid; 0 if it was killed before it could tell.
 
         OSError as the command's start gives it. To be called with all signals blocked that are heeded.
         """
-        fd = -1 if self._guarded is None else os.dup(self._guarded.fd)
+        fds = [-1 if one is None else os.dup(one.fd) for one in self._guarded]
         self._news, tell = os.pipe()
         heard, self._words = os.pipe()
         try:
@@ -199,10 +213,10 @@ class Guardian:
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)
-                life = _Life(self._held, self._guarded, fd, self._kill_after, self._until, tell, heard)
+                life = _Life(self._held, self._guarded, fds, self._terms, tell, heard)
                 life.live(command, environment, mask)
         finally:
-            for theirs in (fd, tell, heard):
+            for theirs in (*fds, tell, heard):
                 if theirs >= 0:
                     os.close(theirs)
         kind, value = self._read()
@@ -232,7 +246,7 @@ class Guardian:
 
     def left(self) -> list[Member]:
         """What has to end before the lock is free, and has not."""
-        return _unfinished(self._until, os.getsid(0), self.pid)
+        return _unfinished(self._terms.until, os.getsid(0), self.pid)
 
     def keep(self) -> None:
         """Leave it the lock, which `run` has let go of (G6)."""
@@ -263,11 +277,17 @@ class _Life:
     """The guardian itself."""
 
     def __init__(
-        self, held: HoldState, kept: FileHold | None, fd: int, kill_after: float, until: str, tell: int, heard: int
+        self,
+        held: Sequence[HoldState],
+        kept: Sequence[FileHold | None],
+        fds: Sequence[int],
+        terms: Terms,
+        tell: int,
+        heard: int,
     ) -> None:
-        self._held, self._kept, self._fd = held, kept, fd
-        self._kill_after = kill_after
-        self._until = until
+        self._held, self._kept = held, kept
+        self._fds = [fd for fd in fds if fd >= 0]
+        self._terms = terms
         self._tell_fd = tell
         self._heard = heard
         self._run = os.getppid()
@@ -293,8 +313,8 @@ class _Life:
         if readable([self._heard], 0):
             return False  # `run` was killed before there was any work
         try:
-            if self._fd >= 0:
-                os.set_inheritable(self._fd, True)
+            for fd in self._fds:
+                os.set_inheritable(fd, True)
             self._command = os.posix_spawnp(
                 command[0], command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
             )
@@ -302,21 +322,22 @@ class _Life:
             self._tell(FAILED, error.errno or 0)
             return False
         finally:
-            if self._fd >= 0:
-                os.set_inheritable(self._fd, False)
+            for fd in self._fds:
+                os.set_inheritable(fd, False)
         self._tell(STARTED, self._command)
         return True
 
     def _settle_in(self, command: list[str]) -> None:
         """G2."""
         listeners.clear()  # what they have open is closed now, and its number may be another file's
-        detach({self._fd, self._tell_fd, self._heard})
+        detach({*self._fds, self._tell_fd, self._heard})
         self._woken, self._wake = wakeup_pipe()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         wake_by(("SIGCHLD", *_PASSED_ON), self._wake)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {self._held.path}"
-        self._held.env.setproctitle(NAME, about)  # type: ignore[attr-defined]
+        paths = " ".join(held.path for held in self._held)
+        about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {paths}"
+        self._held[0].env.setproctitle(NAME, about)  # type: ignore[attr-defined]
 
     def _watch(self) -> int:
         """While `run` lives."""
@@ -329,9 +350,9 @@ class _Life:
                 if _DISMISS in word:
                     return 0
                 if _KEEP in word:
-                    return self._hold(self._until, killed=False)
+                    return self._hold(self._terms.until, killed=False)
                 if not word:
-                    return self._hold(COMMAND if self._until == COMMAND else ALL, killed=True)
+                    return self._hold(COMMAND if self._terms.until == COMMAND else ALL, killed=True)
                 self._seen = True
                 self._tell(*((LEFT, 0) if self._reap() else (NONE, 0)))
                 if not self._has_children:
@@ -369,43 +390,45 @@ class _Life:
     # -- without `run` -------------------------------------------------------------------------------------------------
 
     def _hold(self, until: str, *, killed: bool) -> int:
-        """Be the holder, until the work has ended or the lock is lost, which ends the work (G3).
+        """Be the holder, until the work has ended, or a lock is lost or the time is up, which ends the work (G3, G7).
 
         `killed`: `run` was. By default more has to end then: what was to go on after it cannot be known.
         """
         self._seen = True
-        hold = self._take()
-        tree = Tree(self._kill_after, frozenset())
+        holds = self._take()
+        tree = Tree(self._terms.kill_after, frozenset())
         while True:
             left = self._reap()
-            pause = None
-            if self._lost:
+            pause = self._terms.left()
+            if self._lost or pause == 0:
                 pause = tree.stop(self._command)
                 if pause is None:
-                    return 0
+                    break
             elif not left or (until == COMMAND and not self._command):
                 break
             elif until == JOBS and not self._command:
                 jobs = _unfinished(JOBS, self._session, os.getpid())
                 if not jobs:
                     break
-                pause = None if _are_below_children(jobs, os.getpid()) else _POLL
+                pause = pause if _are_below_children(jobs, os.getpid()) else _POLL
             for number in self._awaited(pause):
                 self._pass_on(number)
-        if hold is not None:
+        for hold in reversed(holds):
             finish(hold, killed=killed)
         return 0
 
-    def _take(self) -> Hold | None:
-        """The hold, in this process; None where it went with `run`."""
-        held = self._kept
-        if held is None:
-            self._lost = True
-            return None
-        hold = take(held, self._fd, self._on_lost)
-        keep_from_now(hold)
-        self._lost = self._lost or hold.lost
-        return hold
+    def _take(self) -> list[Hold]:
+        """The holds, in this process, but for what went with `run`."""
+        holds, fds = [], iter(self._fds)
+        for held in self._kept:
+            if held is None:
+                self._lost = True
+                continue
+            hold = take(held, next(fds), self._on_lost)
+            keep_from_now(hold)
+            self._lost = self._lost or hold.lost
+            holds.append(hold)
+        return holds
 
     def _on_lost(self, _lost: LockLost) -> None:
         self._lost = True

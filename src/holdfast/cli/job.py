@@ -41,15 +41,16 @@ from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, LockLost
 from ..lock import guarded_hold, keep_from_now, requests_of
 from .detached import held_here
-from .guardian import COMMAND, finish
+from .guardian import COMMAND, Terms, finish
 from .locks import lock_of, semaphore_of
 from .outcome import FAILED, say
-from .run import NOT_EXECUTABLE, NOT_FOUND, end, environment_of, let_go, lock_for, refused, tell_acquired
+from .run import NOT_EXECUTABLE, NOT_FOUND, acquire, end, environment_of, let_go, locks_for, refused, tell_acquired
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import subprocess
+    from collections.abc import Sequence
     from typing import Any, NoReturn
 
     from .._platform.windows import Job, Program
@@ -65,19 +66,19 @@ _APART = 0x8 | 0x200
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; its exit status."""
     command = _Command(options)
-    lock = lock_for(options, command.stop_for_loss)
+    locks = locks_for(options, command.stop_for_loss)
     presses = [number for name in ("SIGINT", "SIGBREAK") if (number := getattr(signal, name, None)) is not None]
     try:
         for number in presses:
             signal.signal(number, signal.default_int_handler)
-        hold = lock.acquire(options.timeout)
+        holds = acquire(locks, options.timeout)
     except AcquireTimeout as error:
         return refused(error, options)
     finally:
         for number in presses:
             signal.signal(number, lambda _number, _frame: None)
-    tell_acquired(hold, options)
-    status = end(hold, command, command.run(hold), options)
+    tell_acquired(holds, options)
+    status = end(holds, command, command.run(holds[0]), options)
     return status if status < 1 << 31 else status - (1 << 32)  # the same number, as Python takes it
 
 
@@ -90,19 +91,20 @@ class _Command:
         self._program: Program | None = None
         self._guardian: _Guardian | None = None
         self._mutex = threading.Lock()
-        self.told = False
+        self.told = self.over = False
 
     def run(self, hold: Hold) -> int:
         """Start it and wait for its end: its exit status."""
         from .._platform.windows import Job
 
         job, words = Job(), self._options.cmd
-        self._guardian = _guardian_of(hold, job, self._options)
+        terms = Terms(self._options.kill_after, self._options.until, self._options.limit)
+        self._guardian = _guardian_of(hold, job, self._options, terms)
         with self._mutex:
             if self.told:
                 return FAILED
             try:
-                self._program = program = job.start(words, environment_of(hold))
+                self._program = program = job.start(words, environment_of([hold]))
             except OSError as error:
                 say(f"{words[0]}: {error.strerror}")
                 return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
@@ -110,11 +112,16 @@ class _Command:
         if self._guardian is not None:
             self._guardian.say(f"started {program.pid}")
         while (status := program.status()) is None:
-            wait_for(Wait((program.end,), environment().monotonic() + 1))
+            left = terms.left()
+            if left == 0 and not self.over:
+                self.over = True
+                say(f"{hold.path}: held for its --limit. Ending the command, and all that it has started")
+                job.end()
+            wait_for(Wait((program.end,), environment().monotonic() + min(left or 1, 1)))
         return status
 
-    def leaves(self, hold: Hold, *, quiet: bool) -> bool:
-        job = self._job
+    def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
+        job, hold = self._job, holds[0]
         if job is not None and self._options.until == COMMAND:
             job.let_go()
         elif self._left():
@@ -176,7 +183,7 @@ class _Guardian:
         self._process.wait()
 
 
-def _guardian_of(hold: Hold, job: Job, options: argparse.Namespace) -> _Guardian | None:
+def _guardian_of(hold: Hold, job: Job, options: argparse.Namespace, terms: Terms) -> _Guardian | None:
     """One that has half of the guard (JG1); None where the lock cannot be handed over, or it cannot be started."""
     import subprocess
 
@@ -195,7 +202,13 @@ def _guardian_of(hold: Hold, job: Job, options: argparse.Namespace) -> _Guardian
         say(f"the command has no guardian ({error.strerror}): it ends with this process")
         return None
     guardian = _Guardian(process)
-    told = {"path": hold.path, "identity": held.identity, "job": job.name, "options": vars(options)}
+    told = {
+        "path": hold.path,
+        "identity": held.identity,
+        "job": job.name,
+        "options": vars(options),
+        "left": terms.left(),
+    }
     guardian.say(json.dumps(told))
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
@@ -224,6 +237,7 @@ class _Life:
 
         options = argparse.Namespace(**told["options"])
         self._until: str = options.until
+        self._terms = Terms(options.kill_after, options.until, told["left"])
         self._job = Job(told["job"])
         self._command: int | None = None
         lock = (lock_of if options.slots is None else semaphore_of)(options)
@@ -250,9 +264,11 @@ class _Life:
         self._hold(held_here(held, fd, self._end_all), killed=word != "keep\n")
 
     def _hold(self, hold: Hold, *, killed: bool) -> None:
-        """Be the holder until the work has ended, or the lock is lost, which ends the work (JG5)."""
+        """Be the holder until the work has ended, or the lock is lost or the time is up, which ends the work (JG5)."""
         keep_from_now(hold)
         while pids := self._job.pids():
+            if self._terms.left() == 0:
+                self._job.end()
             if self._until == COMMAND and self._command not in (None, *pids):
                 self._job.let_go()
                 break

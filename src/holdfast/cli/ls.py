@@ -8,12 +8,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unreadable
+from .._admin.scan import (
+    CONDITIONS,
+    DEAD,
+    ELSEWHERE,
+    EMPTY,
+    FREE,
+    HELD,
+    LEFTOVER,
+    MALFORMED,
+    STALE,
+    Found,
+    Survey,
+    Unreadable,
+)
 from .._core.messages import brief_command, printable
 from .._platform import environment
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
 from .locks import absolute, is_url
 from .outcome import DONE, FAILED, masked, say, screen, show
+from .outcome import HELD as HELD_CODE
 from .target import found_at, of_survey
 
 TYPE_CHECKING = False
@@ -52,12 +66,12 @@ _WIDEST = 60
 def ls_(options: argparse.Namespace) -> int:
     """List what is found; what could not be looked at is told on stderr."""
     places = options.places or ["."]
-    wanted = _wanted(options)
+    wanted = _Wanted(options)
     listing = _Listing(options)
     complete = True
     for one in _everything(places, listing, recursive=options.recursive):
         if isinstance(one, Found):
-            if one.condition in wanted:
+            if wanted.has(one):
                 listing.add(one)
         else:
             complete = complete and not isinstance(one, Unreadable)
@@ -67,6 +81,11 @@ def ls_(options: argparse.Namespace) -> int:
     listing.end()
     if complete and not listing.shown and not options.json and not options.quiet:
         say(f"no {_described(options)} in {', '.join(printable(masked(place), 100) for place in places[:3])}")
+    if wanted.ageless and not options.quiet:
+        number = f"{wanted.ageless} {'locks' if wanted.ageless > 1 else 'lock'} not listed"
+        say(f"{number}: it cannot be known for how long they have been held (holdfast ls --held has them)")
+    if listing.shown and options.held_longer_than is not None:
+        return HELD_CODE
     return DONE if complete else FAILED
 
 
@@ -190,17 +209,40 @@ def _expanded(place: str) -> list[str]:
     return sorted(glob(place, recursive=True))
 
 
-def _wanted(options: argparse.Namespace) -> set[str]:
-    """The conditions that are asked for; both options together are their sum."""
-    wanted = {HELD, ELSEWHERE, MALFORMED, EMPTY} if options.held else set()
-    if options.stale:
-        wanted |= {DEAD, STALE}
-    return wanted or {*CONDITIONS}
+class _Wanted:
+    """What is asked for. `--held` and `--stale` are a sum; an age is a condition for all of it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._only_held = options.held or (options.held_longer_than is not None and not options.stale)
+        conditions = {HELD, ELSEWHERE, MALFORMED, EMPTY} if self._only_held else set()
+        if options.stale:
+            conditions |= {DEAD, STALE, LEFTOVER}
+        self._conditions = conditions or {*CONDITIONS}
+        ages = [age for age in (options.older_than, options.held_longer_than) if age is not None]
+        self._age: float | None = max(ages, default=None)
+        self.ageless = 0
+        """How many were left out since their age is not known."""
+
+    def has(self, one: Found) -> bool:
+        if one.condition not in self._conditions and not self._is_in_the_way(one):
+            return False
+        if self._age is None:
+            return True
+        if one.status.age is None:
+            self.ageless += one.status.locked
+            return False
+        return one.status.age > self._age
+
+    def _is_in_the_way(self, one: Found) -> bool:
+        """Whether it is a leftover of another program, which keeps that program out, where held ones are asked for."""
+        return self._only_held and one.condition == LEFTOVER and one.status.locked
 
 
 def _described(options: argparse.Namespace) -> str:
     kinds = [name for name in ("held", "stale") if getattr(options, name)]
-    return " or ".join(kinds) + " lock files" if kinds else "lock files"
+    older = options.older_than is not None or options.held_longer_than is not None
+    what = " or ".join(kinds) + " lock files" if kinds else "lock files"
+    return f"{what} that are so old" if older else what
 
 
 def _row(one: Found, here: str) -> list[Cell]:

@@ -11,9 +11,8 @@ import sys
 
 from .. import __version__
 from .completion import TOP, Command, commands
-from .parser import overview_of
+from .parser import STATUS, overview_of
 
-_EXIT = "exit status: "
 _MAIN = ("run", "try", "release", "status", "ls")
 """What every page points to."""
 _ENVIRONMENT = {
@@ -62,7 +61,7 @@ def _protocols(parser: argparse.ArgumentParser) -> str:
 def notes_of(command: Command) -> tuple[str, str]:
     """What is to be known about it (the commands of its own, for one that has a text), and what its status says."""
     if not command.text:
-        notes, _, status = command.notes.partition(_EXIT)
+        notes, _, status = command.notes.partition(STATUS)
         return notes, status
     text, _, status = command.text.partition("Exit status: ")
     return text.partition("Commands:\n")[2].partition("\n\nOptions:")[0], status
@@ -83,6 +82,8 @@ def _of_command(command: Command, found: list[Command]) -> str:
         parts.append(_section("COMMANDS", _text(notes)))
     elif notes.strip():
         parts.append(_section("NOTES", _text(notes)))
+    if command.examples:
+        parts.append(_section("EXAMPLES", _text("\n".join(f"  {line}" for line in command.examples))))
     if status:
         parts.append(_section("EXIT STATUS", _text(status)))
     others = [_page(other) for other in found if other.name in _MAIN and other is not command]

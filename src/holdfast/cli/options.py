@@ -8,6 +8,8 @@ table. A test says that both read the same words alike.
 
 from __future__ import annotations
 
+import os
+
 from ..errors import HoldfastError
 from .outcome import HELD, HELD_RUN
 
@@ -29,25 +31,46 @@ class Wrong(ValueError):
     """What was typed is no such value; the text says why."""
 
 
-def seconds(text: str) -> float:
-    value = number(text)
-    if not value >= 0:  # nor is NaN
-        raise Wrong(f"{text!r} is not a number of seconds from 0 up")
-    return value
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(text: str) -> float:
-    import re
+    """Seconds: a number of them, or numbers with units: 90, 1.5, 500ms, 30s, 5m, 1h30m, 2d. `inf` is for ever."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = _with_units(text)
+    if not value >= 0:  # nor is NaN
+        raise Wrong(f"{text[:40]!r} is not a duration from 0 up")
+    return value
 
-    if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|s|m|h))+", text, re.ASCII):
-        raise Wrong(f"{text[:40]!r} is not a duration; write it as 500ms, 30s, 1m, 2h or 1h30m")
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)(ms|s|m|h)", text))
-    if not seconds:
-        raise Wrong(f"{text[:40]!r} is no time at all")
-    return seconds
+
+def _with_units(text: str) -> float:
+    rest, total = text, 0.0
+    while True:
+        behind = rest.lstrip("0123456789.")
+        number, unit = rest[: len(rest) - len(behind)], behind[: len(behind) - len(behind.lstrip("dhimns"))]
+        if unit not in _UNITS or number.count(".") > 1 or not number.strip("."):
+            raise Wrong(f"{text[:40]!r} is not a duration; write seconds, or units, as in 500ms, 30s, 5m, 1h30m, 2d")
+        total += float(number) * _UNITS[unit]
+        rest = behind[len(unit) :]
+        if not rest:
+            return total
+
+
+def period(text: str) -> float:
+    """A duration that can be waited for again and again: neither nothing nor for ever."""
+    value = duration(text)
+    if not 0 < value < float("inf"):
+        raise Wrong(f"{text[:40]!r} is no time at all" if not value else f"{text[:40]!r} never ends")
+    return value
+
+
+def yes_or_no(text: str) -> bool:
+    """The value of a switch that has a default; ValueError for other words."""
+    if text not in ("yes", "no"):
+        raise ValueError(f"yes or no, not {text!r}")
+    return text == "yes"
 
 
 def payload(text: str) -> dict[str, Any]:
@@ -63,13 +86,6 @@ def payload(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Wrong("it is not a JSON object: write {...}")
     return value
-
-
-def number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise Wrong(f"{text!r} is not a number of seconds") from None
 
 
 def code(text: str) -> int:
@@ -116,6 +132,7 @@ _OTHERS = {
     "clean": "remove what the dead have left: locks, temporary files, tickets",
     "break": "remove one lock, if it is still the one that was seen",
     "reap": "stay, and remove the locks of holders that die, at once",
+    "protocols": "say which protocol a lock needs, by what else uses it",
     "postgresql": "init: prepare a PostgreSQL database for locks",
     "completion": "print what makes a shell complete the words of this command line",
 }
@@ -135,6 +152,7 @@ PROTOCOLS = {
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
     "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
+    "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
 }
 
 # -- the options -------------------------------------------------------------------------------------------------------
@@ -147,6 +165,7 @@ def _option(spelled: str, text: str, **more: Any) -> tuple[str, str, dict[str, A
 
 SHELLS = ("bash", "zsh", "fish")
 SORTS = ("wait", "held", "waiters", "path", "pid", "state")
+_LOCK = "path of the lock file, or what the protocol makes of it (holdfast protocols); or a URL"
 _HELD = "exit status when it is held or the time is up (default: {})"
 _TAKEN = (
     "when to take over another's lock: once its holder is proven dead, or the protocol's rule calls it stale and its "
@@ -157,13 +176,16 @@ _UNTIL = (
     "has started (default: jobs)"
 )
 _GROUPED = "order: wait (longest first), held (longest first), waiters (most first), path, pid, state (default: wait)"
-_KILL = "when the lock is lost, time from TERM to KILL for all of CMD (default: 10; inf: never)"
+_LONG = "only those that have been held for longer; the exit status is 1 if there are any (for monitoring)"
+_LIMIT = "end CMD, and all that it has started, when it has held LOCK for so long; the exit status is that of -E"
+_KILL = "when the lock is lost or --limit is over, time from TERM to KILL for all of CMD (default: 10; inf: never)"
 SEMAPHORE = "the N slots of the semaphore LOCK, as run --slots has them"
-WRITTEN = "how the lock file is written and judged: one of those below (default: {})"
+WRITTEN = "how the lock file is written and judged; holdfast protocols has the names (default: {})"
 JSON, EACH = "print JSON on stdout: one object", "print JSON on stdout: one object for each, on a line of its own"
 _BETWEEN = "from the start of a cycle to that of the next: 500ms, 30s, 1m, 2h (default: 1m)"
 _OPTIONS = {
-    "lock": _option("lock=LOCK", "path of the lock file, or what the protocol makes of it (see below); or a URL"),
+    "lock": _option("lock=LOCK", _LOCK),
+    "locks": _option("locks=LOCK", f"{_LOCK}", nargs="+"),
     "dir": _option("lock=DIR", "directory of the database, which the lock file .exclusive-lock is in"),
     "places": _option("places=DIR", "", nargs="*"),
     "place": _option("place=DIR", "a directory for lock files, or a URL (default: this directory)",
@@ -171,15 +193,16 @@ _OPTIONS = {
     "peer": _option("--peer=DIR2", "try, too, what holds between DIR and the same directory mounted at DIR2"),
     "listen": _option("--listen", "wait for another machine that uses --with, and try it with that one"),
     "with": _option("--with=HOST", "try what holds between this machine and HOST, which listens in DIR", dest="host"),
-    "peer-timeout": _option("-w --timeout=SECONDS", "wait for the other machine at most this long (default: 60)",
-        type=seconds, default=60.0),
+    "peer-timeout": _option("-w --timeout=DURATION", "wait for the other machine at most this long (default: 60)",
+        type=duration, default=60.0),
     "directory": _option("directory=DIR", "the directory of the lock files"),
     "events": _option("events=EVENTS", "a file of events"),
     "action": _option("action=ACTION", "init: make the schema and the table, if need be", choices=("init",)),
     "url": _option("url=URL", "the database: postgresql://user@host:port/database"),
     "shell": _option("shell=SHELL", "bash, zsh or fish", choices=SHELLS),
     "nonblock": _option("-n --nonblock", "do not wait: one try"),
-    "timeout": _option("-w --timeout=SECONDS", "wait at most this long (default: for ever)", type=seconds),
+    "timeout": _option("-w --timeout=DURATION", "wait at most this long: 5, 30s, 5m, 1h30m (default: for ever)",
+        type=duration),
     "code": _option("-E --conflict-exit-code=N", _HELD.format(HELD), type=code, default=HELD, dest="held_code"),
     "run-code": _option("-E --conflict-exit-code=N", _HELD.format(HELD_RUN),
         type=code, default=HELD_RUN, dest="held_code"),
@@ -187,33 +210,41 @@ _OPTIONS = {
     "fencing": _option("--fencing", "count the holders: each gets a token, a number higher than all before it",
         default=None),
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
-    "lease": _option("--lease=SECONDS", "replace a holder that was not heard of for so long (0: never)", type=seconds),
+    "lease": _option("--lease=DURATION", "replace a holder that was not heard of for so long (0: never)",
+        type=duration),
+    "line": _option("-c --command=LINE", "run this line of /bin/sh, instead of CMD", dest="line"),
     "parents": _option("--parents", "create missing directories"),
     "mode": _option("--mode=OCTAL", "permission bits of a new lock file, before the umask", type=mode),
-    "kill-after": _option("--kill-after=SECONDS", _KILL, type=seconds, default=10.0),
+    "kill-after": _option("--kill-after=DURATION", _KILL, type=duration, default=10.0),
+    "limit": _option("--limit=DURATION", _LIMIT, type=duration),
+    "on-conflict": _option("--on-conflict=LINE", "when it is held or the time is up, run this line of the shell"),
     "until": _option("--until", _UNTIL, choices=("command", "jobs", "all"), default="jobs"),
     "record": _option("--record=FILE", "append what happens to the lock to FILE, for holdfast timeline"),
     "slots": _option("--slots=N", SEMAPHORE, type=slots),
     "shared": _option("--shared", "together with others that want it shared (-p flock only)"),
     "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
-    "stale-after": _option("--stale-after=SECONDS", "age at which the protocol calls a lock stale", type=seconds),
+    "stale-after": _option("--stale-after=DURATION", "age at which the protocol calls a lock stale", type=duration),
     "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
         type=pid),
     "no-keeper": _option("--no-keeper", "leave the plain file: no process guards it or keeps it fresh"),
     "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", WRITTEN.format("sema")),
     "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
+    "realpath": _option("--realpath=YES", "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no",
+        type=yes_or_no),
     "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
     "version": _option("--holder-version=TEXT", "(-p beads) and its version", dest="version"),
     "recursive": _option("-r --recursive", "look into directories of directories"),
     "held": _option("--held", "only those that a contender would not get"),
     "only-stale": _option("--stale", "only those that a contender would take over"),
+    "older": _option("--older-than=DURATION", "only those whose age is known, and is more", type=duration),
+    "held-longer": _option("--held-longer-than=DURATION", _LONG, type=duration),
     "sort": _option("--sort=KEY", "order: age (oldest first), path, pid, state (default: path)",
         choices=("age", "path", "pid", "state"), default="path"),
     "top-sort": _option("--sort=KEY", _GROUPED, choices=SORTS, default="wait"),
     "reverse": _option("-r --reverse", "the other way round"),
     "once": _option("--once", "print how things are, and end"),
-    "seconds": _option("--seconds=N", "end after so many seconds (default: a signal ends it)", type=seconds),
+    "seconds": _option("--seconds=DURATION", "end after so long (default: a signal ends it)", type=duration),
     "output": _option("-o --output=PAGE", "where the page goes (default: EVENTS.html); - is stdout"),
     "yes": _option("-y --yes", "remove it; without, it is only shown"),
     "approve": _option("--approve-stale", "let go, too, what is stale while nothing is known of its holder"),
@@ -221,7 +252,7 @@ _OPTIONS = {
     "schema": _option("--schema=NAME", "the schema to make (default: that of the URL, else holdfast)"),
     "grant": _option("--grant=ROLE", "let ROLE use locks there; may be given again", action="append", default=[]),
     "print": _option("--print", "print the SQL for all that, and ask no server"),
-    "interval": _option("--interval=DURATION", _BETWEEN, type=duration, default=60.0),
+    "interval": _option("--interval=DURATION", _BETWEEN, type=period, default=60.0),
     "log": _option("--log=FILE", "append log lines to FILE (default: stderr)"),
     "json": _option("-j --json", "print one JSON object on stdout"),
     "quiet": _option("-q --quiet", "no messages but errors"),
@@ -229,30 +260,31 @@ _OPTIONS = {
 }  # fmt: skip
 
 _NEW = "tag fencing durable lease parents mode"
-_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version json quiet verbose"
+_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath json quiet verbose"
 _TABLE = {
-    "run": f"lock nonblock timeout run-code {_NEW} kill-after until record slots shared stale stale-after protocol "
-    "payload holder version quiet verbose",
+    "run": f"locks line nonblock timeout run-code on-conflict limit kill-after until {_NEW} record slots shared stale "
+    "stale-after protocol payload holder version realpath quiet verbose",
     "try": f"lock code {_ACQUIRING}",
     "acquire": f"lock nonblock timeout code {_ACQUIRING}",
-    "release": "lock owner force protocol json quiet verbose",
-    "wait": "lock nonblock timeout code slots shared stale stale-after protocol json quiet verbose",
-    "status": "lock slots shared stale stale-after protocol json quiet verbose",
-    "ls": "places recursive held only-stale sort json quiet",
+    "release": "lock owner protocol realpath json quiet verbose",
+    "wait": "locks nonblock timeout code slots shared stale stale-after protocol realpath json quiet verbose",
+    "status": "locks slots shared stale stale-after protocol realpath json quiet verbose",
+    "ls": "places recursive held only-stale older held-longer sort json quiet",
     "watch": "places seconds record quiet",
     "top": "places top-sort reverse once json record quiet",
     "timeline": "events output quiet",
     "doctor": "place peer listen with peer-timeout json quiet",
     "clean": "places yes recursive approve json quiet",
-    "break": "lock id force protocol json quiet",
+    "break": "lock id yes force protocol json quiet",
     "reap": "directory quiet",
+    "protocols": "json",
     "postgresql": "action url schema grant print quiet",
     "completion": "shell",
     "beads check": "dir json quiet",
     "beads daemon": "dir interval log verbose",
 }
 """The options of each command, in the order of its help."""
-_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
+_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version", "realpath": "--realpath"}
 """Options of `Lock` that only some protocols have, as they are typed."""
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -263,7 +295,7 @@ def read(arguments: Sequence[str]) -> Namespace | None:
     name, *words = arguments or [""]
     if name not in COMMANDS:
         return None
-    words, command = split(words) if name == "run" else (words, [])
+    words, command = split_run(words) if name == "run" else (words, [])
     options = _read(name, words)
     if options is None or completed(name, options, [], command):
         return None
@@ -273,7 +305,7 @@ def read(arguments: Sequence[str]) -> Namespace | None:
 
 def _read(name: str, words: list[str]) -> Namespace | None:
     """The values of options and operand, with the defaults of what is not given."""
-    options, operand = Namespace(), ""
+    options, operand, several = Namespace(), "", False
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for flags, more in map(option_of, options_of(name)):
         dest = more.get("dest") or flags[-1].lstrip("-").replace("-", "_")
@@ -281,13 +313,12 @@ def _read(name: str, words: list[str]) -> Namespace | None:
         if flags[0].startswith("-"):
             found.update(dict.fromkeys(flags, (dest, more)))
         else:
-            operand = dest
+            operand, several = dest, "nargs" in more
+    operands: list[str] = []
     rest = iter(words)
     for word in rest:
         if not word.startswith("-"):
-            if getattr(options, operand) is not None:
-                return None  # a second one
-            setattr(options, operand, word)
+            operands.append(word)
             continue
         flag, equals, text = word.partition("=") if word.startswith("--") else (word, "", "")
         dest, more = found.get(flag, ("", {}))
@@ -306,7 +337,35 @@ def _read(name: str, words: list[str]) -> Namespace | None:
         if value not in more.get("choices", (value,)):
             return None
         setattr(options, dest, value)
-    return None if getattr(options, operand) is None else options
+    if not operands or (len(operands) > 1 and not several):
+        return None
+    setattr(options, operand, operands if several else operands[0])
+    return options
+
+
+def split_run(words: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and the command: behind `--`, or from the word behind the one LOCK on."""
+    if "--" in words:
+        return split(words)
+    rows = [(flags, more) for flags, more in map(option_of, options_of("run")) if flags[0].startswith("-")]
+    valued = {flag for flags, more in rows if "action" not in more for flag in flags}
+    has_lock = has_line = value_follows = False
+    for at, word in enumerate(words):
+        if value_follows:
+            value_follows = False
+        elif word.startswith("--"):
+            has_line = has_line or word.partition("=")[0] == "--command"
+            value_follows = word in valued
+        elif word.startswith("-") and word != "-":
+            letters = [f"-{letter}" for letter in word[1:]]
+            first = next((number for number, letter in enumerate(letters) if letter in valued), len(letters))
+            has_line = has_line or "-c" in letters[first : first + 1]
+            value_follows = first == len(letters) - 1
+        elif has_lock and not has_line:
+            return words[:at], words[at:]
+        else:
+            has_lock = True
+    return words, []
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -317,19 +376,47 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def completed(name: str, options: Namespace, rest: list[str], command: list[str]) -> str:
     """Add what follows from the options; what is wrong, or nothing. `rest`: what is neither option nor operand."""
-    if name == "run":
-        if rest:
-            return f"put -- before the command: holdfast run [options] {options.lock} -- {' '.join(rest)}"
-        if not command or not command[0]:
-            return "no command; write: holdfast run [options] LOCK -- CMD [ARG ...]"
-        options.cmd = command
-    elif rest:
-        return f"unrecognized arguments: {' '.join(rest)}"
+    if rest:
+        hint = ""
+        if name == "release" and {"-f", "--force"}.intersection(rest):
+            hint = f". What another holds is removed by: holdfast break --force {options.lock}"
+        return f"unrecognized arguments: {' '.join(rest)}{hint}"
+    locks: list[str] | None = getattr(options, "locks", None)
+    if locks is not None:
+        options.lock = locks[0]
+    if name == "run" and (wrong := _wrong_command(options, command)):
+        return wrong
     if getattr(options, "nonblock", False):
         if options.timeout is not None:
             return "-n/--nonblock and -w/--timeout exclude each other"
         options.timeout = 0.0
     return _wrong_for_protocol(options)
+
+
+def _wrong_command(options: Namespace, command: list[str]) -> str:
+    """What is wrong with CMD; it becomes an option."""
+    if options.line is not None and command:
+        return "-c and CMD exclude each other"
+    if options.line is not None:
+        command = ["/bin/sh", "-c", options.line]
+    if not command or not command[0]:
+        return "no command; write: holdfast run [options] LOCK -- CMD [ARG ...]"
+    options.cmd = command
+    second = options.locks[1] if len(options.locks) > 1 else ""
+    if second and _is_program(second):
+        return (
+            f"is {second} a LOCK, or the command? Put -- before the command: "
+            f"holdfast run [options] {options.lock} -- {' '.join([*options.locks[1:], '--', *command])}"
+        )
+    return ""
+
+
+def _is_program(name: str) -> bool:
+    """Whether a shell would start something by that name; a file here of that name is meant before one of PATH."""
+    if os.sep not in name and os.path.lexists(name):
+        return False
+    files = [os.path.join(place, name) for place in ([""] if os.sep in name else os.get_exec_path())]
+    return any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
 
 
 def _wrong_for_protocol(options: Namespace) -> str:

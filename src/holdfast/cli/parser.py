@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from .. import protocols
+from ..errors import did_you_mean
 from .options import (
     BEADS,
     COMMANDS,
@@ -29,6 +30,7 @@ from .options import (
     option_of,
     options_of,
     split,
+    split_run,
 )
 from .outcome import masked
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 # -- help as wide as the terminal ------------------------------------------------------------------------------------
 
+STATUS = "exit status: "
+"""What begins the last part of the notes."""
 _ITEM = r"( +\S+(?: \S+)? {2,})(\S.*)"
 """A name, and what is said of it."""
 
@@ -104,8 +108,12 @@ With --slots N, up to N may run at once: LOCK names a semaphore, whose lock file
 are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
 HOLDFAST_SLOT its number, from 0.
 
-exit status: that of CMD; 75 held or timed out (-E); 2 usage; 3 system error;
-4 lock lost; 126, 127 CMD cannot be run"""
+Where -- stands, all before it is ours. Without it, CMD begins at the word behind
+the first LOCK. Several LOCKs are acquired all or none, in one order for everybody, so
+that no two processes wait for each other; HOLDFAST_LOCK then has a line for each.
+
+exit status: that of CMD; 75 held or timed out (-E): not 1 as elsewhere, since CMD
+may end with 1; 2 usage; 3 system error; 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
 The lock is bound to the calling shell, or to --owner-pid: a small process, its
 keeper, guards it and keeps it fresh for as long as that process lives, and
@@ -120,21 +128,33 @@ If the keeper alone is killed, the lock is free, although its owner lives. With
 as free when the owner has ended, and other implementations may reclaim it, although
 the owner lives, at the age that their protocol states (sema: 3600 s).
 
-exit status: 0 acquired; 1 held or timed out (-E); 2 usage; 3 system error"""
-_RELEASE_NOTE = "exit status: 0 released, or nobody held it; 1 held by another; 2 usage; 3 system error"
-_WAIT_NOTE = "exit status: 0 free; 1 still held when the time was up (-E); 2 usage; 3 system error"
+exit status: 0 acquired; 1 held or timed out (-E; it is 75 of run, where 1 may be
+CMD's); 2 usage; 3 system error"""
+_RELEASE_NOTE = """\
+What somebody else holds is left alone: holdfast break removes it.
+
+exit status: 0 released, or nobody held it; 1 held by another (it is 75 of run, where
+1 may be CMD's); 2 usage; 3 system error"""
+_WAIT_NOTE = """\
+LOCK may be another program's, such as .git/index.lock: then it waits for its end.
+With several LOCKs, it ends when one look finds all of them free.
+
+exit status: 0 free; 1 still held when the time was up (-E; it is 75 of run, where 1
+may be CMD's); 2 usage; 3 system error"""
 _STATUS_NOTE = """\
 If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
-as the slots of a semaphore.
+as the slots of a semaphore. LOCK may be another program's, such as .git/index.lock.
 
-exit status: 0 a contender would get it; 1 held; 2 usage; 3 system error, or it is a
-lock of another protocol, which nobody can acquire by this one"""
+exit status: 0 a contender would get it, or all of several; 1 held (it is 75 of run,
+where 1 may be CMD's); 2 usage; 3 system error, or it is a lock of another protocol,
+which nobody can acquire by this one"""
 _LS_NOTE = """\
 A directory is looked through one level deep, or with -r to the bottom; hidden
 directories too, but no symbolic links are followed. What counts as a lock file:
 a record of one of the protocols; a record that is damaged, under a name that lock
-files have, or may not be read, or is empty; and any file that is locked by the
-kernel at this moment. Files of text or data are none, whatever they are called.
+files have, or may not be read, or is empty; any file that is locked by the kernel
+at this moment; and what other programs lock by rules of their own, such as
+.git/index.lock. Files of text or data are none, whatever they are called.
 With -r, so that a whole disk can be looked through: of files that are not locked by
 the kernel, those are passed over that are called like text, data or programs
 (.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
@@ -145,11 +165,12 @@ directory in the order of paths.
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or
 in another container), malformed (counts as held), empty (an empty *.lock file: by
--p flock nobody holds it, by all other protocols it counts as held), free (a flock
-file that nobody holds)
+-p flock nobody holds it, by all other protocols it counts as held), leftover (of
+another program that has ended, by all that can be seen), free (a file that stays,
+and that nobody holds)
 
-exit status: 0 done, also if nothing was found; 2 usage; 3 something could not be
-read"""
+exit status: 0 done, also if nothing or held locks were found; 1 --held-longer-than
+has found some; 2 usage; 3 something could not be read"""
 _WATCH_NOTE = """\
 A directory is watched one level deep. LOCK need not be there yet; LOCK.lock and the
 slots of a semaphore LOCK are meant as well. Each event is one line of JSON on stdout
@@ -214,7 +235,7 @@ _BREAK_NOTE = """\
 LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol makes
 of it. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
 acquisition: if the lock has changed hands since, nothing is removed. Without --id,
-a terminal is asked.
+a terminal is asked; --yes answers for it, and means whatever is there.
 
 A lock whose holder lives and keeps its kernel lock is removed with --force only.
 That does not stop the holder: it goes on, and the next one gets in beside it.
@@ -240,6 +261,12 @@ need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWO
 lists of processes show what is typed.
 
 exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
+_PROTOCOLS_NOTE = """\
+A protocol is what the programs that share a lock agree on: where the lock file is,
+what it contains, and when it may be taken over. It is chosen by its users, and never
+guessed. docs/which-protocol.md has more.
+
+exit status: 0 printed; 2 usage; 3 it could not be written"""
 _COMPLETION_NOTE = """\
 For one session:
   bash: eval "$(holdfast completion bash)"
@@ -283,9 +310,76 @@ class _Help:
 
 
 _LISTED = "[options] [DIR|GLOB|LOCK ...]"
+_EXAMPLES = {
+    "run": """\
+run deploy.lock ./deploy.sh
+run -w 5m -t nightly /run/lock/backup.lock -- tar -cf home.tar /home
+run -n /run/lock/sync.lock -c 'git pull && make'
+run stock.lock orders.lock -- ./reconcile""",
+    "try": """\
+try -t nightly /run/lock/backup.lock || exit 1
+try -q --owner-pid $$ backup.lock""",
+    "acquire": """\
+acquire -w 30s /run/lock/backup.lock || exit 1
+acquire -t "release 1.4" -w 1h30m deploy.lock""",
+    "release": """\
+release /run/lock/backup.lock
+release --owner-pid $$ backup.lock""",
+    "wait": """\
+wait -w 10m /run/lock/deploy.lock && ./announce
+wait build.lock test.lock
+wait -n --slots 3 /run/lock/gpu""",
+    "status": """\
+status /run/lock/deploy.lock
+status -q deploy.lock || echo "it is held"
+status -j a.lock b.lock""",
+    "ls": """\
+ls /run/lock
+ls -r --held --sort age /srv
+ls -q --held-longer-than 1h /run/lock || echo "something hangs" >&2""",
+    "watch": """\
+watch /run/lock
+watch --seconds 1h --record events.jsonl /run/lock/deploy.lock""",
+    "top": """\
+top /run/lock
+top --sort waiters '/srv/build/*.lock'""",
+    "timeline": """\
+timeline events.jsonl
+timeline -o - events.jsonl > page.html""",
+    "doctor": """\
+doctor /run/lock
+doctor -j /mnt/share""",
+    "clean": """\
+clean /run/lock
+clean --yes -r /srv""",
+    "break": """\
+break /run/lock/deploy.lock
+break --id "$(holdfast status -j a.lock | jq -r .id)" a.lock
+break --force --yes a.lock""",
+    "reap": """\
+reap /run/lock
+reap -q /srv/build""",
+    "postgresql": """\
+postgresql init postgresql://admin@db/app --grant app
+postgresql init --print postgresql://db/app > locks.sql""",
+    "protocols": """\
+protocols
+protocols -j | jq -r .protocol""",
+    "completion": """\
+completion bash > ~/.local/share/bash-completion/completions/holdfast
+completion fish | source""",
+    "beads check": """\
+beads check .beads && ./sync
+beads check -j .beads""",
+    "beads daemon": """\
+beads daemon --interval 30s .beads -- ./sync
+beads daemon --log sync.log .beads -- ./sync --once""",
+}
+"""Command lines for each command, without `holdfast` in front."""
+
 _HELP = {
     "run": _Help(
-        "[options] LOCK -- CMD [ARG ...]",
+        "[options] LOCK ... -- CMD [ARG ...]",
         _RUN_NOTE,
         slots="let up to N run at once; LOCK is the base of their lock files",
     ),
@@ -293,12 +387,12 @@ _HELP = {
     "acquire": _Help("[options] LOCK", _SHELL_NOTE),
     "release": _Help("[options] LOCK", _RELEASE_NOTE),
     "wait": _Help(
-        "[options] LOCK",
+        "[options] LOCK ...",
         _WAIT_NOTE,
         slots=f"one of {SEMAPHORE}",
     ),
     "status": _Help(
-        "[options] LOCK",
+        "[options] LOCK ...",
         _STATUS_NOTE,
         protocol=WRITTEN.format("what the lock file says, else sema"),
         verbose="show what the lock file contains, too",
@@ -361,6 +455,7 @@ _HELP = {
         _POSTGRESQL_NOTE,
         "Prepare a PostgreSQL database for locks.",
     ),
+    "protocols": _Help("[options]", _PROTOCOLS_NOTE, json=EACH),
     "completion": _Help(
         "[-h] SHELL",
         _COMPLETION_NOTE,
@@ -389,8 +484,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         overview.error(f"the command comes first, not {name!r}")
     parser = parser_of(name)
     if name in COMMANDS:
-        words, command = split(words) if name == "run" else (words, [])
-        options, rest = parser.parse_known_args(words)
+        words, command = split_run(words) if name == "run" else (words, [])
+        options, rest = parser.parse_known_intermixed_args(words)
         wrong = completed(name, options, rest, command)
         if wrong:
             parser.error(wrong)
@@ -424,8 +519,7 @@ def parser_of(name: str) -> Parser:
     one = _HELP[name]
     summary = SUMMARIES.get(name) or BEADS[name.removeprefix("beads ")]
     what = one.what or f"{summary[0].upper()}{summary[1:]}."
-    note = f"PROTOCOLS\n\n{one.note}" if name in COMMANDS else one.note
-    parser = Parser(f"holdfast {name}", one.usage, what, note)
+    parser = Parser(f"holdfast {name}", one.usage, what, one.note, _EXAMPLES[name])
     for option in options_of(name):
         flags, more = option_of(option)
         more = {**more, "help": one.helps.get(option, more["help"])}
@@ -470,12 +564,17 @@ def overview_of(
 class Parser(argparse.ArgumentParser):
     """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
 
-    def __init__(self, prog: str, usage: str, description: str, notes: str) -> None:
+    def __init__(self, prog: str, usage: str, description: str, notes: str, examples: str = "") -> None:
+        self.examples = [f"holdfast {line}" for line in examples.splitlines()]
+        """Commands as they are typed."""
+        self._notes = notes
+        shown = "\n".join(["examples:", *(f"  {line}" for line in self.examples)])
+        before, status, behind = notes.partition(STATUS)
         super().__init__(
             prog=prog,
             usage=f"{prog} {usage}",
             description=description,
-            epilog=notes,
+            epilog=f"{before}{shown}\n\n{status}{behind}" if self.examples else notes,
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
@@ -483,7 +582,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "://" in message:
             message = masked(message)
-        super().error(message)
+        super().error(message + self._hint(message))
+
+    def _hint(self, message: str) -> str:
+        """What may have been meant, where something is unknown."""
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+            given = next((word for word in words.split() if word.startswith("--")), "")
+            hint = did_you_mean(given.partition("=")[0], flags)
+        else:
+            before, _, choices = message.partition(" (choose from ")
+            given = before.partition("invalid choice: ")[2].strip("'")
+            hint = did_you_mean(given, choices.rstrip(")").replace("'", "").split(", ")) if given else ""
+        return f".{hint}" if hint else ""
 
     def format_help(self) -> str:
         formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
@@ -494,8 +606,8 @@ class Parser(argparse.ArgumentParser):
         return self._actions
 
     def notes(self) -> str:
-        """What stands below the options, as it is written."""
-        return (self.epilog or "").replace("PROTOCOLS", _listed()).rstrip()
+        """What stands below the options, as it is written, but for the examples."""
+        return self._notes.replace("PROTOCOLS", _listed()).rstrip()
 
 
 def _listed() -> str:

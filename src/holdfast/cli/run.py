@@ -28,15 +28,15 @@ from .._platform.tree import is_running, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import keep_from_now, keep_later, release_all, state_of
-from .guardian import ENDED, Guardian, Tree, named
-from .locks import lock_of, semaphore_of
+from .guardian import ENDED, Guardian, Terms, Tree, named
+from .locks import each_of, lock_of, semaphore_of
 from .outcome import FAILED, LOST, die_of, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import signal
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
     from typing import Any, Protocol
 
@@ -47,13 +47,15 @@ if TYPE_CHECKING:
         """The command, when it has ended."""
 
         told: bool
-        """Whether the loss of the lock was told."""
+        """Whether the loss of a lock was told."""
+        over: bool
+        """Whether it was ended because of `--limit`."""
 
-        def leaves(self, hold: Hold, *, quiet: bool) -> bool:
-            """Whether the lock stays held by the guardian, as the command has left something running that counts."""
+        def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
+            """Whether the locks stay held by the guardian, as the command has left something running that counts."""
 
         def dismiss(self) -> None:
-            """Have the guardian end, if it has not been left the lock."""
+            """Have the guardian end, if it has not been left the locks."""
 
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
@@ -84,8 +86,9 @@ class _Interrupted(BaseException):
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
-    lock = lock_for(options, child.stop_for_loss)
-    keep_later(lock)
+    locks = locks_for(options, child.stop_for_loss)
+    for lock in locks:
+        keep_later(lock)
     # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped
@@ -93,70 +96,98 @@ def run(options: argparse.Namespace) -> int:
         try:
             for number in heeded:
                 signal.signal(number, _interrupt)  # C1: the first may come before the last is heeded
-            hold = lock.acquire(options.timeout)
+            holds = acquire(locks, options.timeout)
         finally:  # C2; after a failure, too: on the way out nothing is left to interrupt
             before = signal.pthread_sigmask(signal.SIG_BLOCK, received_with(heeded))
             _Interrupted.wanted = False
             if _Interrupted.noted:  # C1: also where the first one was dropped
                 raise _Interrupted(_Interrupted.noted)
     except AcquireTimeout as error:
+        for number in heeded:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # nothing is held, so nothing is to be received in order
         return refused(error, options)
     except _Interrupted as interrupted:
         _Interrupted.wanted = False  # two signals at once end this process once
         release_all()  # whether or not the handle had reached us
         die_of(interrupted.number)
-    tell_acquired(hold, options)
-    status = child.run(hold, before, heeded)
-    return end(hold, child, status, options)
+    tell_acquired(holds, options)
+    status = child.run(holds, before, heeded)
+    return end(holds, child, status, options)
 
 
-def lock_for(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) -> Lock | Semaphore:
+def locks_for(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
     """What is to be held while the command runs; the run is recorded, where that was asked for."""
     if options.record is not None:
         from .console import recorded
 
         recorded(options.record, options.cmd, environment().identity().host)
-    return (lock_of if options.slots is None else semaphore_of)(options, on_lost=on_lost)
+    make = lock_of if options.slots is None else semaphore_of
+    return [make(one, on_lost=on_lost) for one in each_of(options)]
+
+
+def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequence[Hold]:
+    """All or none."""
+    if len(locks) == 1:
+        return [locks[0].acquire(timeout)]
+    from ..several import acquire_all
+
+    return acquire_all(locks, timeout)
 
 
 def refused(error: AcquireTimeout, options: argparse.Namespace) -> int:
-    """Say that it could not be had in time; the exit status."""
+    """Say that it could not be had in time, and do what was asked for in that case; the exit status."""
     if not options.quiet:
         say(str(error))
+    if options.on_conflict is not None:
+        import subprocess
+
+        variables = {**os.environ, "HOLDFAST_LOCK": error.path or "", "HOLDFAST_REASON": str(error)}
+        variables["HOLDFAST_HOLDER"] = str(error.holder.pid or "") if error.holder is not None else ""
+        status = subprocess.call(options.on_conflict, shell=True, env=variables)
+        if status:
+            say(f"--on-conflict ended with {_spoken(status)}")
     return int(options.held_code)
 
 
-def tell_acquired(hold: Hold, options: argparse.Namespace) -> None:
+def tell_acquired(holds: Iterable[Hold], options: argparse.Namespace) -> None:
     """With `--verbose`."""
-    if options.verbose:
+    for hold in holds if options.verbose else ():
         behind = _recovered(hold)
         say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
 
 
-def end(hold: Hold, child: Work, status: int, options: argparse.Namespace) -> int:
-    """Release, or leave the lock to the guardian; then end as the command ended."""
+def end(holds: Sequence[Hold], child: Work, status: int, options: argparse.Namespace) -> int:
+    """Release, or leave the locks to the guardian; then end as the command ended."""
+    left = child.leaves(holds, quiet=options.quiet)
+    for hold in reversed([] if left else holds):
+        status = _release(hold, child, status, options)
+    child.dismiss()
+    if child.told or child.over:
+        say(f"the command ended with {_spoken(status)}")
+        return LOST if child.told else int(options.held_code)
+    if status < 0:
+        without_core_dump()
+        die_of(-status)
+    return status
+
+
+def _release(hold: Hold, child: Work, status: int, options: argparse.Namespace) -> int:
+    """Release one; the status so far, or that of a failure."""
     try:
-        if not child.leaves(hold, quiet=options.quiet):
-            hold.release()
-            if options.verbose:
-                say(f"released {hold.path}")
+        hold.release()
+        if options.verbose:
+            say(f"released {hold.path}")
     except LockLost as lost:
         if not child.told:
             say(str(lost))
         child.told = True
     except EngineUnavailable as error:
         say(f"{error}. The server frees {hold.path} by itself")
-        status = status or FAILED
+        return status or FAILED
     except OSError as error:
         say(f"{hold.path} could not be removed ({error.strerror}); it is released all the same: nobody guards it now")
-        status = status or FAILED
-    child.dismiss()
-    if child.told:
-        say(f"the command ended with {_spoken(status)}")
-        return LOST
-    if status < 0:
-        without_core_dump()
-        die_of(-status)
+        return status or FAILED
     return status
 
 
@@ -165,8 +196,7 @@ class _Child:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._command: list[str] = options.cmd
-        self._kill_after: float = options.kill_after
-        self._until: str = options.until
+        self._options = options
         self._guardian: Guardian | None = None
         self._pid = 0
         self._known: Member | None = None
@@ -174,15 +204,17 @@ class _Child:
         self._status: int | None = None
         self._has_left = self._is_lost_sight_of = False
         self._reaping = allocate_lock()
-        self.told = False
+        self.told = self.over = False
 
-    def run(self, hold: Hold, mask: set[Any], heeded: list[int]) -> int:
+    def run(self, holds: Sequence[Hold], mask: set[Any], heeded: list[int]) -> int:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
-        tree = Tree(self._kill_after)
-        guardian = Guardian(hold, self._kill_after, self._until)
+        options = self._options
+        tree = Tree(options.kill_after)
+        terms = Terms(options.kill_after, options.until, options.limit)
+        guardian = Guardian(holds, terms)
         heed_children()
         try:
-            self._pid = guardian.start(self._command, environment_of(hold), mask)
+            self._pid = guardian.start(self._command, environment_of(holds), mask)
         except OSError as error:
             guardian.dismiss()
             say(f"{self._command[0]}: {error.strerror}")
@@ -197,22 +229,28 @@ class _Child:
             self._is_lost_sight_of = not self._pid and not tree.adopts
         elif not tree.adopts:
             self._known = look_at(self._pid)
-        return self._wait(hold, received_with(heeded), tree)
+        return self._wait(holds, received_with(heeded), tree, terms)
 
-    def _wait(self, hold: Hold, signals: set[int], tree: Tree) -> int:
+    def _wait(self, holds: Iterable[Hold], signals: set[int], tree: Tree, terms: Terms) -> int:
         leads = os.getsid(0) == os.getpid()
         assert self._guardian is not None
         self._guardian.await_news(_KEPT_AFTER)
         self._reap(tree)
         if self._status is None:
-            keep_from_now(hold)
+            for hold in holds:
+                keep_from_now(hold)
         while True:
             self._reap(tree)
-            pause = tree.stop(self._pid) if self.told else None
+            left = terms.left()
+            if left == 0 and self._status is None and not self.over:
+                self._stop_for_limit(holds)
+            pause = tree.stop(self._pid) if self.told or self.over else None
             if self._status is not None and pause is None:
                 return self._status
             if pause is None and not tree.root and not tree.adopts:
                 pause = _LOOK_EVERY  # its end is no event for us
+            if pause is None and not self.over:
+                pause = left
             number, by_terminal = next_signal(signals, pause)
             if number in (0, signal.SIGCHLD):
                 continue
@@ -243,24 +281,27 @@ class _Child:
             if self._pid and not guardian.pid and self._known is not None and not is_running(self._known):
                 self._pid, self._status = 0, _guardless()
 
-    def leaves(self, hold: Hold, *, quiet: bool) -> bool:
+    def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
         guardian = self._guardian
         if self._is_lost_sight_of:
-            let_go(hold)  # the command, if there is one, has the guard (G1)
+            for hold in holds:
+                let_go(hold)  # the command, if there is one, has the guard (G1)
             return True
         if guardian is None or not guardian.pid or not self._has_left or self.told:
             return False
         left = guardian.left()
         if not left:
             return False
+        paths = " and ".join(hold.path for hold in holds)
         if not guardian.keeps:
             if not quiet:
-                say(f"{hold.path} is released, although {named(left)} of the command still at work: it cannot be kept "
+                say(f"{paths} is released, although {named(left)} of the command still at work: it cannot be kept "
                     "without this process")  # fmt: skip
             return False
         if not quiet:
-            say(f"{hold.path} stays held until {named(left)} ended, which the command has left running (--until)")
-        let_go(hold)
+            say(f"{paths} stays held until {named(left)} ended, which the command has left running (--until)")
+        for hold in holds:
+            let_go(hold)
         guardian.keep()
         self._guardian = None
         return True
@@ -279,6 +320,14 @@ class _Child:
                         os.kill(self._pid, number)
                 except PermissionError:
                     say(f"{name_of(number)} was not passed on: process {self._pid} is another user's by now")
+
+    def _stop_for_limit(self, holds: Iterable[Hold]) -> None:
+        self.over = True
+        paths = ", ".join(hold.path for hold in holds)
+        from .._core.messages import span
+
+        so_long = f"{paths}: held for {span(self._options.limit)}, which is the limit"
+        say(f"{so_long}. Sending TERM to the command, and to all that it has started")
 
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""
@@ -317,19 +366,20 @@ def _guardless() -> int:
     return FAILED
 
 
-def environment_of(hold: Hold) -> dict[str, str]:
-    """What the command finds in its environment: ours, and what is to be known of the lock."""
+def environment_of(holds: Sequence[Hold]) -> dict[str, str]:
+    """What the command finds in its environment: ours, and what is to be known of the locks, a line for each."""
     # An outer `run` may have set them, about another lock.
     ours = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
     variables = {name: value for name, value in os.environ.items() if name not in ours}
-    variables["HOLDFAST_LOCK"] = hold.path
-    if hold.slot is not None:
-        variables["HOLDFAST_SLOT"] = str(hold.slot)
-    if hold.token is not None:
-        variables["HOLDFAST_TOKEN"] = str(hold.token)
-    pid = _recovered(hold)
-    if pid is not None:
-        variables["HOLDFAST_RECOVERED"] = str(pid)
+    variables["HOLDFAST_LOCK"] = "\n".join(hold.path for hold in holds)
+    known = {
+        "HOLDFAST_SLOT": [hold.slot for hold in holds],
+        "HOLDFAST_TOKEN": [hold.token for hold in holds],
+        "HOLDFAST_RECOVERED": [_recovered(hold) for hold in holds],
+    }
+    for name, values in known.items():
+        if values != [None] * len(holds):
+            variables[name] = "\n".join("" if value is None else str(value) for value in values)
     return variables
 
 

@@ -10,7 +10,7 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
-from .locks import lock_of
+from .locks import absolute, lock_of
 from .outcome import DONE, USAGE, end_quickly, say, show
 from .owner import Owner, owner_of
 
@@ -37,7 +37,7 @@ def acquire_(options: argparse.Namespace) -> int:
         return USAGE
     lock = lock_of(options)
     pace = file_request(lock).beat_every
-    bind(lock, pid)
+    bind(lock, pid, keeper=not options.no_keeper and is_possible())
     owner = Owner(pid)
     if owner.has_ended():
         return owner.tell_ended(lock.path)
@@ -101,24 +101,24 @@ def release_(options: argparse.Namespace) -> int:
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
         nonlocal refused, unkept
-        refused = None if options.force else why_not_for(seen, assessed, identity)
+        refused = why_not_for(seen, assessed, identity)
         unkept = assessed.is_dead and assessed.evidence.source == "guard"
         return refused is None
 
     removed = None
-    if not end_keeper(lock, None if options.force else identity):
+    if not end_keeper(lock, identity):
         removed = drive(remove_if(environment(), file_request(lock), agreed))
     if refused:
-        why = f"{lock.path} was not released: {refused}. Use --force to remove it all the same"
+        why = f"{lock.path} was not released: {refused}. holdfast break removes another's lock"
         return tell_refused(options, before, why)
-    if unkept and not options.force and not options.quiet:
+    if unkept and not options.quiet:
         say(f"{lock.path}: its keeper had ended before, so anybody could have taken it over since; nobody has")
     result = "released" if removed is not None or before.locked else "not held"
     return tell_released(options, lock, before, result)
 
 
 def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace) -> int:
-    """A shell can hold none, so there is none to release; --force or not, the file stays."""
+    """A shell can hold none, so there is none to release; the file stays."""
     from .console import tell_refused, tell_released
 
     try:
@@ -130,8 +130,20 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
 
 def wait_(options: argparse.Namespace) -> int:
     """Wait until a contender would get the lock."""
-    lock = lock_of(options)
-    free = lock.wait(options.timeout)
+    path = absolute(options.lock)
+    if options.protocol is None and os.path.lexists(path):
+        from .foreign import look_at
+
+        if look_at(path) is not None:
+            from .foreign_views import of_wait
+
+            return of_wait(options, path)
+    lock = lock_of(options, looks=True)
+    return tell_waited(lock, options, free=lock.wait(options.timeout))
+
+
+def tell_waited(lock: Lock, options: argparse.Namespace, *, free: bool) -> int:
+    """Say how a wait has ended; the exit status."""
     status = lock.status() if options.json or not free else None
     if status is not None and options.json:
         from .console import as_json

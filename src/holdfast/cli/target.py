@@ -63,7 +63,10 @@ def of_survey(one: Found) -> dict[str, Any]:
 
     status = one.status
     its_id = url_id_of(status) if is_url(status.path) else id_of(environment(), status)
-    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot, "id": its_id}
+    foreign = one.advice is not None
+    its_id = None if foreign else its_id
+    kind = status.protocol if foreign else None
+    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot, "id": its_id, "kind": kind}
 
 
 class Server:
@@ -79,7 +82,7 @@ class Server:
         result, its_id = "held" if status.locked else "free", url_id_of(status)
         if options.json:
             more: dict[str, Any] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
-            more.update(slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
+            more.update(kind=None, slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
             more["next"] = advice(status) if status.locked else None
             show(as_json(result, status, **more))
         elif not options.quiet:
@@ -104,7 +107,7 @@ class Server:
         return USAGE if pid is None else acquire_on_server(lock_of(self._options), self._options, pid)
 
     def release_(self) -> int:
-        """With --force, any hold; else what a keeper holds for this owner."""
+        """End what a keeper holds for this owner."""
         from .keepers import end_keeper_on_server
         from .owner import owner_of
 
@@ -115,12 +118,10 @@ class Server:
         lock = Lock(options.lock)
         before = lock.status()
         result = "not held"
-        if options.force:
-            result = "released" if lock.break_lock() is not None else result
-        elif before.locked:
+        if before.locked:
             why = end_keeper_on_server(before, owner)
             if why:
-                why = f"{lock.path} was not released: {why}. Use --force to end that hold all the same"
+                why = f"{lock.path} was not released: {why}. holdfast break ends another's hold"
                 return tell_refused(options, before, why)
             result = "released"
         return tell_released(options, lock, before, result)
@@ -188,9 +189,12 @@ class Slots:
 
     def wait_(self) -> int:
         """Wait until a contender would get one."""
+        semaphore = semaphore_of(self._options)
+        return self.tell_waited(semaphore, free=semaphore.wait(self._options.timeout))
+
+    def tell_waited(self, semaphore: Semaphore, *, free: bool) -> int:
+        """Say how a wait has ended; the exit status."""
         options = self._options
-        semaphore = semaphore_of(options)
-        free = semaphore.wait(options.timeout)
         if options.json:
             show(self._as_json("free" if free else "held", semaphore, semaphore.status()))
         elif not free and not options.quiet:

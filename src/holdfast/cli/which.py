@@ -1,0 +1,83 @@
+"""`protocols`: which protocol a lock needs. That depends on what else uses the lock, and on nothing else.
+
+The table is here alone: a test compares docs/which-protocol.md with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from textwrap import wrap
+
+from .. import protocols
+from ..model import Value
+from .options import PROTOCOLS
+from .outcome import DONE, screen, show
+from .parser import folded
+
+
+class Choice(Value):
+    """What else uses a lock, and what to write then. `protocol` is empty where none of them will do."""
+
+    others: str
+    protocol: str
+    write: str
+
+
+CHOICES = (
+    Choice("nothing but holdfast", "sema", "nothing: sema is the default"),
+    Choice(
+        "File-Based Semaphore (Rust), the sema command, or a script that follows its specification", "sema", "-p sema"
+    ),
+    Choice("File-Based Semaphore (TS), or the semats command", "semats", "-p semats"),
+    Choice("Node programs with @openclaw/fs-safe", "sidecar", "-p sidecar, and the file that they protect"),
+    Choice(
+        "Node programs with proper-lockfile", "proper-lockfile", "-p proper-lockfile, and the file that they protect"
+    ),
+    Choice("beads up to 0.49", "beads", "-p beads, and the directory of the database"),
+    Choice(
+        "flock(1) in scripts, filelock's FileLock, portalocker, gofrs/flock, or anything else that calls flock(2)",
+        "flock",
+        "-p flock",
+    ),
+    Choice("readers that share the lock", "flock", "-p flock --shared for each reader"),
+    Choice(
+        "holdfast on other machines, in one directory", "sema", "nothing; holdfast doctor DIR says if it holds there"
+    ),
+    Choice(
+        "holdfast on other machines, with no directory in common",
+        "",
+        "a URL: postgresql://HOST/DB#NAME, etcd://HOST/NAME",
+    ),
+    Choice(
+        "filelock's SoftFileLock, PID files, or any other lock file with rules of its own",
+        "",
+        "nothing here excludes them: move all users to one protocol",
+    ),
+)
+
+
+_INTRODUCTION = """\
+What else uses the lock, and what to write (-p, or protocol= in Python). All users
+of one lock must use one protocol: two different ones do not exclude each other."""
+
+
+def protocols_(options: argparse.Namespace) -> int:
+    """Print the table, by what people know: what else uses the lock."""
+    if options.json:
+        for name in protocols.names():
+            others = [one.others for one in CHOICES if one.protocol == name]
+            show(json.dumps({"protocol": name, "lock": PROTOCOLS.get(name), "used_by": others}))
+        return DONE
+    width = screen(sys.stdout).width
+    rows = [row for one in CHOICES for row in (*_indented(one.others, 2, width), *_indented(one.write, 6, width))]
+    kinds = [f"  {name:<9}  {PROTOCOLS.get(name, 'of an installed package')}" for name in protocols.names()]
+    parts = [_INTRODUCTION, "\n".join(rows), "\n".join(["What LOCK is, by protocol:", *kinds])]
+    show("\n\n".join(parts if width is None else [folded(part, width) for part in parts]))
+    return DONE
+
+
+def _indented(text: str, columns: int, width: int | None) -> list[str]:
+    indent = " " * columns
+    return wrap(text, width or sys.maxsize, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

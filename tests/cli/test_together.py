@@ -1,0 +1,138 @@
+"""Several LOCKs of one command: `run` has all or none, `status` and `wait` look at each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.support import HOLDFAST, World, command, dormant, ended, eventually, guardian
+from holdfast import Lock
+
+SHOW = 'printf "%s\\n" "$HOLDFAST_LOCK" "t:$HOLDFAST_TOKEN" "s:$HOLDFAST_SLOT"; $H status -q "$@"; echo $?'
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    return [tmp_path / f"{name}.lock" for name in "abc"]
+
+
+def test_run_holds_all_of_them_and_leaves_nothing(world: World, three: list[Path]) -> None:
+    done = world.sh('$H run "$@" -- sh -c "$SHOW" sh "$@"', *three, env={"SHOW": SHOW})
+    assert done.rest().splitlines() == [*map(str, three), "t:", "s:", "1"]
+    assert done.wait() == 0
+    assert [*world.directory.iterdir()] == []
+
+
+def test_each_has_a_line_of_its_own_in_the_environment_in_the_order_that_was_typed(
+    world: World, three: list[Path]
+) -> None:
+    words = ["--fencing", "--slots", "2", three[1], three[0], "--", "sh", "-c", 'echo "$HOLDFAST_LOCK:$HOLDFAST_SLOT"']
+    shown = world.do("run", *words).stdout
+    assert shown == f"{three[1]}.0.lock\n{three[0]}.0.lock:0\n0\n"
+    tokens = world.do("run", "--fencing", *three[:2], "--", "sh", "-c", 'echo "$HOLDFAST_TOKEN"').stdout.split()
+    assert len(tokens) == 2
+    assert all(token.isdecimal() for token in tokens)
+
+
+def test_none_is_held_if_one_cannot_be_had(world: World, three: list[Path]) -> None:
+    with Lock(three[1]).acquire():
+        done = world.do("run", "-n", *three, "--", "echo", "ran")
+        assert (done.returncode, done.stdout) == (75, "")
+        assert str(three[1]) in done.stderr
+        assert "one of 3 to be had together, so none of them is held" in done.stderr
+        assert [*world.directory.iterdir()] == [three[1]]
+
+
+def test_two_who_name_them_in_opposite_orders_do_not_wait_for_each_other(world: World, three: list[Path]) -> None:
+    script = "for i in 1 2 3 4 5 6 7 8 9 10; do $H run $1 $2 -- true || exit 1; done"
+    runs = [world.sh(script, *order) for order in (three[:2], three[1::-1])]
+    assert [run.wait() for run in runs] == [0, 0]
+
+
+def test_all_stay_held_while_the_command_works_although_run_was_killed(world: World, three: list[Path]) -> None:
+    """G1, G3, G7."""
+    run = world.start([*HOLDFAST, "run", *three, "--", "sh", "-c", "echo held; exec sleep 600"])
+    run.hear("held")
+    keeper, child = guardian(run.pid), command(run.pid)
+    run.signal(signal.SIGKILL)
+    run.wait()
+    for path in three:
+        assert world.do("run", "-n", path, "--", "true").returncode == 75
+    os.kill(child, signal.SIGKILL)
+    eventually(lambda: ended(keeper))
+    for path in three:
+        assert world.do("run", "-n", path, "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["run", "guardian"])
+def test_the_loss_of_one_ends_the_work_and_gives_the_others_back(
+    world: World, three: list[Path], *, killed: bool
+) -> None:
+    """G7."""
+    run = world.start([*HOLDFAST, "run", *three, "--", "sh", "-c", "echo held; exec sleep 600"])
+    run.hear("held")
+    keeper, child = guardian(run.pid), command(run.pid)
+    if killed:
+        run.signal(signal.SIGKILL)
+        run.wait()
+    three[1].unlink()
+    eventually(lambda: ended(child) and ended(keeper))
+    if not killed:
+        assert run.wait() == 4
+        assert str(three[1]) in run.complaint()
+        assert [*world.directory.iterdir()] == []
+    for path in three:
+        assert world.do("run", "-n", path, "--", "true").returncode == 0
+
+
+def test_a_signal_while_it_waits_for_one_gives_the_others_back(world: World, three: list[Path]) -> None:
+    with Lock(three[2]).acquire():
+        run = world.start([*HOLDFAST, "run", *three, "--", "true"])
+        eventually(lambda: three[0].exists() and three[1].exists() and dormant(run.pid))
+        run.signal(signal.SIGTERM)
+        assert run.wait() == -signal.SIGTERM
+        assert not three[0].exists()
+        assert not three[1].exists()
+
+
+def test_status_shows_each_and_ends_with_the_worst(world: World, three: list[Path]) -> None:
+    with Lock(three[1]).acquire():
+        done = world.do("status", *three)
+        assert done.returncode == 1
+        assert [block.split()[1] for block in done.stdout.split("\n\n")] == [*map(str, three)]
+        objects = [json.loads(line) for line in world.do("status", "-j", *three).stdout.splitlines()]
+        assert [one["result"] for one in objects] == ["free", "held", "free"]
+        (three[0]).mkdir()
+        done = world.do("status", "-j", *three)
+        assert done.returncode == 3
+        assert len(done.stdout.splitlines()) == 2
+        assert str(three[0]) in done.stderr
+    assert world.do("status", "-q", *three[1:]).returncode == 0
+
+
+def test_wait_ends_when_all_are_free(world: World, three: list[Path]) -> None:
+    first, second = Lock(three[0]).acquire(), Lock(three[2]).acquire()
+    done = world.do("wait", "-w", "10ms", "-j", *three)
+    assert done.returncode == 1
+    assert [json.loads(line)["result"] for line in done.stdout.splitlines()] == ["held", "free", "held"]
+    waiting = world.start([*HOLDFAST, "wait", "-v", *three], stderr=subprocess.PIPE)
+    eventually(lambda: dormant(waiting.pid))
+    first.release()
+    eventually(lambda: dormant(waiting.pid) and not three[0].exists())
+    assert waiting.process.poll() is None
+    second.release()
+    assert waiting.wait() == 0
+    assert [line.split()[1] for line in waiting.complaint().splitlines()] == [*map(str, three)]
+
+
+def test_wait_for_semaphores_is_for_a_free_slot_of_each(world: World, three: list[Path]) -> None:
+    with Lock(f"{three[0]}.0.lock").acquire():
+        assert world.do("wait", "-n", "--slots", "2", *three).returncode == 0
+        done = world.do("wait", "-n", "--slots", "1", *three)
+        assert done.returncode == 1
+        assert "has no free slot" in done.stderr

@@ -194,6 +194,59 @@ def _is_step(thread: threading.Thread) -> bool:
     return thread.name.removeprefix("holdfast-") in ("apart", "step")
 
 
+def requests() -> int:
+    """How many this machine has sent to the server of the directory, of whatever kind."""
+    with open("/proc/self/mountstats") as file:
+        ours = file.read().partition(f" mounted on {SHARE} with fstype")[2].partition("\ndevice ")[0]
+    rows = ours.partition("per-op statistics")[2].splitlines()
+    return sum(int(row.split()[1]) for row in rows if row.strip())
+
+
+def turns() -> list[str]:
+    try:
+        return [name for name in os.listdir(f"{SHARE}/.holdfast-x.lock.queue") if name.startswith("turn-")]
+    except FileNotFoundError:
+        return []
+
+
+def line(seconds: str, lease: str) -> None:
+    """Machine 0 holds; the others come one after the other, wait, and count what that costs the server."""
+    lock = Lock(PATH, lease=float(lease))
+    if NODE == 0:
+        held = lock.acquire(timeout=120)
+        tell("queue-0")
+        await_("leave")
+        tell("left", f"{time.time()}")
+        held.release()
+        await_("end")
+        deadline = time.monotonic() + 30
+        while (left := [name for name in os.listdir(SHARE) if not name.endswith(".token")]) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(0.1)
+        print(f"LEFT {left}")
+        return
+    await_(f"queue-{NODE - 1}")
+    before = len(turns())
+
+    def count_requests() -> None:
+        until = time.monotonic() + 60
+        while len(turns()) == before and time.monotonic() < until:
+            time.sleep(0.05)
+        tell(f"queue-{NODE}")
+        await_("all-wait")
+        began, sent = time.monotonic(), requests()
+        time.sleep(float(seconds))
+        print(f"REQUESTS {(requests() - sent) / (time.monotonic() - began):.2f}")
+        tell(f"counted-{NODE}")
+
+    counting = threading.Thread(target=count_requests)
+    counting.start()
+    with lock.acquire(timeout=300):
+        tell(f"acquired-{NODE}", f"{time.time()}")
+    counting.join()
+
+
 async def _acquire(lock: AsyncLock) -> None:
     await lock.acquire(timeout=5)
 

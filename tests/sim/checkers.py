@@ -324,6 +324,41 @@ class LivingTickets(Checker):
             raise Violation(f"{who.name} removes ticket {inode.number} of {owner.name}, which has it open")
 
 
+class Turns(Checker):
+    """A waiter whose turn was there before a contender of another machine began goes before that one."""
+
+    def __init__(self) -> None:
+        self.happened = 0
+        self.begun: dict[Actor, int] = {}
+        self.turns: dict[Actor, int] = {}
+
+    def begins(self, world: World, who: Actor) -> None:
+        self.happened += 1
+        self.begun[who] = self.happened
+
+    def gives_up(self, world: World, who: Actor) -> None:
+        self.begun.pop(who, None)
+        self.turns.pop(who, None)
+
+    def name_comes(self, world: World, inode: Inode, path: str) -> None:
+        who = world.current
+        if who in self.begun and queue.is_turn(path.rpartition("/")[2]):
+            self.happened += 1
+            self.turns.setdefault(who, self.happened)
+
+    def killed(self, world: World, process: Process) -> None:
+        for actor in world.actors:
+            if actor.process is process:
+                self.gives_up(world, actor)
+
+    def enters(self, world: World, who: Actor) -> None:
+        began = self.begun.get(who, 0)
+        self.gives_up(world, who)
+        for other, turn in self.turns.items():
+            if turn < began and other.process is not who.process and other.inode < 0:
+                raise Violation(f"{who.name} is served before {other.name}, whose turn was there when it began")
+
+
 def _is_read(inode: Inode) -> bool:
     return any(pipe.readers for pipe in inode.pipes.values())
 

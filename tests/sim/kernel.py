@@ -1124,7 +1124,7 @@ class Process:
         pass
 
     def may_block(self, path: str) -> bool:
-        return False
+        return self.cache is not None
 
     def server_at(self, path: str) -> str:
         return "the simulated server"

@@ -27,6 +27,7 @@ from holdfast.engines.file import (
     queue,
     remove,
     takeover,
+    turns,
     uncontended,
     watched,
 )
@@ -703,6 +704,21 @@ def a_lapsed_release_removes(patch: Patch) -> None:
     patch.setattr(lease.Lease, "is_over", real)
 
 
+def nobody_waits_for_turns(patch: Patch) -> None:
+    """MT2 is gone altogether."""
+    patch.setattr(turns.Turn, "is_behind", lambda _: False)
+
+
+def a_turn_stays(patch: Patch) -> None:
+    """MT6: until it has aged."""
+    patch.setattr(turns.Turn, "leave", lambda _: None)
+
+
+def a_later_turn_may_be_first(patch: Patch) -> None:
+    """MT3: it has no higher number than those that are there."""
+    patch.setattr(turns, "turn_number", lambda _: 0)
+
+
 MUTANTS = {
     mutant.mutate.__name__: mutant
     for mutant in (
@@ -782,6 +798,9 @@ MUTANTS = {
         Mutant(a_dead_claimants_claim_counts_for_ever, "machines-dead", "random", 500),
         Mutant(a_beat_does_not_look_at_the_path, "machines-slow", "random"),
         Mutant(a_lapsed_release_removes, "machines-slow", "random"),
+        Mutant(nobody_waits_for_turns, "machines-turns", "random"),
+        Mutant(a_turn_stays, "machines-turns", "random"),
+        Mutant(a_later_turn_may_be_first, "machines-turns", "random"),
     )
 }
 """By name."""

@@ -24,8 +24,10 @@ from sim.checkers import (
     Recovery,
     Refusals,
     Stays,
+    Tidy,
     Tokens,
     Told,
+    Turns,
     usual,
 )
 from sim.kernel import Cache, Mount, Process
@@ -116,11 +118,18 @@ def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
 
 
 def machines(
-    count: int, guards: str, *, stay: float = 0.7, rounds: int = 1, prompt: bool = True, dead: bool = False
+    count: int,
+    guards: str,
+    *,
+    stay: float = 0.7,
+    rounds: int = 1,
+    prompt: bool = True,
+    dead: bool = False,
+    fair: bool = False,
 ) -> Callable[[World], None]:
     """So many machines share the directory. `guards`: whether kernel locks work between them, on each only, or not.
     `prompt`: nobody is stopped between the last check of a release and the removal (lease.py, LE8). `dead`: the lock is
-    that of a machine that has died."""
+    that of a machine that has died. `fair`: they take turns."""
 
     def build(world: World) -> None:
         make = world.process
@@ -143,7 +152,7 @@ def machines(
         if dead:
             gone = marker_text(True, 1, Identity(77, "m9", "9", "tgone", "m9"), world.kernel.time(), LEASE)
             put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(world.kernel.time()), gone.encode()))
-        options: Any = {"lease": LEASE, "fair": False}
+        options: Any = {"lease": LEASE, "fair": fair}
         ours(
             world,
             count,
@@ -157,6 +166,8 @@ def machines(
             Recovery(after, bound=2.6 * LEASE),
             NothingLeft(may_stay=(".token", ".lapsed", ".tmp")),
         ]
+        if fair:
+            world.checkers[-2:] = [Turns(), Tidy(may_stay=(".token",))]
 
     build.__doc__ = f"{count} machines, kernel locks: {guards}, inside for {stay} s, {rounds} rounds"
     build.__doc__ += "; another one has died" if dead else ""

@@ -25,7 +25,7 @@ from unit.stepping import Stepped
 
 PATIENCE = 20.0
 SHORT = 0.2
-ROOM = 1.0
+ROOM = 5.0
 """Seconds beyond the deadline and the grace, on a busy machine."""
 
 

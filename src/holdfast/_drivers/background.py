@@ -415,7 +415,7 @@ def _is_nearly_due(held: HoldState, now: float) -> bool:
 
 def _drop_tickets(queue: Any) -> None:
     for entry in queue.entries.copy():
-        entry.drop_ticket()
+        entry.drop_place()
 
 
 def _release_at_exit(held: HoldState) -> None:

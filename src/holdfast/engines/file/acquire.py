@@ -33,7 +33,7 @@ from ...model import Evidence, Status
 from .fencing import fenced
 from .flock import WatchedFlock
 from .interop import about_to_rename
-from .queue import FIRST_LOOK, PATIENCE, QueueEntry, waiters
+from .queue import FIRST_LOOK, QueueEntry, waiters
 from .steps import answered, prepare
 from .watched import FIRST_POLL, WatchedFile
 
@@ -117,7 +117,7 @@ class AcquireAttempt:
         self.files = [_watched(env, request) for request in requests]
         self._entry = None
         if queued and self._request.fair:
-            self._entry = QueueEntry(env, self._request, self._deadline.started, waits=timeout != 0)
+            self._entry = _place(env, self._request, self._deadline.started, waits=timeout != 0)
         if env.operations.entered:
             env.operations.leave_dropped()
         operation = env.operations.current()
@@ -232,10 +232,10 @@ class AcquireAttempt:
         ahead = self._entry.first_ahead if free and any(file.lies_free() for file in self.files) else None
         if ahead is None or ahead != self._idle:
             self._idle_firsts = 0 if ahead is None else self._idle_firsts + 1
-            self._idle, self._idle_until = ahead, self._env.monotonic() + PATIENCE
+            self._idle, self._idle_until = ahead, self._env.monotonic() + self._entry.patience
         now = self._env.monotonic()
         if ahead is not None and now >= self._idle_until and not self._spared and not self._entry.is_idle(ahead):
-            self._spared, self._idle_until = True, now + PATIENCE
+            self._spared, self._idle_until = True, now + self._entry.patience
         if ahead is not None and (now >= self._idle_until or self._idle_firsts > _MOST_IDLE):
             self._entry.pass_idle_waiters()
             return True
@@ -254,7 +254,7 @@ class AcquireAttempt:
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, self._idle_until)
         fds, until, signal = entry.plan(now)
-        until = self._bounded(min(until, self._recheck_at), now)
+        until = self._deadline.bounded(min(until, self._recheck_at))  # when a record's age decides, the first one looks
         self._deadline.require_same_process()
         yield Wait(fds, until, signal)
         self._deadline.require_same_process()
@@ -440,6 +440,15 @@ class AcquireAttempt:
         if not any(file.there for file in self.files):
             self.look(strict=False)  # a queued contender has not looked yet
         return next((file.describe().holder for file in self.files if file.there), None)
+
+
+def _place(env: Environment, request: FileRequest, started: float, *, waits: bool) -> QueueEntry:
+    """A place in the queue of this machine; where other machines share the directory, among theirs as well."""
+    if waits and not request.shared and env.may_block(request.path) and env.storage(request.path).shared:
+        with forking:
+            from .turns import EntryWithTurn
+        return EntryWithTurn(env, request, started)
+    return QueueEntry(env, request, started, waits=waits)
 
 
 def _watched(env: Environment, request: FileRequest) -> WatchedFile:

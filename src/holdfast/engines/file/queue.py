@@ -83,6 +83,7 @@ _IN_THE_MAKING = stat.S_ISVTX | 0o500
 _MADE, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
 """The mode of a ticket that has been made, and that nothing else has (Q9); of one that others may follow, where they
 may enter the queue; and the bit in it that says that its owner has the lock."""
+_TURN = "turn-"
 NEW, RECORD = ".new", ".tag"
 """What is added to a ticket's name while it is made (Q2), and for the record of its waiter, which is for people."""
 _FOREIGN_LASTS = 86_400.0
@@ -182,12 +183,15 @@ class Queue:
             env.close(fd)
 
     def write(self, name: str, mode: int, data: bytes) -> None:
-        env = self._env
-        fd = env.open_new(name, mode, dir_fd=self._fd)
+        fd = self.new_file(name, mode)
         try:
-            write_all(env, fd, data)
+            write_all(self._env, fd, data)
         finally:
-            env.close(fd)
+            self._env.close(fd)
+
+    def new_file(self, name: str, mode: int) -> int:
+        """Make a file in it, and open that."""
+        return self._env.open_new(name, mode, dir_fd=self._fd)
 
     def make(self, name: str) -> Ticket:
         """A new ticket, open for reading (Q2). FileNotFoundError: a neighbour has removed it, or the directory."""
@@ -225,6 +229,9 @@ class Queue:
         """Whether it was left by a waiter that has ended: then it may be removed (Q8)."""
         env = self._env
         base = name.removesuffix(NEW).removesuffix(RECORD)
+        if is_turn(name):
+            turn = self.stat(name)
+            return turn is not None and stat.S_ISREG(turn.st_mode) and env.time() - turn.st_mtime > _FOREIGN_LASTS
         found = self.stat(name) if is_ticket(base) else None
         if found is None or not (
             stat.S_ISFIFO(found.st_mode) or (name == base + RECORD and stat.S_ISREG(found.st_mode))
@@ -352,7 +359,7 @@ def close_quietly(env: Environment, fd: int) -> None:
         pass
 
 
-def _made_queue(env: Environment, request: FileRequest) -> Queue | None:
+def make_queue(env: Environment, request: FileRequest) -> Queue | None:
     """The queue, created if missing; None if it was removed in between, or another user is making it: try again.
     OSError if there is something else at its path: a link, a file."""
     try:
@@ -419,6 +426,28 @@ def is_ticket(name: str) -> bool:
         and (name[:20] + pid).isdecimal()
         and not (name[-33:-17] + name[-16:]).strip("0123456789abcdef")
     )
+
+
+def turn_name(number: int, token: str, beat: int) -> str:
+    """The name of a turn between machines (turns.py): they sort by number."""
+    return f"{_TURN}{number:012d}-{token}-{beat:06d}"
+
+
+def is_turn(name: str) -> bool:
+    number, _, rest = name.removeprefix(_TURN).partition("-")
+    token, _, beat = rest.partition("-")
+    return (
+        name.startswith(_TURN)
+        and name.isascii()
+        and len(number) == 12
+        and (number + beat).isdecimal()
+        and bool(token)
+        and not token.strip("0123456789abcdef")
+    )
+
+
+def turn_number(name: str) -> int:
+    return int(name[len(_TURN) :][:12])
 
 
 def pid_of(name: str) -> int:
@@ -543,11 +572,13 @@ class LocalQueue:
                 readers = True
             elif entry in self.entries:  # a signal handler may have changed them
                 self.entries.remove(entry)
-                entry.drop_ticket()  # it may have just been given one (Q10)
+                entry.drop_place()  # it may have just been given a ticket (Q10)
 
 
 class QueueEntry:
     """One contender's place in the queue."""
+
+    patience = PATIENCE
 
     def __init__(self, env: Environment, request: FileRequest, started: float, *, waits: bool = True) -> None:
         self.env = env
@@ -744,7 +775,7 @@ class QueueEntry:
         self._issuing = _key(self._arrival)  # from here on, an interruption may leave the directory, too
         try:
             for _ in range(_TRIES):
-                queue = _made_queue(self.env, self._request)
+                queue = make_queue(self.env, self._request)
                 if queue is not None and self._issue_in(queue):
                     break
         except OSError:
@@ -767,6 +798,10 @@ class QueueEntry:
                 return False
             raise
         return True
+
+    def drop_place(self) -> None:
+        """Leave what other processes see of it, without a word to the other waiters of this one."""
+        self.drop_ticket()
 
     def drop_ticket(self) -> None:
         """Leave the queue of processes, without a word to the other waiters of this one."""
@@ -835,7 +870,7 @@ class QueueEntry:
 
     def leave(self) -> None:
         """Give the place up, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
-        if self._generation != self.env.generation:
+        if self._is_inherited():
             return
         self._unfollow()
         with self._local.mutex:
@@ -848,6 +883,9 @@ class QueueEntry:
             self._local.wake_first()
             if not self._local.entries and self.env.local_queues.get(self._request.queue) is self._local:
                 self.env.local_queues.pop(self._request.queue, None)  # a signal handler's lock may have done it
+
+    def _is_inherited(self) -> bool:
+        return self._generation != self.env.generation
 
     def _pass_on(self) -> None:
         """Q10. Whatever fails, the next waiter takes its own ticket when it is woken."""

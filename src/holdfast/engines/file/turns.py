@@ -1,0 +1,235 @@
+"""Turns between machines: in which order the first waiters of several machines try, in a directory that they share.
+
+A ticket (queue.py) is a FIFO, of which another machine learns nothing. So on a filesystem that machines share, the
+first waiter of each one also makes a file in the queue, its turn. The name has a number, one higher than all that were
+there, and a beat. Waiters read the names, from time to time: the first one tries to get the lock.
+
+    behind another waiter of this machine ──▶ behind a turn ──▶ first ──▶ holding, or gone: the turn is removed
+
+MT1  Exclusion never depends on turns, as on tickets (Q1). What fails here is ignored: then the waiter tries.
+MT2  A waiter that is not first opens the directory anew to read it, so that a network filesystem asks its server: after
+     half the time in which it expects to be first, by how long the last one ahead has taken to go, or takes already;
+     `_NEAR` seconds at least; at most `_NEXT` if only one is ahead, else `_FAR`. It looks at the lock file each
+     `LOOK_EVERY` seconds. So far from its turn it makes no more than two requests a second, its beats included. When
+     the next one gets the lock, it has the time of that hold to find out that it is first.
+MT3  The first waiter stays first until it leaves: a later turn has a higher number. It reads the names with each beat.
+MT4  A beat is a change of the name, each `_BEAT_EVERY` seconds. A turn that has not changed for `_LASTS` seconds of an
+     observer's own monotonic clock, in which it has looked on, is a dead machine's, and is removed. No clock is
+     compared with another one.
+MT5  The first turn is passed as an idle ticket is (Q6): when the lock has been free for `PATIENCE` seconds, in which a
+     first waiter tries several times. It is removed then if it is older than `_LASTS`, compared with our own turn, both
+     by the server's clock. A living waiter that finds its turn gone makes a new one.
+MT6  A waiter removes its turn when it has the lock, so the next one looks at the lock by the time that it is free; and
+     when it gives up, whatever interrupts it: its name is known before the file is made. Nothing has such a file open,
+     so NFS keeps no `.nfs` file of it. Who leaves last removes the directory.
+MT7  A process that takes the lock again makes a new turn, behind the others: machines take turns, whatever their number
+     of waiters.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .queue import Queue, QueueEntry, is_turn, make_queue, opened, remove_queue, turn_name, turn_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..._core.wait import Signal
+    from ..._platform.interface import Environment
+    from .request import FileRequest
+
+PATIENCE = 1.0
+"""Seconds for which a free lock is left to the first waiter (MT5)."""
+LOOK_EVERY = 10.0
+"""Seconds between looks at the lock file of a waiter that is behind another machine's (MT2)."""
+_BEAT_EVERY = 3.0
+_LASTS = 12.0
+"""Seconds: four beats (MT4)."""
+_NEAR, _NEXT, _FAR = 0.02, 0.5, 2.5
+"""Seconds between looks at the directory (MT2)."""
+_MODE = 0o644
+_SECONDS_SEEN = 6.0
+"""Of a pause between two looks: after a longer one, time counts from anew (MT4)."""
+
+
+class Turn:
+    """One waiter's turn, and what it knows of the others."""
+
+    def __init__(self, env: Environment, request: FileRequest) -> None:
+        self._env = env
+        self._request = request
+        self._token = env.token()
+        self._beat = 0
+        self._number = 0
+        self._may_be: list[str] = []
+        """Names that our file may have (MT6): the last one is what it should have."""
+        self._beat_at = 0.0
+        self._cannot = False
+        self._ahead: list[str] = []
+        self._seen: dict[str, tuple[str, float]] = {}
+        """By what does not change of a name: the name, and since when it has been so."""
+        self._looked = -math.inf
+        self._passed: set[str] = set()
+        self._moved_at = -math.inf
+        """When we have last found fewer ahead, or began."""
+        self._each = 0.0
+        """Seconds that each of those has taken which we have last found gone."""
+        self.next_look = 0.0
+        """When the directory is to be read again."""
+
+    @property
+    def first_ahead(self) -> tuple[str, str] | None:
+        """What stays the same of the first turn ahead; None if we are first."""
+        return ("turn", _key(self._ahead[0])) if self._ahead else None
+
+    def is_behind(self) -> bool:
+        """Whether another machine's waiter is ahead, as far as is known now. Never raises an OSError (MT1)."""
+        now = self._env.monotonic()
+        if not self._may_be and not self._env.exists(self._request.queue):
+            return False  # nobody waits
+        if not self._cannot and (now >= self.next_look or now >= self._beat_at):
+            try:
+                self._look(now)
+            except OSError:
+                self._cannot, self._ahead = True, []
+        return bool(self._ahead)
+
+    def _look(self, now: float) -> None:
+        queue = make_queue(self._env, self._request)
+        if queue is None:
+            self.next_look = now + _NEAR
+            return
+        with queue:
+            turns = [name for name in queue.names() if is_turn(name)]
+            if not self._may_be or not any(name in turns for name in self._may_be):
+                self._make(queue, turns)
+                turns = [name for name in queue.names() if is_turn(name)]
+            elif now >= self._beat_at:
+                self._send_beat(queue)
+            gone = len(self._ahead)
+            self._ahead = self._living(queue, turns, now)
+        gone -= len(self._ahead)
+        if self._moved_at == -math.inf:
+            self._moved_at = now
+        elif gone > 0:
+            self._each, self._moved_at = (now - self._moved_at) / gone, now
+        expected = len(self._ahead) * max(self._each, now - self._moved_at)
+        most = _FAR if len(self._ahead) > 1 else _NEXT
+        self.next_look = now + (min(max(expected / 2, _NEAR), most) if self._ahead else _BEAT_EVERY)
+
+    def _make(self, queue: Queue, turns: list[str]) -> None:
+        self._number = max([turn_number(name) for name in turns], default=0) + 1
+        self._beat = 0
+        self._may_be = [self._name()]
+        self._env.close(queue.new_file(self._may_be[0], _MODE))
+        self._beat_at = self._env.monotonic() + _BEAT_EVERY
+
+    def _name(self) -> str:
+        return turn_name(self._number, self._token, self._beat)
+
+    def _send_beat(self, queue: Queue) -> None:
+        """MT4."""
+        old = self._may_be[-1]
+        self._beat += 1
+        self._may_be.append(self._name())
+        queue.rename(old, self._may_be[-1])
+        del self._may_be[:-1]
+        self._beat_at = self._env.monotonic() + _BEAT_EVERY
+
+    def _living(self, queue: Queue, turns: list[str], now: float) -> list[str]:
+        """Those ahead, without the dead, which are removed."""
+        mine = _key(self._may_be[-1])
+        if now - self._looked > _SECONDS_SEEN:
+            self._seen.clear()
+        self._looked = now
+        ahead, seen = [], {}
+        for name in sorted(turns):
+            key = _key(name)
+            if key >= mine or key in self._passed:
+                continue
+            known, since = self._seen.get(key, ("", now))
+            if known != name:
+                since = now
+            if now - since >= _LASTS:
+                queue.unlink(name)
+                continue
+            seen[key] = (name, since)
+            ahead.append(name)
+        self._seen = seen
+        return ahead
+
+    def pass_idle(self) -> None:
+        """Go on as if those ahead were not there: they have left a free lock alone (MT5)."""
+        if not self._ahead:
+            return
+        first = self._ahead[0]
+        self._passed.update(_key(name) for name in self._ahead)
+        self._ahead = []
+        queue = opened(self._env, self._request.queue)
+        if queue is None:
+            return
+        with queue:
+            theirs, ours = queue.stat(first), queue.stat(self._may_be[-1]) if self._may_be else None
+            if theirs is not None and ours is not None and ours.st_mtime - theirs.st_mtime > _LASTS:
+                queue.unlink(first)
+
+    def leave(self) -> None:
+        """Remove it; may be interrupted, and called again (MT6). Never raises an OSError."""
+        self._ahead = []
+        if not self._may_be:
+            return
+        queue = opened(self._env, self._request.queue)
+        if queue is not None:
+            with queue:
+                for name in self._may_be:
+                    queue.unlink(name)
+            remove_queue(self._env, self._request.queue)
+        self._may_be = []
+
+
+class EntryWithTurn(QueueEntry):
+    """A contender's place in the queue of its machine; when it is first there, among the machines."""
+
+    def __init__(self, env: Environment, request: FileRequest, started: float) -> None:
+        super().__init__(env, request, started)
+        self._turn = Turn(env, request)
+        self._behind_turn = False
+
+    def is_first(self) -> bool:
+        first = super().is_first()
+        self._behind_turn = first and self._turn.is_behind()
+        if self._behind_turn:
+            self.first_ahead = self._turn.first_ahead
+        return first and not self._behind_turn
+
+    @property
+    def patience(self) -> float:  # type: ignore[override]
+        return PATIENCE if self._behind_turn else QueueEntry.patience
+
+    def recheck(self, now: float) -> float:
+        return LOOK_EVERY if self._behind_turn else super().recheck(now)
+
+    def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
+        return ((), self._turn.next_look, None) if self._behind_turn else super().plan(now)
+
+    def pass_idle_waiters(self) -> None:
+        super().pass_idle_waiters()
+        self._turn.pass_idle()
+        self._behind_turn = False
+
+    def hold(self) -> None:
+        super().hold()
+        self._turn.leave()
+
+    def leave(self) -> None:
+        if not self._is_inherited():
+            self._turn.leave()
+        super().leave()
+
+    def drop_place(self) -> None:
+        self._turn.leave()
+        super().drop_place()
+
+
+def _key(name: str) -> str:
+    return name.rpartition("-")[0]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast._admin import kinds
+from holdfast._admin.kernel_locks import kernel_locks
 from holdfast._admin.kinds.base import View
 from holdfast._admin.kinds.waiting import until_free
 from holdfast._admin.scan import Found, Survey
@@ -27,6 +28,7 @@ from holdfast._platform.proc_files import LinuxProcFiles
 from holdfast._platform.values import Presence, Process, Storage
 from holdfast.liveness import Liveness
 from holdfast.model import Evidence, Holder, Status
+from process.support import eventually
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Stepped
 
@@ -744,3 +746,104 @@ def test_a_process_that_has_ended_is_known_by_nothing(view: View) -> None:
     """KI2: what cannot be looked at is unknown."""
     view.env.instead["inspect"] = lambda _pid: Process(Presence.UNKNOWN)  # type: ignore[attr-defined]
     assert view.of_process(5).liveness is Liveness.UNKNOWN
+
+
+# -- every lock in the kernel's tables ---------------------------------------------------------------------------------
+
+SPAN = """
+import fcntl, struct, sys
+files = [open(name, "r+") for name in sys.argv[1:]]
+fcntl.lockf(files[0], fcntl.LOCK_EX, 6, 4)
+fcntl.flock(files[1], fcntl.LOCK_SH)
+fcntl.fcntl(files[2], fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+if len(files) > 3:
+    files[3] = open(sys.argv[4])
+    fcntl.fcntl(files[3], fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print("locked", flush=True)
+input()
+"""
+
+
+@contextlib.contextmanager
+def locking(*paths: Path) -> Iterator[int]:
+    for path in paths:
+        path.write_text("some data\n")
+    child = subprocess.Popen([sys.executable, "-c", SPAN, *paths], stdin=-1, stdout=-1, text=True, bufsize=1)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "locked\n"
+        yield child.pid
+    finally:
+        child.communicate("\n")
+
+
+def every_lock(env: Any, pid: int) -> dict[str, Found]:
+    """All that this process has locked."""
+    found = kernel_locks(env, Survey(env), env.proc_files())
+    return {one.status.path: one for one in found if pid in [holder.pid for holder in one.status.holders]}
+
+
+def test_every_kind_of_kernel_lock_is_told_with_path_holder_and_span(disk: Path, environments: Environments) -> None:
+    """KA3: and a file that is known as a lock is told as that."""
+    paths = [disk / name for name in ("a", "b", "c", "d")]
+    with locking(*paths) as pid:
+        found = every_lock(environments(), pid)
+    told = {os.path.basename(path): (one.status.protocol, one.status.holders[0].tag) for path, one in found.items()}
+    kernel = ("fcntl", "bytes 4-9"), ("flock", None), ("ofd", None), ("lease", "a lease for reading")
+    assert told == dict(zip("abcd", kernel, strict=True))
+    assert found[str(disk / "b")].status.holders[0].shared
+    assert all(
+        one.condition == "held" and one.status.evidence.proven and one.uid == os.getuid() for one in found.values()
+    )
+
+
+def test_a_file_with_a_lease_is_not_opened(disk: Path, environments: Environments) -> None:
+    """KA1: nor one on a filesystem that may block, nor asked about."""
+    env = environments()
+    opened: list[str] = []
+    asked: list[str] = []
+    env.before["open_existing"] = lambda path, **_: opened.append(path)
+    env.before["stat"] = lambda path, **_: asked.append(path)
+    paths = [disk / name for name in ("a.lock", "b.lock", "c.lock", "d.lock")]
+    with locking(*paths) as pid:
+        assert len(every_lock(env, pid)) == 4
+        assert str(paths[3]) not in opened
+        assert str(paths[0]) in opened, "what has no lease is looked at"
+        opened.clear()
+        asked.clear()
+        env.instead["may_block"] = lambda path: path.startswith(str(disk))
+        assert every_lock(env, pid).keys() == set(map(str, paths))
+        assert [path for path in (*opened, *asked) if path.startswith(str(disk))] == []
+
+
+def test_a_file_whose_path_leads_elsewhere_is_named_by_its_number(disk: Path, environments: Environments) -> None:
+    """KA2: one that was removed, and one in whose place is another."""
+    paths = [disk / name for name in ("a", "b", "c")]
+    with locking(*paths) as pid:
+        numbers = [(path.stat().st_dev, path.stat().st_ino) for path in paths]
+        paths[0].unlink()
+        (disk / "new").touch()
+        os.rename(disk / "new", paths[1])
+        env = environments()
+        env.instead["stat"] = lambda path, **_: os.lstat(disk) if path == str(paths[2]) else os.lstat(path)
+        found = every_lock(env, pid)
+    device = f"device {os.major(numbers[0][0])}:{os.minor(numbers[0][0])}, inode "
+    assert found.keys() == {
+        f"{device}{numbers[0][1]} ({paths[0]}, removed)",
+        f"{device}{numbers[1][1]} ({paths[1]}, removed)",
+        f"{device}{numbers[2][1]} ({paths[2]} elsewhere)",
+    }
+
+
+def test_who_waits_for_a_lock_of_the_kernel_is_told(disk: Path, environments: Environments) -> None:
+    """KA3."""
+    paths = [disk / name for name in ("a", "b", "c")]
+    with locking(*paths) as pid:
+        waiter = subprocess.Popen([sys.executable, "-c", LOCKER, paths[0]], stdin=-1, stdout=-1, text=True)
+        try:
+            text = f" {waiter.pid} "
+            eventually(lambda: text in Path("/proc/locks").read_text(), what="the waiter in the table")
+            assert [one.pid for one in every_lock(environments(), pid)[str(paths[0])].status.waiters] == [waiter.pid]
+        finally:
+            waiter.kill()
+            waiter.communicate()

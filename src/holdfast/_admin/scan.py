@@ -327,6 +327,10 @@ class Survey:
             return []
         return [owner for owner in self._tables.owners(_identity(found)) if not owner.waiting]
 
+    def user(self, pid: int | None) -> int | None:
+        """The user of a process."""
+        return None if pid is None else self._tables.user(pid)
+
     def of_the_kernel(self, path: str) -> Found:
         """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
         return self._by_the_kernel(path, Seen(self._env.stat(path)), None)

@@ -348,6 +348,8 @@ class ProcLocks(Protocol):
 class ProcFiles(Protocol):
     """What processes have open and where they work, and all locks in the kernel's tables, read once."""
 
+    known: bool
+    """Whether the system shows these things at all."""
     read_at: float
     """When it was read, or begun to be, in seconds since the epoch: of what is newer it knows nothing."""
 

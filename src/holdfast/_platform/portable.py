@@ -99,6 +99,7 @@ class NoProcLocks:
 class NoProcFiles:
     """Nothing is known, as where the system does not show what processes have open."""
 
+    known = False
     read_at = 0.0
 
     def sees(self, uid: int) -> bool:  # noqa: ARG002

@@ -71,7 +71,7 @@ class LinuxProcFiles:
     """See `interface.ProcFiles`."""
 
     def __init__(self, *, tables: bool) -> None:
-        self._tables = tables
+        self.known = self._tables = tables
         """Whether `/proc` is of our PID namespace, so that what it shows means something."""
         self.read_at = time.time()
         self._open: dict[str, list[tuple[int, str, str]]] | None = None
@@ -179,7 +179,8 @@ class LinuxProcFiles:
         found: dict[FileLock, None] = {}
         for entry in table:
             path = paths.get(entry.file)
-            for pid in (entry.pid,) if entry.waiting else keepers.get(entry.lock, (entry.pid,)):
+            keeping = keepers.get(entry.lock, {})
+            for pid in (entry.pid,) if entry.waiting or entry.pid in keeping or not keeping else keeping:
                 found[
                     FileLock(
                         entry.kind, entry.file, entry.exclusive, entry.waiting, pid or None, entry.span,

@@ -52,6 +52,10 @@ class LockOwner(Value):
     waiting: bool = False
 
 
+LOCK_KINDS = ("flock", "fcntl", "ofd", "lease")
+"""The kinds of locks in the kernel's tables."""
+
+
 class FileLock(Value):
     """One lock in the kernel's tables, and one process that has it or waits for it.
 

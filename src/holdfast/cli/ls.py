@@ -69,7 +69,7 @@ def ls_(options: argparse.Namespace) -> int:
     wanted = _Wanted(options)
     listing = _Listing(options)
     complete = True
-    for one in _everything(places, listing, recursive=options.recursive):
+    for one in _everything(places, listing, options):
         if isinstance(one, Found):
             if wanted.has(one):
                 listing.add(one)
@@ -164,23 +164,39 @@ def as_object(one: Found) -> str:
     return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
 
 
-def _everything(places: Sequence[str], listing: _Listing, *, recursive: bool) -> Iterator[Found | Unreadable | str]:
+def _everything(
+    places: Sequence[str], listing: _Listing, options: argparse.Namespace
+) -> Iterator[Found | Unreadable | str]:
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
     named = [
         (path, bool(expanded)) for place in places for expanded in [_expanded(place)] for path in expanded or [place]
     ]
-    listing.follow(one_place=len(named) == 1)
+    several = len(named) > 1 or options.all
+    listing.follow(one_place=not several)
     seen: set[str] = set()
     for path, expanded in named:
-        for one in _of_place(survey, path, listing, recursive=recursive):
-            if isinstance(one, Found) and len(named) > 1:
+        for one in _of_place(survey, path, listing, recursive=options.recursive):
+            if isinstance(one, Found) and several:
                 if one.status.path in seen:
                     continue
                 seen.add(one.status.path)
             elif isinstance(one, str) and expanded:
                 continue  # a pattern names whatever fits
             yield one
+    if options.all:
+        yield from (one for one in _of_the_kernel(survey) if one.status.path not in seen)
+
+
+def _of_the_kernel(survey: Survey) -> Iterator[Found]:
+    """Every file that the kernel's tables name."""
+    from .._admin.kernel_locks import kernel_locks
+
+    env = environment()
+    files = env.proc_files()
+    if not files.known:
+        raise ValueError("--all needs the kernel's tables of locks, which cannot be read here: only Linux has them")
+    yield from kernel_locks(env, survey, files)
 
 
 def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool) -> Iterator[Found | Unreadable | str]:

@@ -169,6 +169,12 @@ in another container), malformed (counts as held), empty (an empty *.lock file: 
 another program that has ended, by all that can be seen), free (a file that stays,
 and that nobody holds)
 
+With --all, all files of the machine are added that the kernel shows to be locked, by
+whatever program, wherever they are: by flock, by POSIX record locks of a process or
+of an open file description (ofd), by leases. What is not the whole file, or shared,
+is said in the column TAG. Of other users' processes only root sees the paths; a file whose path is not
+known, or leads elsewhere here, is named by its device and inode.
+
 exit status: 0 done, also if nothing or held locks were found; 1 --held-longer-than
 has found some; 2 usage; 3 something could not be read"""
 _WATCH_NOTE = """\
@@ -336,6 +342,7 @@ status -j a.lock b.lock""",
     "ls": """\
 ls /run/lock
 ls -r --held --sort age /srv
+ls --all --sort pid
 ls -q --held-longer-than 1h /run/lock || echo "something hangs" >&2""",
     "watch": """\
 watch /run/lock

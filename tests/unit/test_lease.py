@@ -270,6 +270,29 @@ def test_a_guard_that_is_held_is_respected_longer_than_the_lease(disk: Path, con
     assert waiter.inside
 
 
+@pytest.mark.parametrize("boot", ["another-boot", "this"])
+def test_a_guard_that_a_dead_machine_has_left_on_its_server_keeps_nobody_out(
+    boot: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """L1, T17: where the server does not find out, the lease decides; a guard of this machine counts all the same."""
+    env = environments()
+    env.instead["storage"] = lambda *_: Storage("nfs", shared=True, events=False, lasting=True)
+    who = FAR if boot == "another-boot" else env.real.identity().replaced(pid=FAR.pid, pid_namespace="7.7")
+    marker = marker_text(True, device_in(disk), who, time.time(), 60, 1)
+    (disk / "l").write_bytes(get("sema").compose(who, time.time(), None, marker, {}))
+    fd = os.open(disk / "l", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    waiter = contend(disk / "l", env, lease=60, timeout=None)
+    clocks = Clocks(env)
+    for _ in range(30):
+        clocks.shift += 5
+        waiter.step()
+        if waiter.done:
+            break
+    assert waiter.inside is (boot == "another-boot")
+    os.close(fd)
+
+
 def test_on_a_shared_directory_a_free_guard_proves_nothing(
     disk: Path, contend: Contend, shared: Callable[[], Stepped]
 ) -> None:
@@ -374,6 +397,56 @@ def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypat
         answers.set()
     with pytest.raises(LockLost):
         hold.release()
+
+
+@pytest.mark.parametrize("step", ["open_existing", "write"])
+def test_a_beat_that_cannot_be_written_keeps_nobody_from_hearing_of_the_loss(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LE11, K8: the write hangs, and then so does dropping the guard; what is asked meanwhile is answered."""
+    answers, told = threading.Event(), threading.Event()
+    made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
+    hold = made.acquire()
+    env = made._env
+
+    def hanging(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            answers.wait(60)
+            return real(*arguments, **options)
+
+        return call
+
+    for name in (step, "unguard"):
+        monkeypatch.setattr(env, name, hanging(getattr(env, name)))
+    try:
+        assert told.wait(30)
+        began = time.monotonic()
+        assert hold.lost
+        with pytest.raises(LockLost):
+            hold.ensure_held()
+        assert time.monotonic() - began < 5
+    finally:
+        answers.set()
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_beat_is_written_by_a_holder_that_may_not_open_its_file_any_more(disk: Path, contend: Contend) -> None:
+    """LE11: it has changed its user since; the descriptor that it has is enough."""
+    holder = contend(disk / "l", lease=60)
+    held = holder.get()
+    real = holder.env.real.open_existing
+
+    def refused(path: str, *, write: bool) -> int:
+        if write:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, write=write)  # type: ignore[no-any-return]
+
+    holder.env.instead["open_existing"] = refused
+    before, until = marker_of(disk / "l").beat, held.lease.until  # type: ignore[union-attr]
+    held.beat()
+    assert marker_of(disk / "l").beat != before
+    assert held.lease.until > until  # type: ignore[union-attr]
 
 
 def _is_free(fd: int) -> bool:

@@ -224,6 +224,53 @@ def test_a_name_that_is_stale_at_every_look_is_an_error(disk: Path, contend: Con
         contender.run()
 
 
+@pytest.mark.parametrize("word", [errno.ESTALE, errno.ENOENT], ids=["NFS 3", "9p"])
+@pytest.mark.parametrize("step", ["guarded", "read"])
+def test_what_is_said_of_an_open_file_that_was_removed_makes_a_contender_look_again(
+    step: str, word: int, disk: Path, contend: Contend
+) -> None:
+    """L8: whichever call on its descriptor is the first to say so."""
+    far_record(disk / "l", lease=60)
+    contender = contend(disk / "l")
+
+    def removed() -> None:
+        (disk / "l").unlink()
+        raise OSError(word, os.strerror(word))
+
+    contender.env.once(contender.env.before, step, removed)
+    assert contender.get().recovered_from is None
+    assert step not in contender.env.before, "it was asked"
+
+
+def test_where_an_open_file_keeps_its_name_nothing_is_kept_open_between_two_looks(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """WF4: on 9p, else two waiters of one machine would keep each other from making the lock file."""
+    env = environments()
+    env.instead["storage"] = lambda *_: Storage("9p", shared=True, events=False, pins=True)
+    far_record(disk / "l", lease=60)
+    waiter = contend(disk / "l", env, timeout=None)
+    for _ in range(3):
+        waiter.step()
+        found = os.stat(disk / "l")
+        assert not any(os.path.samestat(os.fstat(fd), found) for fd in env.real._descriptors)
+    (disk / "l").unlink()
+    for _ in range(5):
+        if waiter.step() is None:
+            break
+    assert waiter.inside
+
+
+def test_a_beat_leaves_a_file_alone_in_which_the_last_record_is_not_to_be_read(disk: Path, contend: Contend) -> None:
+    """LE11: on 9p, a name that has been given to another file may still show the number of ours."""
+    held = contend(disk / "l", lease=60).get()
+    other = (disk / "l").read_bytes().replace(b"pid=", b"pid=9")
+    (disk / "l").write_bytes(other)
+    held.beat()
+    assert (disk / "l").read_bytes() == other
+    assert not held.verify()
+
+
 def test_on_a_shared_directory_a_record_is_synchronised_before_it_has_its_name(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:

@@ -11,6 +11,7 @@ WF4  Where a removed name stays in the way as long as the file is open here (9p)
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 
 from ..._core.hold import HoldRef
@@ -80,17 +81,19 @@ class WatchedFile:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:
-        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict`."""
+        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict` (inspect.py, L8)."""
         tries = TRIES
         while True:
             try:
                 return self._look(strict)
             except OSError as error:
                 tries -= 1
-                if error.errno not in REMOVED or not tries:
+                if error.errno not in REMOVED or not (tries or error.errno == errno.ENOENT):
                     raise
-                forget(self.env, self._seen)  # inspect.py, L8
-                self._seen = None
+                forget(self.env, self._seen)
+                self._seen, self.there = None, False
+                if not tries:
+                    return False  # the server says that there is none: creating one will tell
 
     def _look(self, strict: bool) -> bool:
         self.missed = False

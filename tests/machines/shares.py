@@ -116,7 +116,8 @@ until gluster volume list >/dev/null 2>&1; do sleep 0.2; done
 [ -e /srv/state/glusterd/vols/share ] || gluster --mode=script volume create share 10.9.0.1:/srv/share/brick force
 gluster volume start share force
 """,
-        mount="mkdir -p /var/log/glusterfs; mount -t glusterfs -o attribute-timeout=0,entry-timeout=0 10.9.0.1:/share /media/share",
+        mount="mkdir -p /var/log/glusterfs; mount -t glusterfs -o attribute-timeout=0,entry-timeout=0"
+        " 10.9.0.1:/share /media/share",
         memory=320,
     ),
 }

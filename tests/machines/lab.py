@@ -28,7 +28,7 @@ from . import shares
 
 SOURCE = Path(__file__).parents[2] / "src"
 HERE = Path(__file__).parent
-BOOT_WITHIN = 120.0
+BOOT_WITHIN = 240.0
 SERVER_LEASE = 10
 """Seconds after which the NFS server drops the kernel locks of a machine that it does not hear of."""
 _NEEDS = ("linux.uml", "modprobe", "ip", "unshare", "mke2fs")

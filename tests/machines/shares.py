@@ -113,11 +113,11 @@ mkdir -p /srv/state/glusterd /run/gluster /var/log/glusterfs /srv/share/brick
 mountpoint -q /var/lib/glusterd || mount --bind /srv/state/glusterd /var/lib/glusterd
 pidof glusterd >/dev/null || glusterd
 until gluster volume list >/dev/null 2>&1; do sleep 0.2; done
-gluster volume info share >/dev/null 2>&1 || gluster --mode=script volume create share 10.9.0.1:/srv/share/brick force
-gluster volume set share network.ping-timeout 5
+[ -e /srv/state/glusterd/vols/share ] || gluster --mode=script volume create share 10.9.0.1:/srv/share/brick force
 gluster volume start share force
 """,
-        mount="mkdir -p /var/log/glusterfs; mount -t glusterfs 10.9.0.1:/share /media/share",
+        mount="mkdir -p /var/log/glusterfs; mount -t glusterfs -o attribute-timeout=0,entry-timeout=0"
+        " 10.9.0.1:/share /media/share",
         memory=320,
     ),
 }

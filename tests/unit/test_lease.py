@@ -224,6 +224,53 @@ def test_a_name_that_is_stale_at_every_look_is_an_error(disk: Path, contend: Con
         contender.run()
 
 
+@pytest.mark.parametrize("word", [errno.ESTALE, errno.ENOENT], ids=["NFS 3", "9p"])
+@pytest.mark.parametrize("step", ["guarded", "read"])
+def test_what_is_said_of_an_open_file_that_was_removed_makes_a_contender_look_again(
+    step: str, word: int, disk: Path, contend: Contend
+) -> None:
+    """L8: whichever call on its descriptor is the first to say so."""
+    far_record(disk / "l", lease=60)
+    contender = contend(disk / "l")
+
+    def removed() -> None:
+        (disk / "l").unlink()
+        raise OSError(word, os.strerror(word))
+
+    contender.env.once(contender.env.before, step, removed)
+    assert contender.get().recovered_from is None
+    assert step not in contender.env.before, "it was asked"
+
+
+def test_where_an_open_file_keeps_its_name_nothing_is_kept_open_between_two_looks(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """WF4: on 9p, else two waiters of one machine would keep each other from making the lock file."""
+    env = environments()
+    env.instead["storage"] = lambda *_: Storage("9p", shared=True, events=False, pins=True)
+    far_record(disk / "l", lease=60)
+    waiter = contend(disk / "l", env, timeout=None)
+    for _ in range(3):
+        waiter.step()
+        found = os.stat(disk / "l")
+        assert not any(os.path.samestat(os.fstat(fd), found) for fd in env.real._descriptors)
+    (disk / "l").unlink()
+    for _ in range(5):
+        if waiter.step() is None:
+            break
+    assert waiter.inside
+
+
+def test_a_beat_leaves_a_file_alone_in_which_the_last_record_is_not_to_be_read(disk: Path, contend: Contend) -> None:
+    """LE11: on 9p, a name that has been given to another file may still show the number of ours."""
+    held = contend(disk / "l", lease=60).get()
+    other = (disk / "l").read_bytes().replace(b"pid=", b"pid=9")
+    (disk / "l").write_bytes(other)
+    held.beat()
+    assert (disk / "l").read_bytes() == other
+    assert not held.verify()
+
+
 def test_on_a_shared_directory_a_record_is_synchronised_before_it_has_its_name(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
@@ -268,6 +315,29 @@ def test_a_guard_that_is_held_is_respected_longer_than_the_lease(disk: Path, con
     while waiter.step() is not None:
         clocks.shift += 0.01
     assert waiter.inside
+
+
+@pytest.mark.parametrize("boot", ["another-boot", "this"])
+def test_a_guard_that_a_dead_machine_has_left_on_its_server_keeps_nobody_out(
+    boot: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """L1, T17: where the server does not find out, the lease decides; a guard of this machine counts all the same."""
+    env = environments()
+    env.instead["storage"] = lambda *_: Storage("nfs", shared=True, events=False, lasting=True)
+    who = FAR if boot == "another-boot" else env.real.identity().replaced(pid=FAR.pid, pid_namespace="7.7")
+    marker = marker_text(True, device_in(disk), who, time.time(), 60, 1)
+    (disk / "l").write_bytes(get("sema").compose(who, time.time(), None, marker, {}))
+    fd = os.open(disk / "l", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    waiter = contend(disk / "l", env, lease=60, timeout=None)
+    clocks = Clocks(env)
+    for _ in range(30):
+        clocks.shift += 5
+        waiter.step()
+        if waiter.done:
+            break
+    assert waiter.inside is (boot == "another-boot")
+    os.close(fd)
 
 
 def test_on_a_shared_directory_a_free_guard_proves_nothing(
@@ -374,6 +444,56 @@ def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypat
         answers.set()
     with pytest.raises(LockLost):
         hold.release()
+
+
+@pytest.mark.parametrize("step", ["open_existing", "write"])
+def test_a_beat_that_cannot_be_written_keeps_nobody_from_hearing_of_the_loss(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LE11, K8: the write hangs, and then so does dropping the guard; what is asked meanwhile is answered."""
+    answers, told = threading.Event(), threading.Event()
+    made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
+    hold = made.acquire()
+    env = made._env
+
+    def hanging(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            answers.wait(60)
+            return real(*arguments, **options)
+
+        return call
+
+    for name in (step, "unguard"):
+        monkeypatch.setattr(env, name, hanging(getattr(env, name)))
+    try:
+        assert told.wait(30)
+        began = time.monotonic()
+        assert hold.lost
+        with pytest.raises(LockLost):
+            hold.ensure_held()
+        assert time.monotonic() - began < 5
+    finally:
+        answers.set()
+    with pytest.raises(LockLost):
+        hold.release()
+
+
+def test_a_beat_is_written_by_a_holder_that_may_not_open_its_file_any_more(disk: Path, contend: Contend) -> None:
+    """LE11: it has changed its user since; the descriptor that it has is enough."""
+    holder = contend(disk / "l", lease=60)
+    held = holder.get()
+    real = holder.env.real.open_existing
+
+    def refused(path: str, *, write: bool) -> int:
+        if write:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, write=write)  # type: ignore[no-any-return]
+
+    holder.env.instead["open_existing"] = refused
+    before, until = marker_of(disk / "l").beat, held.lease.until  # type: ignore[union-attr]
+    held.beat()
+    assert marker_of(disk / "l").beat != before
+    assert held.lease.until > until  # type: ignore[union-attr]
 
 
 def _is_free(fd: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -200,3 +202,32 @@ def test_a_process_of_another_user_is_running_where_signals_are_the_proof(monkey
     monkeypatch.setattr(linux.os, "pidfd_open", refused)
     monkeypatch.setattr(linux.os, "kill", refused)
     assert LinuxEnvironment()._presence(4711) is Presence.RUNNING
+
+
+def test_on_smb_a_lock_of_another_process_is_refused_in_its_own_words(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LX1: it is held there, and its content cannot be read. Elsewhere EACCES is an error."""
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    env = LinuxEnvironment()
+    fd = env.open_new(f"{disk}/l", 0o600)
+    env.write(fd, b"content", 0)
+    device = os.fstat(fd).st_dev
+    monkeypatch.setattr(procfs, "MOUNTS", str(tmp_path / "mountinfo"))
+    calls = (lambda: env.guard(fd), lambda: env.guarded(fd), lambda: env.read(fd, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", denied)
+        patch.setattr(os, "pread", denied)
+        for kind, words in (("ext4", None), ("cifs", [False, True, b""]), ("smb3", [False, True, b""])):
+            line = f"41 27 {os.major(device)}:{os.minor(device)} / / rw - {kind} //h/s rw\n"
+            (tmp_path / "mountinfo").write_text(line)
+            for number, call in enumerate(calls):
+                if words is not None:
+                    assert call() == words[number]
+                    continue
+                with pytest.raises(PermissionError):
+                    call()
+    env.close(fd)

@@ -86,6 +86,31 @@ def test_who_sees_a_kernel_lock_on_a_shared_mount_is_told_by_type_and_options(ri
 
 
 @pytest.mark.parametrize(
+    ("right", "lasting"),
+    [
+        (f"nfs4 h:/ {NFS.format('4.2')},local_lock=none", False),
+        (f"nfs h:/srv {NFS.format('3')},local_lock=none", True),
+        (f"nfs h:/srv {NFS.format('3')},nolock,local_lock=all", False),
+        ("cifs //h/s rw,cache=strict", True),
+        ("9p s rw,access=client,trans=tcp", True),
+        ("fuse.glusterfs h:/vol rw,user_id=0,group_id=0", True),
+        ("ceph 10.0.0.1:6789:/ rw,name=admin", False),
+        ("ext4 /dev/vda rw", False),
+    ],
+)
+def test_servers_that_keep_the_kernel_locks_of_a_dead_machine_are_known(right: str, lasting: bool) -> None:
+    """ST1: by what was seen of them (docs/howto/shared-storage.md)."""
+    found = read(right)
+    assert found.lasting is lasting
+    assert ("a machine that has died" in found.text) is lasting
+
+
+def test_on_linux_a_share_of_smb_has_no_lock_files() -> None:
+    assert not read("cifs //h/s rw,cache=strict").lock_files
+    assert storage_of("cifs", {}).lock_files, "Windows makes them in another way"
+
+
+@pytest.mark.parametrize(
     ("right", "events"),
     [
         ("ext4 /dev/vda rw,discard", True),
@@ -197,6 +222,20 @@ def test_a_kernel_lock_that_other_machines_do_not_see_is_refused(
         assert caught.value.protocol == "flock"
         assert [*disk.iterdir()] == []
     contend(disk / "l").get()  # other protocols go on
+
+
+@pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar"])
+def test_lock_files_are_refused_where_they_could_not_be_opened(
+    disk: Path, contend: Contend, environments: Environments, protocol: str
+) -> None:
+    """P9: nothing is made, and what works there is named."""
+    env = environments("unnamed")
+    env.instead["storage"] = lambda *_: read("cifs //h/s rw,cache=strict")
+    with pytest.raises(UnsupportedFilesystem, match="protocol='flock'") as caught:
+        contend(disk / "l", env, protocol=protocol).get()
+    assert caught.value.protocol == protocol
+    assert [*disk.iterdir()] == []
+    assert contend(disk / "l", env, protocol="flock").get()
 
 
 def test_a_held_kernel_lock_that_others_do_not_see_is_refused_before_the_wait(

@@ -76,7 +76,8 @@ def _shared(
 ) -> Storage:
     """`said`: why the guards are so, in place of the plain sentence."""
     words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
-    words += [_LASTING] if lasting and guards is not False else []
+    lasting = lasting and guards is not False
+    words += [_LASTING] if lasting else []
     words += [text for fine, text in ((exclusive, _NOT_EXCLUSIVE), (links, _NO_LINKS), (fresh, _STALE)) if not fine]
     what = {True: "", False: _ELSEWHERE, None: _PROVE}[guards] if exclusive and fresh else _ELSEWHERE
     return Storage(
@@ -140,7 +141,7 @@ def _cifs(kind: str, options: Mapping[str, str]) -> Storage:
         guards, said = None, f"{_UNKNOWN}: this kernel may not send them to the server"
     on_linux = bool(options["release"])
     said += f"; {_NO_FILES}" if on_linux else ""
-    found = _shared(kind, guards, said, remedy, fresh=fresh, lasting=guards is not False)
+    found = _shared(kind, guards, said, remedy, fresh=fresh, lasting=True)
     return found.replaced(lock_files=not on_linux)
 
 
@@ -167,7 +168,8 @@ def _cluster(kind: str, options: Mapping[str, str]) -> Storage:
 
 def _9p(kind: str, options: Mapping[str, str]) -> Storage:
     """fs/9p/vfs_file.c: 9P2000.L sends flock to the server, older dialects do not. QEMU's grants every lock, diod keeps
-    them until the connection ends. Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it
+    them until the connection ends. A name is not looked up again as long as it is in use (fs/9p/vfs_dentry.c has no
+    d_revalidate without a cache). Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it
     has."""
     cache = options.get("cache", "none")
     try:
@@ -176,7 +178,9 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
         fresh = cache not in ("loose", "fscache")
     if "noextend" in options or options.get("version", "9p2000.L") != "9p2000.L":
         return _shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
-    return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh, lasting=True)
+    return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh, lasting=True).replaced(
+        pins=True
+    )
 
 
 def _afs(kind: str, options: Mapping[str, str]) -> Storage:

@@ -84,7 +84,8 @@ class Storage(Value):
     filesystem, and a step may take long. `fresh`: False where a file that is opened is known not to show what another
     machine has written and its server has confirmed. `lasting`: whether the server keeps the kernel locks of a machine
     that has died, for long or until it is back. `lock_files`: False where lock files cannot be had, and `flock` alone
-    works. `text`: what that means, in a sentence. `remedy`: what to do.
+    works. `pins`: whether a name that another machine has removed is still there as long as the file is open here.
+    `text`: what that means, in a sentence. `remedy`: what to do.
     """
 
     kind: str
@@ -96,6 +97,7 @@ class Storage(Value):
     fresh: bool = True
     lasting: bool = False
     lock_files: bool = True
+    pins: bool = False
     text: str = "local"
     remedy: str = ""
 

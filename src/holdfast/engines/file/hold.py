@@ -271,6 +271,7 @@ class FileHold(HoldState):
             from .inspect import read_fresh
         env, began = self.env, self.env.uptime()
         with self.mutex:
+            known = (self.data, self.pending or self.data)
             change = None if self.released else self._next_beat()
         if change is None:
             return
@@ -286,7 +287,7 @@ class FileHold(HoldState):
             env.sync(self.fd)
         else:
             try:
-                if not self._is_identity_of(fd):
+                if not self._is_identity_of(fd) or env.read(fd, len(self.data) + 1) not in known:
                     lease.replaced = True
                     return
                 env.write(fd, change[1], change[0])

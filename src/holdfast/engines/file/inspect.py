@@ -21,8 +21,8 @@ L5  Everything else: UNKNOWN, which counts as held.
 L6  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
 L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
     reads again under the guard, and goes back if a single byte differs.
-L8  On a network filesystem, an open file may have been removed by another machine (ESTALE), and its name may be another
-    file's. So we look again, a few times.
+L8  On a network filesystem, an open file may have been removed by another machine (ESTALE; ENOENT on 9p), and its name
+    may be another file's. So we look again, a few times.
 L9  A lock that is a directory (proper-lockfile) has no record. A holdfast holder marks it once it has the guard, with
     the boot and the device: so L1 and L2 hold for it as well. Of any other holder nothing is known but the time.
 """
@@ -60,8 +60,10 @@ _KINDS = {
 }
 """What is at the path instead of a regular file, by its type."""
 _USUAL_RECORD = 4096
-_TRIES = 5
+TRIES = 5
 _UNREADABLE = (errno.EACCES, errno.EPERM)
+REMOVED = (errno.ESTALE, errno.ENOENT)
+"""What is said of an open file that another machine has removed (L8)."""
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
 
 
@@ -115,13 +117,13 @@ class Observation:
 
 def observe(env: Environment, request: FileRequest) -> Observation | None:
     """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
-    tries = _TRIES
+    tries = TRIES
     while True:
         try:
             return _observe(env, request)
         except OSError as error:
             tries -= 1
-            if error.errno != errno.ESTALE or not tries:
+            if error.errno not in REMOVED or not tries:
                 raise  # L8
 
 
@@ -216,15 +218,17 @@ def read_fresh(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | N
     """Which file the path names, and what is in it, by a fresh opening (lease.py, LE3)."""
     try:
         fd = env.open_existing(path, write=False)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as error:
+        if error.errno not in (*REMOVED, errno.ENOTDIR):
+            raise
         return None
     try:
         found = env.fstat(fd)
         return (found.st_dev, found.st_ino), read_record(env, fd)
     except OSError as error:
-        if error.errno != errno.ESTALE:
+        if error.errno not in REMOVED:
             raise
-        return None  # it has been removed (L8)
+        return None
     finally:
         env.close(fd)
 

@@ -30,8 +30,9 @@ LE8 Until the moment of LE1 nobody else has replaced the record, so the release 
 LE9 When the loss has been told, the guard is dropped: a process that lives on would keep others out for ever.
 LE10 A claim to a hold that was replaced is of no use. One that a killed claimant has left is removed by `clean`, when
     it is older than a day: no claimant is stopped for so long, and goes on.
-LE11 A beat is written through a descriptor of its own, and without the mutex of the hold: it may take as long as the
-    server likes. Meanwhile the hold says by its clock whether it is lost, and is released or told as lost.
+LE11 A beat is written through a descriptor of its own, from which our last record can be read, and without the mutex
+    of the hold: it may take as long as the server likes. Meanwhile the hold says by its clock whether it is lost, and
+    is told as lost.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from .hold import FileHold
-from .inspect import guard_counts, read_record
+from .inspect import REMOVED, guard_counts, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
 from .steps import UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
@@ -97,15 +97,18 @@ def take_guard(env: Environment, fd: int) -> int | None:
         return NO_LOCKS
     if guard:
         return EXCLUSIVE
-    return SHARED if env.guard(fd, shared=True) else None
+    return SHARED if _guard(env, fd, shared=True) else None
 
 
-def _guard(env: Environment, fd: int) -> bool | None:
-    """As `env.guard`; refused on NFS through a descriptor that cannot write, which never gets it exclusively there."""
+def _guard(env: Environment, fd: int, *, shared: bool = False) -> bool | None:
+    """As `env.guard`; refused for a file that another machine has removed (inspect.py, L8).
+
+    On NFS, a descriptor that cannot write never gets it exclusively.
+    """
     try:
-        return env.guard(fd)
+        return env.guard(fd, shared=shared)
     except OSError as error:
-        if error.errno != errno.EBADF or not env.is_open(fd):
+        if error.errno not in REMOVED and (error.errno != errno.EBADF or not env.is_open(fd)):
             raise
         return False
 
@@ -361,7 +364,7 @@ def _is_guard_free(env: Environment, seen: Observation) -> bool:
         return True
     guard = _guard(env, seen.fd)
     if guard is False and on_shared_storage(env, seen.path, seen.identity[0]):
-        guard = env.guard(seen.fd, shared=True)
+        guard = _guard(env, seen.fd, shared=True)
     if guard:
         env.unguard(seen.fd)
     return guard is not False or not guard_counts(env, seen)

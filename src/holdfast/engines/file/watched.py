@@ -5,6 +5,8 @@ WF1  The watch is armed, and its events are read, before the look that decides t
 WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
      also have come before the watch was armed: so for that long, we do not rely on a new watch.
 WF3  The watch is on an inode. When the path names another one, we start over with a new watch.
+WF4  Where a removed name stays in the way as long as the file is open here (9p), nothing is kept open between two
+     looks: waiters would keep each other from making the lock file.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ from ..._platform.values import CLOSED, DYING, RECHECK
 from ...errors import WouldDeadlock
 from ...model import Status
 from .hold import FileHold
-from .inspect import Assessment, Observation, assess, forget, observe, require_same_protocol, reread
+from .inspect import (
+    REMOVED,
+    TRIES,
+    Assessment,
+    Observation,
+    assess,
+    forget,
+    observe,
+    require_same_protocol,
+    reread,
+)
 from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import FileRequest
@@ -69,7 +81,21 @@ class WatchedFile:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:
-        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict`."""
+        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict` (inspect.py, L8)."""
+        tries = TRIES
+        while True:
+            try:
+                return self._look(strict)
+            except OSError as error:
+                tries -= 1
+                if error.errno not in REMOVED or not (tries or error.errno == errno.ENOENT):
+                    raise
+                forget(self.env, self._seen)
+                self._seen, self.there = None, False
+                if not tries:
+                    return False  # the server says that there is none: creating one will tell
+
+    def _look(self, strict: bool) -> bool:
         self.missed = False
         self.there = self._observe()
         if self.there:
@@ -81,6 +107,8 @@ class WatchedFile:
             if self.seen.lease is not None:
                 self._look_at_lease(self.seen.lease)
             self.verdict = judge(self.env, self.request, self.seen, self.assessed)
+            if self.env.knows_mounts and self.env.storage(self.request.path, self.seen.identity[0]).pins:
+                forget(self.env, self.seen)  # WF4
         return self.there
 
     def _look_at_lease(self, lease: float) -> None:
@@ -111,7 +139,7 @@ class WatchedFile:
         try:
             reread(self.env, self.request, seen)
         except OSError as error:
-            if error.errno != errno.ESTALE:
+            if error.errno not in REMOVED:
                 raise
             return False
         return True

@@ -1,4 +1,4 @@
-"""`holdfast sema`: what scripts that were written for `sema` see of it, state by state (docs/dropin.md)."""
+"""`holdfast sema`: what scripts that were written for `sema` see of it, state by state (docs/sema.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast semats`: what scripts that were written for `semats` see of it, state by state (docs/dropin.md)."""
+"""`holdfast semats`: what scripts that were written for `semats` see of it, state by state (docs/semats.md)."""
 
 from __future__ import annotations
 

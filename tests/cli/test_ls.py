@@ -24,16 +24,17 @@ NOW = int(time.time())
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory with one lock of each kind that needs no process."""
+    now = int(time.time())
     (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "old").write_text(f"pid=999999999\ntimestamp={NOW - 7200}\ntag=build\n")
-    (tmp_path / "young").write_text(f"pid={os.getpid()}\ntimestamp={NOW + 5}\n")
+    (tmp_path / "old").write_text(f"pid=999999999\ntimestamp={now - 7200}\ntag=build\n")
+    (tmp_path / "young").write_text(f"pid={os.getpid()}\ntimestamp={now + 5}\n")
     (tmp_path / "bad.lock").write_text("pid=x\n")
     (tmp_path / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     (tmp_path / "there.lock").write_text(
         json.dumps({"pid": 7, "host": "farm", "createdAt": "2999-01-01T00:00:00.000Z"})
     )
     (tmp_path / "README.txt").write_text("pid=5\n")
-    (tmp_path / "deep" / "er" / "one").write_text(f"pid={os.getpid()}\ntimestamp={NOW - 100}\n")
+    (tmp_path / "deep" / "er" / "one").write_text(f"pid={os.getpid()}\ntimestamp={now - 100}\n")
     return tmp_path
 
 

@@ -93,6 +93,10 @@ CALLS: dict[str, tuple[Callable[[Path], Hold], Callable[[Path, Any], object]]] =
         lambda path: Lock(path, protocol="sidecar").acquire(),
         lambda path, cancel: Lock(path, protocol="sidecar").acquire(60, cancel=cancel),
     ),
+    "proper-lockfile": (
+        lambda path: Lock(path, protocol="proper-lockfile").acquire(),
+        lambda path, cancel: Lock(path, protocol="proper-lockfile").acquire(cancel=cancel),
+    ),
     "unfair": (lambda path: Lock(path).acquire(), lambda path, cancel: Lock(path, fair=False).acquire(cancel=cancel)),
     "semaphore": (
         lambda path: Semaphore(path, 1).acquire(),

@@ -37,7 +37,7 @@ from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Value, Waiter
 from . import detect
-from .scan import DEAD, EMPTY, FREE, MALFORMED, STALE, Found, Survey, Unreadable
+from .scan import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Survey, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class SeenWait:
 
 
 def is_stale(found: Found) -> bool:
-    return found.condition in (DEAD, STALE)
+    return found.condition in (DEAD, STALE, LEFTOVER)
 
 
 def is_free(found: Found | None) -> bool:
@@ -160,6 +160,8 @@ def key_of(found: Found) -> tuple[object, ...]:
     """What stays the same during one acquisition, whatever a heartbeat writes."""
     status = found.status
     record = status.record
+    if found.advice is not None:
+        return (found.identity, status.protocol)  # who has another program's lock may show later, or no more
     if status.protocol == "flock":
         return (found.identity, *sorted(holder.pid or 0 for holder in status.holders))
     if record is None:

@@ -19,6 +19,9 @@ E6  In a tree, a name alone decides that a file is not looked at, if it is one t
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
     is called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
+E8  What other programs lock by rules of their own (kinds/) is asked about where a name may be one of theirs, and no
+    record of a protocol is in it. In a tree, links and directories of such names count as well.
+E9  A directory *.lock is a lock of proper-lockfile if there is nothing in it; any other is entered, in a tree.
 
 An acquisition has a short id, so that one can say later "this one, and no other":
 
@@ -39,8 +42,9 @@ import stat
 
 from .._core.messages import duration, moment, printable
 from .._platform.values import LockOwner
+from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record
+from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record, reread
 from ..engines.file.paths import queue_of
 from ..engines.file.policy import describe, judge
 from ..engines.file.queue import read_tickets
@@ -49,15 +53,20 @@ from ..engines.file.steps import UNFINISHED
 from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Value, Waiter
-from ..protocols import get, is_persistent
-from . import detect
+from ..protocols import get, is_kept_fresh, is_persistent
+from . import detect, kinds
+from .kinds import ELSEWHERE as ELSEWHERE
+from .kinds import FREE as FREE
+from .kinds import HELD as HELD
+from .kinds import LEFTOVER as LEFTOVER
+from .kinds.base import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from typing import Any, TypeVar
 
-    from .._platform.interface import Entry, Environment, ProcLocks, Registry, Stat, Surroundings
+    from .._platform.interface import Entry, Environment, ProcFiles, ProcLocks, Registry, Stat, Surroundings
     from .._platform.values import Process
     from ..engines.file.inspect import Assessment
     from ..engines.file.policy import Verdict
@@ -69,11 +78,12 @@ if TYPE_CHECKING:
 Step = tuple[str, str, frozenset[str]]
 """A directory, a name in it, and the queues that are in it."""
 
-HELD, DEAD, STALE, ELSEWHERE, FREE = "held", "dead", "stale", "elsewhere", "free"
-MALFORMED, EMPTY = "malformed", "empty"
+DIRECTORIES = "proper-lockfile"
+"""The protocol whose locks are directories."""
+DEAD, STALE, MALFORMED, EMPTY = "dead", "stale", "malformed", "empty"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
 LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
-CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, FREE)
+CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, LEFTOVER, FREE)
 
 
 class Found(Value):
@@ -81,9 +91,10 @@ class Found(Value):
 
     `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
     rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
-    as held; empty: held by all protocols but `flock`, by which nobody holds it; free, of a `flock` file. `uid` is the
-    user of the holder's process, or else of the file. `slot`: its number, if it is one of a semaphore for which
-    somebody waits.
+    as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover, of another program's that has
+    ended (kinds/); free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
+    number, if it is one of a semaphore for which somebody waits. `advice`: what to do about another program's lock,
+    whose kind is `status.protocol`; None for the locks of our protocols.
     """
 
     status: Status
@@ -91,6 +102,7 @@ class Found(Value):
     identity: tuple[int, int]
     uid: int | None = None
     slot: int | None = None
+    advice: str | None = None
 
 
 class Unreadable(Value):
@@ -169,15 +181,24 @@ def walk(
         name = next(names, None)
         if name is None:
             open_.pop()
-        elif not name.endswith("/"):
+            continue
+        if not name.endswith("/"):
             yield where, name, queues
-        elif (unseen := enter(joined(where, name[:-1]))) is not None:
+            continue
+        if (unseen := enter(joined(where, name[:-1]))) is not None:
             yield unseen
+        if detect.is_named_so(name[:-1]) or kinds.may_be(name[:-1]):
+            yield where, name[:-1], queues  # E8, E9
 
 
 def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found: Stat) -> bool:
     """Whether a file that was met on the way is worth more than a glance at how it begins (E6)."""
-    if detect.is_named_so(name) or found.st_mode & UNFINISHED or tables.is_locked((found.st_dev, found.st_ino)):
+    if (
+        detect.is_named_so(name)
+        or kinds.may_be(name)
+        or found.st_mode & UNFINISHED
+        or tables.is_locked((found.st_dev, found.st_ino))
+    ):
         return True
     if not detect.is_likely(found):
         return False
@@ -218,7 +239,7 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
     """The names of the queues in a directory; and in their order those of what is to be looked at, `/` behind those of
     directories."""
     queues = []
-    is_otherwise, is_beside = detect.is_called_otherwise, detect.is_beside
+    is_otherwise, is_beside, may_be_kind = detect.is_called_otherwise, detect.is_beside, kinds.may_be
 
     def kept(entry: Entry) -> str | None:
         name = entry.name
@@ -228,6 +249,8 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
             if detect.is_queue(name):
                 queues.append(name)
             return None
+        if may_be_kind(name):
+            return name
         if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
             return None  # E6
         return name if entry.is_file(follow_symlinks=False) and not is_beside(name) else None
@@ -245,10 +268,12 @@ class Survey:
 
     def __init__(self, env: Surroundings) -> None:
         self._surroundings = env
-        self._env: Environment = CachedEnvironment(env)
+        self._cached: Any = CachedEnvironment(env)
+        self._env: Environment = self._cached
         self._tables = env.proc_locks()
         self._requests: dict[str, FileRequest] = {}
         self._here = env.identity()
+        self._files: ProcFiles | None = None
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
@@ -314,8 +339,37 @@ class Survey:
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
-        if not stat.S_ISREG(found.st_mode):
+        """E8, E9."""
+        one: Found | None = None
+        if stat.S_ISREG(found.st_mode):
+            one = self._of_protocols(where, name, path, found, queues)
+        elif stat.S_ISDIR(found.st_mode) and name.endswith(".lock"):
+            one = self._directory(where, name, path, found)
+            one = one and self._with_waiters(where, name, one, queues)
+        if kinds.may_be(name) and (one is None or one.status.record is None):
+            return self._of_kinds(path, found) or one
+        return one
+
+    def _of_kinds(self, path: str, found: Stat) -> Found | None:
+        """The lock of another program, if it is one."""
+        try:
+            seen = kinds.find(View(self._cached, self._proc_files, path, found))
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # gone by now
+        if seen is None:
             return None
+        holder = seen.status.holder
+        uid = self._tables.user(holder.pid) if holder is not None and holder.pid and seen.condition == HELD else None
+        return Found(
+            seen.status, seen.condition, _identity(found), found.st_uid if uid is None else uid, None, seen.advice
+        )
+
+    def _proc_files(self) -> ProcFiles:
+        if self._files is None:
+            self._files = self._surroundings.proc_files()
+        return self._files
+
+    def _of_protocols(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         locked = self._tables.is_locked(_identity(found))
         unfinished = not found.st_size and found.st_mode & UNFINISHED
         one: Found | None = None
@@ -370,6 +424,26 @@ class Survey:
         verdict = judge(self._env, request, seen, assessed)
         status = describe(self._env, request, seen, assessed, verdict)
         return self._found(status, self._condition(record, assessed, verdict), seen)
+
+    def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:
+        """E9."""
+        env, seen = self._env, Seen(found)
+        try:
+            seen.fd = env.open_directory(path)
+        except PermissionError:
+            return None
+        try:
+            if env.list_directory(seen.fd):
+                return None
+            request = self._request(DIRECTORIES, where, name, path)
+            seen.path = path
+            reread(env, request, seen)
+            assessed = assess(env, seen)
+            verdict = judge(env, request, seen, assessed)
+        finally:
+            env.close(seen.fd)
+        status = named(env, describe(env, request, seen, assessed, verdict), self._tables.owners(seen.identity))
+        return self._found(status, self._condition(seen.record, assessed, verdict), seen)
 
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
         if verdict.reclaim:
@@ -564,6 +638,7 @@ def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
 
 
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
+_READERS[DIRECTORIES] = (DIRECTORIES,)
 """Who reads the records of a protocol, besides holdfast."""
 _RULE_OF = {"fs-safe": "sidecar"}
 _CONDITIONS_OF_OTHERS = {
@@ -571,6 +646,7 @@ _CONDITIONS_OF_OTHERS = {
     "semats": "if its process has ended by then",
     "fs-safe": "and removes it only if its caller has opted into that and agrees",
     "beads": "as soon as its process has ended, on the same host",
+    DIRECTORIES: "",
 }
 """Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
 
@@ -617,6 +693,8 @@ def own_view(status: Status) -> str:
         return f"holdfast takes it over at once: {printable(status.reason)}"
     if status.liveness is Liveness.ALIVE:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
+    if is_kept_fresh(status.protocol):
+        return "holdfast takes it over when it has not been refreshed for so long"
     if status.liveness is Liveness.DEAD:
         return "holdfast takes it over as soon as it is old enough for its protocol"
     return "holdfast never takes over what it cannot know to be dead"

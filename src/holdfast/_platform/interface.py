@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..model import Identity
     from .operations import Operations
-    from .values import LockOwner, Process, Storage
+    from .values import FileLock, LockOwner, Process, Storage
 
     T = TypeVar("T")
 else:
@@ -39,6 +39,8 @@ class Stat(Protocol):
     def st_uid(self) -> int: ...
     @property
     def st_mtime(self) -> float: ...
+    @property
+    def st_mtime_ns(self) -> int: ...
 
 
 class Watch(Protocol):
@@ -109,6 +111,8 @@ class Environment(Protocol):
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
     fifos: bool
     """Whether the end of a FIFO's reader wakes its writers here."""
+    locks_directories: bool
+    """Whether a directory can be a lock here: opened, guarded, and given a time by its descriptor."""
     lingering: bool
     """Whether a removed file that is open somewhere stays in the way, and nothing tells when a descriptor is closed.
     Then a waiter keeps none, and waits for the process of the holder."""
@@ -148,6 +152,9 @@ class Environment(Protocol):
     def open_directory(self, path: str) -> int:
         """Open a directory and nothing else; a link to one is NotADirectoryError."""
 
+    def open_new_directory(self, path: str, mode: int) -> int:
+        """Make a directory and open it, in one step."""
+
     # `dir_fd`: what `path` is relative to, for a name in a directory that others may move (queue.py, Q8).
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int: ...
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int: ...
@@ -166,6 +173,9 @@ class Environment(Protocol):
     def write(self, fd: int, data: bytes, offset: int) -> int: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def chmod(self, fd: int, mode: int) -> None: ...
+    def set_modified(self, fd: int, nanoseconds: int) -> None:
+        """Set the time of the last change, since the epoch, of the file or directory of this descriptor."""
+
     def sync(self, fd: int) -> None: ...
     def sync_directory(self, directory: str) -> None: ...
     def make_directories(self, directory: str) -> None:
@@ -329,11 +339,42 @@ class ProcLocks(Protocol):
         """Whether a waiter for this file hears of a reader that closes it."""
 
 
+class ProcFiles(Protocol):
+    """What processes have open and where they work, and all locks in the kernel's tables, read once."""
+
+    read_at: float
+    """When it was read, or begun to be, in seconds since the epoch: of what is newer it knows nothing."""
+
+    def sees(self, uid: int) -> bool:
+        """Whether all processes of this user that are visible at all may be looked at."""
+
+    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
+        """The processes that have a file of this name and number open; `writing`: so that they can write to it."""
+
+    def running(self, programs: Collection[str]) -> list[int]:
+        """The processes of these programs."""
+
+    def directory(self, pid: int) -> str | None:
+        """The working directory of a process; None where it may not be asked."""
+
+    def locks(self) -> list[FileLock]:
+        """Every lock that the tables show, and who waits for one."""
+
+    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:
+        """Those on the file of this name (`st_dev`, `st_ino`)."""
+
+
 class Surroundings(Environment, Protocol):
     """An environment for the operator's commands: it can read the kernel's tables, and list large directories."""
 
     def proc_locks(self, *, few: bool = False) -> ProcLocks:
         """The tables as they are now; `few`: they will be asked about few files."""
+
+    def proc_files(self) -> ProcFiles:
+        """What processes have open now, and where they work."""
+
+    def read_link(self, path: str) -> str:
+        """What a symbolic link says; it is not followed."""
 
     def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
         """What `kept` returns for each entry of a directory, but None; in no order."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
+    from .proc_files import LinuxProcFiles
     from .proc_locks import LinuxProcLocks
     from .values import LockOwner
 
@@ -179,6 +180,11 @@ class LinuxEnvironment(PosixEnvironment):
         with self._forking:
             from .proc_locks import LinuxProcLocks
         return LinuxProcLocks(self.inspect, tables=self.proc_is_ours(), few=few)
+
+    def proc_files(self) -> LinuxProcFiles:
+        from .proc_files import LinuxProcFiles
+
+        return LinuxProcFiles(tables=self.proc_is_ours())
 
     # -- events --------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .inotify import FolderWatch
     from .interface import DirectoryLog, Watch, WatchSet
-    from .values import LockOwner
+    from .values import FileLock, LockOwner
 
     T = TypeVar("T")
 
@@ -96,6 +96,30 @@ class NoProcLocks:
         return False
 
 
+class NoProcFiles:
+    """Nothing is known, as where the system does not show what processes have open."""
+
+    read_at = 0.0
+
+    def sees(self, uid: int) -> bool:  # noqa: ARG002
+        return False
+
+    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:  # noqa: ARG002
+        return []
+
+    def running(self, programs: Collection[str]) -> list[int]:  # noqa: ARG002
+        return []
+
+    def directory(self, pid: int) -> str | None:  # noqa: ARG002
+        return None
+
+    def locks(self) -> list[FileLock]:
+        return []
+
+    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:  # noqa: ARG002
+        return []
+
+
 _OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
 _WRAPS = 2**64 / 1e9
 """Seconds after which the time in /proc/PID/stat begins anew: in the kernel it is nanoseconds, without a sign."""
@@ -134,6 +158,7 @@ class GenericEnvironment:
 
     guards = False
     fifos = False
+    locks_directories = os.utime in os.supports_fd
     lingering = False
     knows_mounts = True
     has_jobs = False
@@ -322,6 +347,10 @@ class GenericEnvironment:
     def open_directory(self, path: str) -> int:
         return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW | NONBLOCK)
 
+    def open_new_directory(self, path: str, mode: int) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | NONBLOCK | CLOEXEC
+        return self._descriptors.make(partial(os.mkdir, path, mode), partial(os.open, path, flags))
+
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", directory)
 
@@ -375,6 +404,9 @@ class GenericEnvironment:
     def chmod(self, fd: int, mode: int) -> None:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, mode)
+
+    def set_modified(self, fd: int, nanoseconds: int) -> None:
+        os.utime(fd, ns=(nanoseconds, nanoseconds))
 
     def sync_directory(self, directory: str) -> None:
         try:
@@ -453,6 +485,12 @@ class GenericEnvironment:
 
     def proc_locks(self, *, few: bool = False) -> Any:  # noqa: ARG002
         return NoProcLocks()
+
+    def proc_files(self) -> Any:
+        return NoProcFiles()
+
+    def read_link(self, path: str) -> str:
+        return os.readlink(path)
 
     # -- events --------------------------------------------------------------------------------------------------------
 

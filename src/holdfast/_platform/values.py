@@ -52,6 +52,24 @@ class LockOwner(Value):
     waiting: bool = False
 
 
+class FileLock(Value):
+    """One lock in the kernel's tables, and one process that has it or waits for it.
+
+    `kind`: flock, fcntl (by process), ofd (by open file description), lease. `file`: the superblock's device and the
+    inode number. `pid` is None for a process that cannot be named from here. `span`: the first byte and the last; None:
+    up to the end. `path`: as a holder has opened the file; None where that cannot be seen; `deleted`: it had that path.
+    """
+
+    kind: str
+    file: tuple[int, int]
+    exclusive: bool
+    waiting: bool
+    pid: int | None
+    span: tuple[int, int | None] = (0, None)
+    path: str | None = None
+    deleted: bool = False
+
+
 class Storage(Value):
     """What the filesystem of a directory, as it is mounted, means for locks (storage.py).
 

@@ -22,6 +22,7 @@ from ..lock import Lock, requests_of
 from ..model import Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
+from .locks import absolute, leave_to_its_program
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
 
 _WORD = "break"
@@ -130,6 +131,7 @@ class _OnServer(_Breaking):
 
 def break_(options: argparse.Namespace) -> int:
     """Remove the lock file that is meant."""
+    leave_to_its_program(absolute(options.lock), options.protocol)
     status = _status(options)
     if status is None:
         say(f"{options.lock} is no lock file of a known protocol; if it is one all the same, name its protocol (-p)")

@@ -106,6 +106,8 @@ def _of_place(
     if found is None:
         say(f"{path} is no lock file of a known protocol, so it is left alone")
         return
+    if found.advice is not None:
+        say(f"{path} is a lock of {found.status.protocol}, so it is left alone. {found.advice}")
     one = of_lock(env, found, approved=approved)
     if one is not None:
         yield one

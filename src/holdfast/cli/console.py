@@ -38,6 +38,7 @@ OF_STATE = {
     "elsewhere": "blue",
     "malformed": "magenta",
     "empty": "magenta",
+    "leftover": "yellow",
     "free": "dim",
 }
 """The style of each state that a lock file can be in (scan.py)."""
@@ -239,8 +240,10 @@ def _fields(value: Value, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def _holder(holder: Holder) -> str:
-    process = f"process {holder.pid}" + (f" ({brief_command(holder.command)})" if holder.command else "")
+def holder_text(holder: Holder) -> str:
+    """A process, its command and its host."""
+    process = "somebody" if holder.pid is None else f"process {holder.pid}"
+    process += f" ({brief_command(holder.command)})" if holder.command else ""
     return process + (f" on {holder.host}" if holder.host else "") + (", shared" if holder.shared else "")
 
 
@@ -268,7 +271,7 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
     holder = status.holder
     if holder is not None:
         named = [one for one in status.holders or (holder,) if one.pid is not None]
-        rows += [("" if number else "holder", _holder(one)) for number, one in enumerate(named)]
+        rows += [("" if number else "holder", holder_text(one)) for number, one in enumerate(named)]
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
         elif status.record_age is not None:

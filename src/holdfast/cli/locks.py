@@ -7,7 +7,7 @@ import time
 
 from .._platform import environment
 from ..engines import scheme_of
-from ..lock import Lock, Semaphore, announce
+from ..lock import Lock, Semaphore, announce, file_request
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "lease", "shared", "parents"),
-    *("payload", "holder", "version"),
+    *("payload", "holder", "version", "realpath"),
 )
 
 
@@ -71,9 +71,23 @@ def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def lock_of(options: argparse.Namespace, **more: Any) -> Lock:
-    """The lock that the options describe; its wait is announced after a second."""
-    return _announced(Lock(options.lock, **lock_options(options), **more), options)
+def lock_of(options: argparse.Namespace, *, looks: bool = False, **more: Any) -> Lock:
+    """The lock that the options describe; its wait is announced after a second. `looks`: nothing is to be acquired."""
+    lock = Lock(options.lock, **lock_options(options), **more)
+    if not looks and not is_url(options.lock):
+        leave_to_its_program(file_request(lock).path, options.protocol)
+    return _announced(lock, options)
+
+
+def leave_to_its_program(path: str, protocol: str | None) -> None:
+    """ProtocolMismatch where the lock file would be another program's (foreign.py)."""
+    if os.path.lexists(path) or "/.git/" in path:
+        from .._admin import kinds
+
+        if kinds.may_be(os.path.basename(path)):
+            from .foreign import refuse
+
+            refuse(path, protocol)
 
 
 def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:

@@ -8,7 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from .._admin.scan import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Survey, Unreadable
+from .._admin.scan import (
+    CONDITIONS,
+    DEAD,
+    ELSEWHERE,
+    EMPTY,
+    FREE,
+    HELD,
+    LEFTOVER,
+    MALFORMED,
+    STALE,
+    Found,
+    Survey,
+    Unreadable,
+)
 from .._core.messages import brief_command, printable
 from .._platform import environment
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
@@ -200,10 +213,10 @@ class _Wanted:
     """What is asked for. `--held` and `--stale` are a sum; an age is a condition for all of it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        only_held = options.held or (options.held_longer_than is not None and not options.stale)
-        conditions = {HELD, ELSEWHERE, MALFORMED, EMPTY} if only_held else set()
+        self._only_held = options.held or (options.held_longer_than is not None and not options.stale)
+        conditions = {HELD, ELSEWHERE, MALFORMED, EMPTY} if self._only_held else set()
         if options.stale:
-            conditions |= {DEAD, STALE}
+            conditions |= {DEAD, STALE, LEFTOVER}
         self._conditions = conditions or {*CONDITIONS}
         ages = [age for age in (options.older_than, options.held_longer_than) if age is not None]
         self._age: float | None = max(ages, default=None)
@@ -211,7 +224,7 @@ class _Wanted:
         """How many were left out since their age is not known."""
 
     def has(self, one: Found) -> bool:
-        if one.condition not in self._conditions:
+        if one.condition not in self._conditions and not self._is_in_the_way(one):
             return False
         if self._age is None:
             return True
@@ -219,6 +232,10 @@ class _Wanted:
             self.ageless += one.status.locked
             return False
         return one.status.age > self._age
+
+    def _is_in_the_way(self, one: Found) -> bool:
+        """Whether it is a leftover of another program, which keeps that program out, where held ones are asked for."""
+        return self._only_held and one.condition == LEFTOVER and one.status.locked
 
 
 def _described(options: argparse.Namespace) -> str:

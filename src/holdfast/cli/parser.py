@@ -136,13 +136,14 @@ What somebody else holds is left alone: holdfast break removes it.
 exit status: 0 released, or nobody held it; 1 held by another (it is 75 of run, where
 1 may be CMD's); 2 usage; 3 system error"""
 _WAIT_NOTE = """\
+LOCK may be another program's, such as .git/index.lock: then it waits for its end.
 With several LOCKs, it ends when one look finds all of them free.
 
 exit status: 0 free; 1 still held when the time was up (-E; it is 75 of run, where 1
 may be CMD's); 2 usage; 3 system error"""
 _STATUS_NOTE = """\
 If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
-as the slots of a semaphore.
+as the slots of a semaphore. LOCK may be another program's, such as .git/index.lock.
 
 exit status: 0 a contender would get it, or all of several; 1 held (it is 75 of run,
 where 1 may be CMD's); 2 usage; 3 system error, or it is a lock of another protocol,
@@ -151,8 +152,9 @@ _LS_NOTE = """\
 A directory is looked through one level deep, or with -r to the bottom; hidden
 directories too, but no symbolic links are followed. What counts as a lock file:
 a record of one of the protocols; a record that is damaged, under a name that lock
-files have, or may not be read, or is empty; and any file that is locked by the
-kernel at this moment. Files of text or data are none, whatever they are called.
+files have, or may not be read, or is empty; any file that is locked by the kernel
+at this moment; and what other programs lock by rules of their own, such as
+.git/index.lock. Files of text or data are none, whatever they are called.
 With -r, so that a whole disk can be looked through: of files that are not locked by
 the kernel, those are passed over that are called like text, data or programs
 (.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
@@ -163,8 +165,9 @@ directory in the order of paths.
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or
 in another container), malformed (counts as held), empty (an empty *.lock file: by
--p flock nobody holds it, by all other protocols it counts as held), free (a flock
-file that nobody holds)
+-p flock nobody holds it, by all other protocols it counts as held), leftover (of
+another program that has ended, by all that can be seen), free (a file that stays,
+and that nobody holds)
 
 exit status: 0 done, also if nothing or held locks were found; 1 --held-longer-than
 has found some; 2 usage; 3 something could not be read"""

@@ -1,4 +1,4 @@
-"""`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/dropin.md).
+"""`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/sema.md).
 
 Texts, streams and exit statuses are those of that command; what is done to a lock file is the engine's. The first part
 is shared with `holdfast semats`: how words are said, and how a lock outlives the command.

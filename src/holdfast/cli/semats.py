@@ -1,6 +1,6 @@
 """`holdfast semats`: the command `semats` of File-Based Semaphore (TS) 0.1.0, for scripts that call it.
 
-docs/dropin.md has all of it, and what is different.
+docs/semats.md has all of it, and what is different.
 
 Exit status: 0 done; 1 everything else. `status` and `clean` say what they found, and end with 0.
 """

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ..model import Status
 
 _USUAL = "sema"
+_BESIDE = ("sidecar", "proper-lockfile")
+"""Their locks are beside what they protect."""
 _ALIKE = frozenset({"sema", "semats"})
 """Their records are the same."""
 
@@ -51,6 +53,11 @@ def status_(options: argparse.Namespace) -> int:
     if seen is not None:
         options.slots, options.protocol = seen
         return Slots(options, counted=False).status_()
+    another = _found(survey, options.lock) if options.protocol is None else None
+    if another is not None and another.advice is not None:
+        from .foreign_views import of_status
+
+        return of_status(options, another)
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     if given is None and options.protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
@@ -93,15 +100,15 @@ def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
     one = _found(survey, given)
     if one is not None and one.status.protocol:
         protocol = one.status.protocol
-        if protocol == "sidecar" and given.endswith(".lock"):
+        if protocol in _BESIDE and given.endswith(".lock"):
             return given[: -len(".lock")], protocol
         if protocol == "beads":
             return os.path.dirname(given) or ".", protocol
         return given, protocol
-    for beside, protocol in ((f"{given}.lock", "sidecar"), (os.path.join(given, ".exclusive-lock"), "beads")):
+    for beside, protocols in ((f"{given}.lock", _BESIDE), (os.path.join(given, ".exclusive-lock"), ("beads",))):
         one = _found(survey, beside) if given else None
-        if one is not None and one.status.protocol == protocol:
-            return given, protocol
+        if one is not None and one.status.protocol in protocols:
+            return given, one.status.protocol
     return given, _USUAL
 
 
@@ -139,7 +146,7 @@ def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict
     return {
         "condition": condition_of(status, found),
         "content_protocol": (found.status.protocol or None) if found is not None else None,
-        **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None}),
+        **(of_survey(found) if found is not None else {"uid": None, "user": None, "slot": None, "kind": None}),
         "id": id_of(environment(), status),
         "kernel_lock": [{"pid": owner.pid, "shared": not owner.exclusive} for owner in keepers],
         "stale_for": [

@@ -63,7 +63,10 @@ def of_survey(one: Found) -> dict[str, Any]:
 
     status = one.status
     its_id = url_id_of(status) if is_url(status.path) else id_of(environment(), status)
-    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot, "id": its_id}
+    foreign = one.advice is not None
+    its_id = None if foreign else its_id
+    kind = status.protocol if foreign else None
+    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot, "id": its_id, "kind": kind}
 
 
 class Server:
@@ -79,7 +82,7 @@ class Server:
         result, its_id = "held" if status.locked else "free", url_id_of(status)
         if options.json:
             more: dict[str, Any] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
-            more.update(slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
+            more.update(kind=None, slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
             more["next"] = advice(status) if status.locked else None
             show(as_json(result, status, **more))
         elif not options.quiet:

@@ -1,0 +1,235 @@
+"""What all kinds of other programs' locks share: how one is looked at, and what is said of it.
+
+KI1  Nothing is changed: a kind reads, and has no other means (`View`). What is no regular file is not opened, a link is
+     read and not followed, and of a file or directory no more is read than `View` says, whatever lies there.
+KI2  What a lock says of its holder is what somebody has written. A pid in it is believed only where it was written on
+     this host, and only if that process was there before the lock was; else nothing is known of the holder.
+KI3  That nobody is seen is no proof of death: a lock is called a leftover only where every process of its user could be
+     looked at, no other machine shares the filesystem, and the file is older than that look. Else it counts as held.
+KI4  Only the kernel's own lock is proof. All else is evidence, and is said with the answer.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ..._core import messages
+from ..._platform.values import Presence
+from ...liveness import Liveness
+from ...model import Evidence, Holder, Status, Value, Waiter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..._platform.interface import Entry, ProcFiles, Stat, Surroundings
+
+HELD, LEFTOVER, ELSEWHERE, FREE = "held", "leftover", "elsewhere", "free"
+_MOST_TEXT = 16_384
+"""Bytes that are read of a file at most."""
+_MOST_NAMES = 100
+_SLACK = 2.0
+"""Seconds by which a process may seem to be younger than what it has made: start times are in ticks."""
+
+
+class Sighting(Value):
+    """A lock of another program. `status.protocol` is the name of the kind.
+
+    `condition`: held; leftover: by all that can be seen, its holder has ended, and `status.locked` says whether its
+    program would be kept out by it; elsewhere; free. `advice` is what that program's own users do next.
+    """
+
+    status: Status
+    condition: str
+    advice: str
+
+
+class Verdict(Value):
+    """How a lock is judged. `holders` have it; the first is named."""
+
+    condition: str
+    liveness: Liveness
+    evidence: Evidence
+    holders: tuple[Holder, ...] = ()
+    waiters: tuple[Waiter, ...] = ()
+
+
+class Kind:
+    """One program's locks. `look` says None for what is none of them."""
+
+    name: str = ""
+
+    def look(self, view: View) -> Sighting | None:
+        raise NotImplementedError
+
+    def reserves(self, view: View) -> bool:  # noqa: ARG002
+        """Whether its program would take whatever is put at that path for its own lock."""
+        return False
+
+
+class View:
+    """What a kind may do with one file: look (KI1). OSError as the system gives it.
+
+    `found`: what is at the path, or the directory, where nothing is.
+    """
+
+    def __init__(self, env: Surroundings, files: Callable[[], ProcFiles], path: str, found: Stat) -> None:
+        self.env = env
+        self._files = files
+        self.path = path
+        self.where, _, self.name = path.rpartition("/")
+        self.found = found
+        self.is_file = stat.S_ISREG(found.st_mode)
+        self.is_link = stat.S_ISLNK(found.st_mode)
+        self.is_directory = stat.S_ISDIR(found.st_mode)
+
+    @property
+    def files(self) -> ProcFiles:
+        return self._files()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return (self.found.st_dev, self.found.st_ino)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def data(self, path: str | None = None, most: int = _MOST_TEXT) -> bytes:
+        """How the file begins, or a regular file beside it; empty for anything else, and for what may not be read."""
+        try:
+            fd = self.env.open_existing(self.path if path is None else path, write=False)
+        except OSError:
+            return b""
+        try:
+            return self.env.read(fd, most) if stat.S_ISREG(self.env.fstat(fd).st_mode) else b""
+        finally:
+            self.env.close(fd)
+
+    def link(self) -> str:
+        """What the link says."""
+        return self.env.read_link(self.path) if self.is_link else ""
+
+    def stat(self, path: str) -> Stat | None:
+        try:
+            return self.env.stat(path)
+        except OSError:
+            return None
+
+    def is_there(self, *paths: str) -> bool:
+        """Whether all of these exist."""
+        return all(self.stat(path) is not None for path in paths)
+
+    def names(self) -> list[str]:
+        """The first names in the directory that this is."""
+        kept: list[str] = []
+
+        def keep(entry: Entry) -> None:
+            if len(kept) < _MOST_NAMES:
+                kept.append(entry.name)
+
+        self.env.scan(self.path, keep)
+        return sorted(kept)
+
+    # -- who -----------------------------------------------------------------------------------------------------------
+
+    def is_here(self, host: str) -> bool:
+        """Whether a host name, qualified or not, is that of this machine."""
+        mine, theirs = self.env.identity().host.casefold(), host.casefold()
+        short = "." not in mine or "." not in theirs
+        return mine == theirs or (short and mine.partition(".")[0] == theirs.partition(".")[0])
+
+    def holder(self, pid: int | None, host: str | None = None, tag: str | None = None) -> Holder:
+        command = self.env.command(pid) if pid and host is None else None
+        return Holder(pid, host, None, tag, command)
+
+    def openers(self, *, writing: bool = True) -> list[int]:
+        """The processes that have the file open."""
+        return self.files.openers(self.name, self.found.st_ino, writing=writing)
+
+    def of_openers(self, pids: Iterable[int], text: str = "has it open for writing") -> Verdict:
+        holders = tuple(map(self.holder, pids))
+        named = ", ".join(f"process {one.pid}" for one in holders[:3])
+        return Verdict(HELD, Liveness.ALIVE, Evidence("process", f"{named} {text}"), holders)
+
+    def of_process(
+        self, pid: int, host: str | None = None, tag: str | None = None, *, since: float | None = None
+    ) -> Verdict:
+        """By the pid that a lock names (KI2). `since`: when it was made, where the file was written again since."""
+        if host is not None and not self.is_here(host):
+            text = f"it was made on {host}, whose processes cannot be seen from here"
+            return Verdict(ELSEWHERE, Liveness.UNKNOWN, Evidence("none", text), (self.holder(pid, host, tag),))
+        process = self.env.inspect(pid) if 0 < pid < 2**31 else None
+        who = (self.holder(pid, None, tag),)
+        if process is None or process.presence is Presence.UNKNOWN:
+            return Verdict(HELD, Liveness.UNKNOWN, Evidence("none", f"process {pid} cannot be looked at"), who)
+        if process.has_ended:
+            text = f"it names process {pid}, and there is no such process here"
+            return self.of_nobody(text, (Holder(pid, host, None, tag),))
+        made = self.found.st_mtime if since is None else since
+        if process.since is not None and process.since > made + _SLACK:
+            text = f"it names process {pid}, and the one of that number was started later"
+            return self.of_nobody(text, (Holder(pid, host, None, tag),))
+        return Verdict(HELD, Liveness.ALIVE, Evidence("process", f"process {pid}, which it names, exists"), who)
+
+    def of_nobody(self, text: str, holders: tuple[Holder, ...] = ()) -> Verdict:
+        """Nobody is seen who could have it (KI3)."""
+        files = self.files
+        if not files.sees(self.found.st_uid):
+            text += "; not all processes of its user may be looked at, so that says little (try as root)"
+        elif self.env.storage(self.path).shared:
+            text += "; but other machines may share this filesystem, and their processes cannot be seen"
+        elif self.found.st_mtime > files.read_at:
+            text += "; but it has just been made"
+        else:
+            return Verdict(LEFTOVER, Liveness.DEAD, Evidence("process", text), holders)
+        return Verdict(HELD, Liveness.UNKNOWN, Evidence("none", text), holders)
+
+    def of_kernel(self) -> Verdict:
+        """By the kernel's locks on the file."""
+        locks = self.files.kernel_locks(self.name, self.identity)
+        having = {lock.pid: lock for lock in locks if not lock.waiting and lock.kind != "lease"}
+        waiting = [lock.pid for lock in locks if lock.waiting and lock.pid is not None]
+        waiters = tuple(Waiter(None, pid, None, None, self.env.command(pid)) for pid in waiting)
+        if not having:
+            evidence = Evidence("guard", "nobody has a kernel lock on it")
+            return Verdict(FREE, Liveness.UNKNOWN, evidence, (), waiters)
+        holders = tuple(self.holder(pid).replaced(shared=not lock.exclusive) for pid, lock in having.items())
+        kinds = " and ".join(sorted({lock.kind for lock in having.values()}))
+        evidence = Evidence("guard", f"the kernel lock on it ({kinds}) is held", proven=True)
+        return Verdict(HELD, Liveness.ALIVE, evidence, holders, waiters)
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    def sighting(
+        self, kind: str, verdict: Verdict, reason: str, advice: str, *,
+        since: float | None = None, refused: bool | None = None, aged: bool = True,
+    ) -> Sighting:  # fmt: skip
+        """`since`: when it was made, else when it was written; unless not `aged`: then it is not known. `refused`:
+        whether its program is kept out by it; else by all that is held, or elsewhere."""
+        made = self.found.st_mtime if since is None else since
+        age = max(0.0, self.env.time() - made) if aged and verdict.condition != FREE else None
+        holders = tuple(one.replaced(since=made if age is not None else None) for one in verdict.holders)
+        first = holders[0] if holders else None
+        if first is None and verdict.condition != FREE:
+            first = Holder(since=made if age is not None else None)
+        locked = verdict.condition in (HELD, ELSEWHERE) if refused is None else refused
+        status = Status(
+            self.path, kind, locked, False, verdict.liveness, verdict.evidence, first, None, reason, age,
+            verdict.waiters, holders, self.found.st_mtime,
+        )  # fmt: skip
+        return Sighting(status, verdict.condition, advice)
+
+
+def sentence(seen: Sighting) -> str:
+    """Who has it, since when, and how that is known."""
+    status = seen.status
+    if status.holder is not None and status.holder.pid is not None and seen.condition != LEFTOVER:
+        return messages.sentence(status)
+    since = f" since {messages.moment(status.holder.since)}" if status.holder and status.holder.since else ""
+    return f"{seen.condition}{since}: {messages.printable(status.evidence.text)}"
+
+
+def quoted(path: str) -> str:
+    """For a shell, in an advice."""
+    from shlex import quote
+
+    return quote(path)

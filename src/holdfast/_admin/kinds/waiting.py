@@ -1,0 +1,114 @@
+"""Waiting for the end of another program's lock.
+
+KW1  The directory is watched before the lock is looked at: whatever ends it after that look makes an event. So links
+     and directories that are locks are waited for as well, and nothing of the other program's is opened to wait for it.
+KW2  What makes no event ends by a clock: a lock of the kernel that is dropped while its file stays open, a rule that
+     goes by age. The end of the process that is named wakes, too. Where no events arrive, that clock is all there is.
+KW3  It has ended if nothing is at the path, or what is there would keep its program out no longer. That it has changed
+     hands is no end.
+"""
+
+from __future__ import annotations
+
+from ..._core.wait import Wait
+from ...liveness import Liveness
+from ...model import INFINITY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ..._platform.interface import Surroundings
+    from ..monitor import FolderWatch
+    from .base import Sighting
+
+_EVERY, _POLLED, _SOON = 1.0, 0.25, 0.05
+"""Seconds between looks: with events, without, and at least."""
+_NOTICE_AFTER = 1.0
+
+
+def until_free(
+    env: Surroundings,
+    watch: FolderWatch | None,
+    path: str,
+    look: Callable[[], Sighting | None],
+    timeout: float | None,
+    notice: Callable[[Sighting], object] | None = None,
+) -> Generator[Wait, None, Sighting | None]:
+    """None when it has ended (KW3); what was seen last when `timeout` (seconds; None: for ever) is over.
+
+    `notice` is called once, after a second.
+    """
+    started = env.monotonic()
+    deadline = INFINITY if timeout is None else started + timeout
+    told = INFINITY if notice is None else started + _NOTICE_AFTER
+    where, _, name = path.rpartition("/")
+    reached = watch is not None and env.events_reach(path) and watch.add(where or "/")
+    holder = _Holder(env)
+    seen, earliest, due = None, started, started
+    try:
+        while True:
+            now = env.monotonic()
+            if _is_gone(env, path):
+                return None
+            if now >= due or seen is None:
+                seen = look()
+                if seen is None or not seen.status.locked:
+                    return None
+                holder.watch(seen)
+                earliest, due = now + _SOON, now + (_EVERY if reached else _POLLED)
+            if now >= deadline:
+                return seen
+            if notice is not None and now >= told:
+                notice(seen)
+                told = INFINITY
+            events = (watch.fd,) if watch is not None and reached else ()
+            yield Wait((*events, *holder.fds()), min(deadline, told, due))
+            changed = watch is not None and any(one in ("", name) for _, one, _ in watch.take())
+            if changed or holder.has_ended():
+                due = min(due, earliest)
+    finally:
+        holder.close()
+
+
+class _Holder:
+    """The end of the process that is named, as a descriptor."""
+
+    def __init__(self, env: Surroundings) -> None:
+        self._env = env
+        self._pid: int | None = None
+        self._fd = -1
+
+    def watch(self, seen: Sighting) -> None:
+        pid = (
+            seen.status.holder.pid
+            if seen.status.holder is not None and seen.status.liveness is Liveness.ALIVE
+            else None
+        )
+        if pid != self._pid:
+            self.close()
+            fd = self._env.watch_process(pid) if pid is not None else None
+            self._pid, self._fd = pid, -1 if fd is None else fd
+
+    def fds(self) -> tuple[int, ...]:
+        return (self._fd,) if self._fd >= 0 else ()
+
+    def has_ended(self) -> bool:
+        """Told once."""
+        if self._pid is None or not self._env.inspect(self._pid).has_ended:
+            return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._env.close(self._fd)
+        self._pid, self._fd = None, -1
+
+
+def _is_gone(env: Surroundings, path: str) -> bool:
+    try:
+        env.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False

@@ -1,0 +1,190 @@
+"""What processes have open, where they work, and every lock in the kernel's tables, by `/proc`. For showing: no
+decision rests on it.
+
+PF1  Only what is in `/proc` is read; no path that it names is followed, no file is opened or asked (`stat`), and no
+     server either. So a lease is not broken by this, and a dead mount cannot make it hang.
+PF2  All descriptors of all processes are listed at most once, however many files are asked about. `read_at` is the
+     moment before: of a file that was made later, it cannot be said that nobody has it open.
+PF3  That nobody is seen to have a file open means something only where all processes of its user could be looked at
+     (`sees`). A process that ends in the middle has no file open any more.
+PF4  A file is known by its name and its inode number, not by the path that the kernel shows, which is another one in
+     another mount namespace. Before Linux 5.14 the number is not to be had; there the name alone decides.
+PF5  A lock by open file description (`OFDLCK`) has no pid in the table, and the pid of a `flock` is that of who took it
+     (proc_locks.py, W3): both are named by the processes that show the lock among their descriptors, if any does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from . import procfs
+from .values import FileLock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+
+_NO_FILE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/memfd:")
+_DELETED = " (deleted)"
+_MOST_NAMES = 200_000
+"""So many descriptors are remembered at most: what is beyond that is not seen."""
+# Bounded numbers: what is longer is not of the kernel, and must not overflow here.
+_LOCK = re.compile(
+    r"^(?:lock:\t)?[0-9]+: +(-> +)?(FLOCK|POSIX|OFDLCK|LEASE|DELEG) +[A-Z*]+ +(READ|WRITE|UNLCK) +(-?[0-9]{1,10}) "
+    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ([0-9]{1,20}) (EOF|[0-9]{1,20})$",
+    re.MULTILINE,
+)
+_WORDS = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "LEASE": "lease", "DELEG": "lease"}
+_INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
+_FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
+
+
+class _Entry:
+    """One line of the table."""
+
+    __slots__ = ("exclusive", "file", "kind", "pid", "span", "waiting")
+
+    def __init__(self, found: tuple[str, ...]) -> None:
+        arrow, kind, access, pid, high, low, inode, start, end = found
+        self.kind = _WORDS[kind]
+        self.exclusive = access == "WRITE"
+        self.waiting = bool(arrow)
+        self.pid = max(int(pid), 0)
+        self.file = (os.makedev(int(high, 16), int(low, 16)), int(inode))
+        self.span = (int(start), None if end == "EOF" else int(end))
+
+    @property
+    def lock(self) -> tuple[object, ...]:
+        """What it has in common with its line in the `fdinfo` of a process that has it."""
+        return (self.kind, self.exclusive, self.file, self.span, self.pid)
+
+
+def parse_table(text: str) -> list[_Entry]:
+    """The lines of `/proc/locks` or of an `fdinfo`; what is torn or of an unknown kind is passed over."""
+    return [_Entry(found) for found in _LOCK.findall(text)]
+
+
+class LinuxProcFiles:
+    """See `interface.ProcFiles`."""
+
+    def __init__(self, *, tables: bool) -> None:
+        self._tables = tables
+        """Whether `/proc` is of our PID namespace, so that what it shows means something."""
+        self.read_at = time.time()
+        self._open: dict[str, list[tuple[int, str, str]]] | None = None
+        self._hidden: set[int] = set()
+        """The users of processes that may not be looked at."""
+        self._programs: dict[int, str] | None = None
+        self._locks: list[FileLock] | None = None
+
+    # -- who has what open ---------------------------------------------------------------------------------------------
+
+    def sees(self, uid: int) -> bool:
+        self._by_name()
+        return self._tables and uid not in self._hidden and os.geteuid() in (0, uid)
+
+    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
+        found = []
+        for pid, fd, _ in self._by_name().get(name, ()):
+            about = procfs.read(f"/proc/{pid}/fdinfo/{fd}")
+            number, flags = _INODE.search(about), _FLAGS.search(about)
+            if flags is None or (number is not None and int(number[1]) != inode):  # closed, or another (PF4)
+                continue
+            if pid not in found and not (writing and int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY):
+                found.append(pid)
+        return found
+
+    def _by_name(self) -> dict[str, list[tuple[int, str, str]]]:
+        """All descriptors that lead to files, by the name of the file (PF2)."""
+        if self._open is None:
+            self.read_at = time.time()
+            self._open, count = {}, 0
+            for pid in procfs.pids() if self._tables else ():
+                for fd, target in self._descriptors(pid):
+                    count += 1
+                    if count <= _MOST_NAMES:
+                        name = target.removesuffix(_DELETED).rpartition("/")[2]
+                        self._open.setdefault(name, []).append((pid, fd, target))
+        return self._open
+
+    def _descriptors(self, pid: int) -> Iterator[tuple[str, str]]:
+        try:
+            fds = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            self._hide(pid)
+            return
+        except OSError:
+            return
+        for fd in fds:
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if not target.startswith(_NO_FILE):
+                yield fd, target
+
+    def _hide(self, pid: int) -> None:
+        """It may not be looked at: nor do we know anything of its user's files any more (PF3)."""
+        try:
+            self._hidden.add(os.stat(f"/proc/{pid}").st_uid)
+        except OSError:
+            pass  # it has ended
+
+    # -- who works where -----------------------------------------------------------------------------------------------
+
+    def running(self, programs: Collection[str]) -> list[int]:
+        if self._programs is None:
+            self._programs = {pid: procfs.comm(pid) for pid in (procfs.pids() if self._tables else ())}
+        return [pid for pid, name in self._programs.items() if name in programs]
+
+    def directory(self, pid: int) -> str | None:
+        try:
+            return os.readlink(f"/proc/{pid}/cwd")
+        except OSError:
+            return None
+
+    # -- every lock ----------------------------------------------------------------------------------------------------
+
+    def locks(self) -> list[FileLock]:
+        if self._locks is None:
+            table = parse_table(self._text())
+            opened = [one for found in self._by_name().values() for one in found] if table else []
+            self._locks = self._named(table, opened)
+        return self._locks
+
+    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:
+        table = [entry for entry in parse_table(self._text()) if entry.file[1] == identity[1]]
+        if not table:
+            return []
+        found = self._named(table, self._by_name().get(name, []))
+        exactly = [lock for lock in found if lock.file == identity]
+        return exactly or [lock for lock in found if lock.path is not None]  # a subvolume (proc_locks.py, W2)
+
+    def _text(self) -> str:
+        return procfs.read("/proc/locks") if self._tables else ""
+
+    def _named(self, table: list[_Entry], opened: list[tuple[int, str, str]]) -> list[FileLock]:
+        """PF5: who shows which lock among these descriptors, and how that process has opened the file."""
+        files = {entry.file for entry in table}
+        keepers: dict[tuple[object, ...], dict[int, None]] = {}
+        paths: dict[tuple[int, int], str] = {}
+        for pid, fd, target in opened:
+            for entry in parse_table(procfs.read(f"/proc/{pid}/fdinfo/{fd}")):
+                if entry.file in files:
+                    paths.setdefault(entry.file, target)
+                    keepers.setdefault(entry.lock, {})[pid] = None
+        found: dict[FileLock, None] = {}
+        for entry in table:
+            path = paths.get(entry.file)
+            for pid in (entry.pid,) if entry.waiting else keepers.get(entry.lock, (entry.pid,)):
+                found[
+                    FileLock(
+                        entry.kind, entry.file, entry.exclusive, entry.waiting, pid or None, entry.span,
+                        None if path is None else path.removesuffix(_DELETED),
+                        path is not None and path.endswith(_DELETED),
+                    )
+                ] = None  # fmt: skip
+        return [*found]

@@ -1,0 +1,65 @@
+"""A LOCK that another program makes by rules of its own (_admin/kinds): refused to all that would take it or remove it.
+
+How it is shown and waited for: foreign_views.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .._admin import kinds
+from .._admin.kinds.base import View, sentence
+from .._platform import environment
+from ..errors import ProtocolMismatch
+from ..protocols import is_persistent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._admin.kinds.base import Sighting
+    from .._platform.interface import ProcFiles
+
+
+def look_at(path: str) -> Sighting | None:
+    """The lock of another program at this absolute path, as it is now; None for anything else."""
+    env = environment()
+    files: list[ProcFiles] = []
+
+    def once() -> ProcFiles:
+        if not files:
+            files.append(env.proc_files())
+        return files[0]
+
+    try:
+        return kinds.find(View(env, once, path, env.stat(path)))
+    except (OSError, ValueError):
+        return None
+
+
+def refuse(path: str, protocol: str | None) -> None:
+    """ProtocolMismatch where another program's lock is at this absolute path, or would be believed to be.
+
+    A kernel lock may be taken on what another program locks by the kernel: it is the same lock.
+    """
+    env = environment()
+    seen = look_at(path) if os.path.lexists(path) else None
+    if seen is not None and not (is_persistent(protocol) and seen.status.evidence.source == "guard"):
+        kind = seen.status.protocol
+        raise ProtocolMismatch(
+            f"{path} is a lock of {kind}, which holdfast never takes, breaks or removes: {sentence(seen)}. "
+            f"{seen.advice}",
+            path=path,
+            protocol=protocol or "sema",
+            holder=seen.status.holder,
+        )
+    if seen is None and not os.path.lexists(path):
+        try:
+            whose = kinds.reserved(View(env, env.proc_files, path, env.stat(path.rpartition("/")[0] or "/")))
+        except (OSError, ValueError):
+            return
+        if whose is not None:
+            raise ProtocolMismatch(
+                f"{path} is where {whose} makes a lock of its own: {whose} would be kept out by a file there, which "
+                "nobody would know how to remove. Choose another name for yours",
+                path=path,
+                protocol=protocol or "sema",
+            )

@@ -1,6 +1,7 @@
 """Lock files that every language agrees on: held by the kernel, waited for without polling."""
 
 from .errors import (
+    AcquireCancelled,
     AcquireTimeout,
     EngineUnavailable,
     HoldfastError,
@@ -14,11 +15,12 @@ from .errors import (
     WouldDeadlock,
 )
 from .lock import Hold, Lock, Semaphore, provide_face_for_tasks
-from .model import Evidence, Holder, Record, Status, Waiter
+from .model import Evidence, Holder, Record, Status, Waiter, provide_sentences
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AcquireCancelled",
     "AcquireTimeout",
     "AsyncHold",
     "AsyncLock",
@@ -76,8 +78,15 @@ def _face_for_tasks() -> type:
     return AsyncAcquirable
 
 
+def _describe(status: Status) -> str:
+    from ._core.messages import described
+
+    return described(status)
+
+
 provide_face_for_tasks(_face_for_tasks)
-del provide_face_for_tasks
+provide_sentences(_describe)
+del provide_face_for_tasks, provide_sentences
 
 
 def __dir__() -> list[str]:

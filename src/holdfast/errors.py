@@ -56,6 +56,10 @@ class AcquireTimeout(HoldfastError, TimeoutError):
     """The lock was still held when the time was up; `holder` says by whom."""
 
 
+class AcquireCancelled(HoldfastError):
+    """The `cancel` of a call was set before the lock was acquired, or found free. Nothing of the call is left."""
+
+
 class LockStale(HoldfastError):
     """The lock is stale, and its protocol leaves the decision to remove it to the caller."""
 

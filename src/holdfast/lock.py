@@ -15,7 +15,7 @@ from _weakref import ref as weak_reference
 from ._core.attempt import Refusal
 from ._core.options import check_timeout
 from ._drivers.background import Keeper
-from ._drivers.sync import caller, drive, perform
+from ._drivers.sync import Cancellation, caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
 from ._platform.operations import numbers
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal, NoReturn, TypeVar
+    from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
     from ._core.hold import HoldRef, HoldState
     from ._core.options import Options, Request
@@ -45,6 +45,19 @@ if TYPE_CHECKING:
     from .errors import AcquireTimeout
     from .events import Event
     from .model import Record, Status
+
+    class Settable(Protocol):
+        """What a `threading.Event` is to us."""
+
+        def is_set(self) -> bool: ...
+
+    class HasFileno(Protocol):
+        """What a socket, a pipe or a file is to us."""
+
+        def fileno(self) -> int: ...
+
+    Cancel = Settable | HasFileno | int
+    """What ends a wait: something that is set, or a descriptor that becomes readable."""
 
     F = TypeVar("F", bound=Callable[..., object])
 
@@ -313,14 +326,16 @@ class Resource:
     def _limit(self, timeout: float | None) -> float | None:
         return self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
 
-    def _apart(self, timeout: float | None, *, acquires: bool = False) -> Apart | None:
+    def _apart(
+        self, timeout: float | None, *, acquires: bool = False, cancel: Cancellation | None = None
+    ) -> Apart | None:
         """What lets a call give up waiting for the server of its filesystem (_drivers/apart.py); None where there is
         none."""
         if not self._engine.may_hang(self._env, self._requests[0]):
             return None
         with forking:
             from ._drivers.apart import Apart
-        return Apart(self._env, self._requests[0], timeout, acquires=acquires)
+        return Apart(self._env, self._requests[0], timeout, acquires=acquires, cancel=cancel)
 
     def _kept(self, steps: Generator[Wait, None, HoldRef | Refusal]) -> Generator[Wait, None, HoldRef | Refusal]:
         """The same steps, and what is to be done for the new hold."""
@@ -329,9 +344,9 @@ class Resource:
             keep(self._env, result)
         return result
 
-    def _perform(self, steps: Generator[Wait, None, T], timeout: float | None) -> T:
-        apart = self._apart(timeout)
-        return perform(self._env, steps) if apart is None else apart.perform(steps)
+    def _perform(self, steps: Generator[Wait, None, T], timeout: float | None, cancel: Cancellation | None = None) -> T:
+        apart = self._apart(timeout, cancel=cancel)
+        return perform(self._env, steps, cancel) if apart is None else apart.perform(steps)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_again, (type(self), (self._request.given,), self._options)
@@ -347,31 +362,41 @@ class Acquirable(Resource):
         super().__init__(requests, options)
         self._entered: dict[tuple[object, ...], list[Hold]] = {}
 
-    def acquire(self, timeout: float | None = UNSET) -> Hold:
+    def acquire(self, timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> Hold:
         """Acquire the lock, waiting up to `timeout` seconds, and return its handle.
 
         `None` waits without limit, `0` tries once. Without an argument, the `timeout` of the lock applies. The lock
         stays held until the handle is released or the process ends. A handle that is dropped without a release leaves
         it held, with a ResourceWarning.
 
-        Raises AcquireTimeout, which names the holder, or a file server that does not answer; WouldDeadlock if this
-        thread holds the lock (all slots of a semaphore) and would wait without limit; LockStale if the protocol leaves
-        a stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable;
-        and OSError as the system gives it.
+        `cancel` ends the wait from another thread or process: a `threading.Event` that is set, which is noticed within
+        50 ms, or a descriptor (or something with a `fileno`) that can be read, which is noticed at once. If it is set
+        already, nothing is tried. Nothing is read from the descriptor. On Windows it must be an event.
+
+        Raises AcquireTimeout, which names the holder, or a file server that does not answer; AcquireCancelled;
+        WouldDeadlock if this thread holds the lock (all slots of a semaphore) and would wait without limit; LockStale
+        if the protocol leaves a stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath;
+        UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
         """
         timeout = self._limit(timeout)
-        return self._acquire(timeout, lambda refusal: _refused(refusal, timeout))  # type: ignore[return-value]
+        ends = None if cancel is None else Cancellation(cancel, self.path, self.protocol)
+        return self._acquire(timeout, lambda refusal: _refused(refusal, timeout), ends)  # type: ignore[return-value]
 
     def try_acquire(self) -> Hold | None:
         """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
         return self._acquire(0, None)
 
-    def _acquire(self, timeout: float | None, error: Callable[[Refusal], Exception] | None) -> Hold | None:
+    def _acquire(
+        self,
+        timeout: float | None,
+        error: Callable[[Refusal], Exception] | None,
+        cancel: Cancellation | None = None,
+    ) -> Hold | None:
         env = self._env
         operations = env.operations
         operation = operations.begin(env)
         try:
-            hold = self._attempt(operation, timeout, error)
+            hold = self._attempt(operation, timeout, error, cancel)
             operations.about_to_deliver(operation)
             del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             operation.frame = None
@@ -382,14 +407,18 @@ class Acquirable(Resource):
             raise
 
     def _attempt(
-        self, operation: Operation, timeout: float | None, error: Callable[[Refusal], Exception] | None
+        self,
+        operation: Operation,
+        timeout: float | None,
+        error: Callable[[Refusal], Exception] | None,
+        cancel: Cancellation | None = None,
     ) -> Hold | None:
         """The hold, which is the operation's until that delivers it."""
         env = self._env
-        apart = self._apart(timeout, acquires=error is not None)
+        apart = self._apart(timeout, acquires=error is not None, cancel=cancel)
         try:
             steps = self._engine.acquire(env, self._requests, timeout, caller())
-            result = drive(steps, operation) if apart is None else apart.drive(self._kept(steps), operation)
+            result = drive(steps, operation, cancel) if apart is None else apart.drive(self._kept(steps), operation)
             if not isinstance(result, Refusal):
                 hold, held = Hold(result), result.held
                 if apart is None:
@@ -405,14 +434,17 @@ class Acquirable(Resource):
             raise error(result) if apart is None else apart.call(lambda: refused(result))
         return None
 
-    def wait(self, timeout: float | None = UNSET) -> bool:
+    def wait(self, timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
         `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
-        process may acquire it before the caller does. Raises what `acquire` raises, except AcquireTimeout.
+        process may acquire it before the caller does. `cancel` is that of `acquire`. Raises what `acquire` raises,
+        except AcquireTimeout.
         """
         limit = self._limit(timeout)
-        return self._perform(self._engine.wait_until_free(self._env, self._requests, limit, caller()), limit) is None
+        ends = None if cancel is None else Cancellation(cancel, self.path, self.protocol)
+        steps = self._engine.wait_until_free(self._env, self._requests, limit, caller())
+        return self._perform(steps, limit, ends) is None
 
     def __enter__(self) -> Hold:
         operations = self._env.operations
@@ -732,8 +764,8 @@ release_now = BaseHold._release
 """Release it in this thread, whichever face the handle belongs to. LockLost as from `Hold.release`."""
 
 
-def announce(lock: Resource, notice: Callable[[Refusal], None] | None) -> None:
-    """Call `notice` once when a wait has lasted a second."""
+def announce(lock: Resource, notice: Callable[[Refusal], float | None] | None) -> None:
+    """Call `notice` when a wait has lasted a second, and again after as many seconds as it returns; None: never."""
     for request in lock._requests:
         request.notice = notice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, Self, dataclass_transform
 
     from .liveness import Liveness
@@ -268,6 +268,15 @@ class Waiter(Value):
     command: str | None = None
 
 
+_describe: Callable[[Any], str] = repr
+
+
+def provide_sentences(describe: Callable[[Any], str]) -> None:
+    """What makes a sentence of a `Status` or a `SemaphoreStatus`. Nothing here needs the words for people."""
+    global _describe
+    _describe = describe
+
+
 class Status(Value):
     """One look at a lock; true when it was taken, and perhaps no longer.
 
@@ -296,6 +305,10 @@ class Status(Value):
     data: bytes = b""
     record_age: float | None = None
 
+    def __str__(self) -> str:
+        """A sentence for people: whether it is held, by whom, since when, why, how that is known, and how many wait."""
+        return _describe(self)
+
 
 class SemaphoreStatus(tuple[Status, ...]):
     """One look at a semaphore: the `Status` of each slot, by number; true when it was taken, and perhaps no longer."""
@@ -319,3 +332,7 @@ class SemaphoreStatus(tuple[Status, ...]):
     def waiters(self) -> tuple[Waiter, ...]:
         """The waiters for any slot, in their order, as far as they are visible. Each `Status` has the same."""
         return self[0].waiters if self else ()
+
+    def __str__(self) -> str:
+        """A sentence for people: how many slots are free, who holds the others, and how many wait."""
+        return _describe(self)

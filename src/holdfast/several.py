@@ -23,6 +23,7 @@ import math
 import os
 
 from ._core.options import check_timeout
+from ._drivers.sync import Cancellation
 from ._platform import environment
 from ._platform.fork import forking
 from .engines.file.publish import make_parents
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from ._core.attempt import Refusal
     from ._core.options import Request
     from .errors import AcquireTimeout
-    from .lock import BaseHold
+    from .lock import BaseHold, Cancel
 
     H = TypeVar("H", bound="BaseHolds")
 
@@ -119,7 +120,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
             note(error, [lost])
 
 
-def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> Holds:
+def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> Holds:
     """Acquire several locks and semaphores, all or none, without ever waiting in a circle with others who do the same.
 
     They are acquired in one order, which does not depend on the order of the list or on the spelling of paths, so two
@@ -127,8 +128,8 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
     who acquire all that they need by one call of this function, on one machine (several.py has the argument).
 
     `timeout` is in seconds, for all together: `None` waits for ever, `0` tries each once; left out, the shortest of the
-    locks' own counts. Returns a tuple of holds, in the order of the list, which a `with` releases. For an empty list it
-    is empty.
+    locks' own counts. `cancel` is that of `Lock.acquire`, for all together. Returns a tuple of holds, in the order of
+    the list, which a `with` releases. For an empty list it is empty.
 
     Raises what `Lock.acquire` raises for the one that could not be had; then nothing is held. ValueError for two
     entries with a common lock file, which would wait for each other, unless both have the same `owner`. TypeError for
@@ -139,11 +140,12 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET) -> H
     if not wanted:
         return finished(Holds, {})
     env = environment()
+    ends = None if cancel is None else Cancellation(cancel, wanted[0].path, wanted[0].protocol)
     operation = env.operations.begin(env)
     got: dict[int, Any] = {}
     try:
         for number in plan.order:
-            got[number] = attempt(wanted[number], operation, plan.left(), plan.error)
+            got[number] = attempt(wanted[number], operation, plan.left(), plan.error, ends)
         holds = finished(Holds, got)
         env.operations.about_to_deliver(operation)
         del env.operations.running[operation.number]  # delivered: nothing is called between here and the caller

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, World, dormant, ended, eventually
+from holdfast import Lock
 
 CHATTY = """
 import os, signal, sys
@@ -360,6 +361,22 @@ def test_a_line_for_conflicts_can_be_interrupted(world: World, path: Path, held:
     run.signal(signal.SIGINT)
     assert run.wait() == -signal.SIGINT
     os.kill(pid, signal.SIGTERM)
+
+
+# -- the wait ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_is_told_its_place_in_the_queue_and_when_that_changes(world: World, path: Path, held: int) -> None:
+    first = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])
+    eventually(lambda: dormant(first.pid) and len(Lock(path).status().waiters) == 1)
+    second = world.start([*HOLDFAST, "run", path, "--", "true"], stderr=subprocess.STDOUT)
+    assert second.hear(f"holdfast: waiting for {path}: held by process {held} ").endswith(
+        "; number 2 of 2 in the queue"
+    )
+    first.signal(signal.SIGTERM)
+    assert second.hear(f"holdfast: waiting for {path}: held by process {held} ").endswith(
+        "; number 1 of 1 in the queue"
+    )
 
 
 # -- for how long ------------------------------------------------------------------------------------------------------

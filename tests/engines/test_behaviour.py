@@ -396,3 +396,34 @@ def test_an_option_without_meaning_is_refused(prefix: str) -> None:
     for wrong in ({"heartbeat": -1}, {"stale_after": 0.01}, {"stale_after": 10, "heartbeat": 9}):
         with pytest.raises(ValueError, match=r"heartbeat|stale_after"):
             holdfast.Lock(prefix + "a", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another thread"])
+def test_a_wait_can_be_cancelled_from_another_thread(prefix: str, *, behind: bool) -> None:
+    """CX1: nothing of it is left in the queue, and the others go on."""
+    lock, event = holdfast.Lock(prefix + "cancelled"), threading.Event()
+    hold = lock.acquire(timeout=10)
+    results: list[Any] = []
+
+    def call(cancel: threading.Event | None) -> None:
+        try:
+            results.append(lock.acquire(30, cancel=cancel))
+        except holdfast.AcquireCancelled as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=call, args=(cancel,)) for cancel in ([None, event] if behind else [event])]
+    threads[0].start()
+    eventually(lambda: lock.status().waiters)
+    if behind:
+        threads[1].start()
+        threads[1].join(0.1)
+    event.set()
+    threads[-1].join(10)
+    assert [type(result) for result in results] == [holdfast.AcquireCancelled]
+    eventually(lambda: len(lock.status().waiters) == behind)
+    hold.release()
+    if behind:
+        threads[0].join(10)
+        results[-1].release()
+    with lock.acquire(timeout=10):
+        pass

@@ -274,7 +274,7 @@ def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., S
     asked: list[float | None] = []
     real = module.attempt
 
-    def slow(lock: Lock, operation: Any, timeout: float | None, error: Any) -> Any:
+    def slow(lock: Lock, operation: Any, timeout: float | None, error: Any, *more: object) -> Any:
         asked.append(timeout)
         now[0] += 3.0
         return real(lock, operation, timeout, error)

@@ -185,6 +185,42 @@ def test_either_the_thread_or_the_caller_cleans_up(when: str, server: Server) ->
 # -- callers -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["event", "descriptor"])
+@pytest.mark.parametrize("when", ["the server is silent", "the lock is held"])
+def test_a_cancelled_caller_waits_neither_for_a_server_nor_for_a_lock(kind: str, when: str, server: Server) -> None:
+    """AP3; CX1 and CX2 of sync.py."""
+    lock = Lock(f"{server.directory}/l")
+    event, (reader, writer) = threading.Event(), os.pipe()
+    holder = lock.acquire() if when == "the lock is held" else None
+    if holder is None:
+        server.dies()
+
+    def cancel() -> None:
+        if holder is None:
+            assert server.asked.wait(PATIENCE)
+        else:
+            until(lambda: Lock(lock.path).status().waiters)
+        event.set()
+        os.write(writer, b"x")
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    try:
+        took, text = seconds(
+            lambda: lock.acquire(PATIENCE, cancel=event if kind == "event" else reader), holdfast.AcquireCancelled
+        )
+        assert took < PATIENCE
+        assert "was cancelled" in text
+    finally:
+        canceller.join()
+        server.comes_back()
+        os.close(reader)
+        os.close(writer)
+    if holder is not None:
+        holder.release()
+    assert_nothing_left(Path(server.directory))
+
+
 def test_an_acquisition_ends_in_time_and_gives_back_what_it_gets_later(server: Server) -> None:
     """AP2, AP3."""
     lock = Lock(f"{server.directory}/l")

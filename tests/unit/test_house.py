@@ -30,6 +30,7 @@ LAYERS = (
     "__main__",
     "cli",
     "testing",
+    "pytest",
     "",
     "face",  # sema, semats, sidecar, beads
     "aio",

@@ -543,3 +543,31 @@ def test_the_lock_of_another_pid_namespace_is_not_judged_by_its_number(
         other.stdin.close()
     with Lock(path).acquire(timeout=PATIENCE):
         pass
+
+
+def test_a_status_is_printed_as_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "the.lock"
+    lock = Lock(path, tag="deploy v1")
+    assert str(lock.status()) == f"{path} is free"
+    with lock.acquire():
+        said = str(lock.status())
+        assert said.startswith(f"{path} is held by process {os.getpid()} (")
+        assert " since " in said
+        assert "for 'deploy v1'" in said
+        assert said == f"{lock.status()}"
+        assert repr(lock.status()).startswith("Status(")
+    path.write_text("pid=999999999\ntimestamp=17\n")
+    assert str(lock.status()).startswith(f"{path} can be taken over: held by process 999999999 since ")
+    path.write_text("pid=x\n")
+    assert str(lock.status()).startswith(f"{path}: it is held by a process whose record cannot be used")
+    path.unlink()
+    readers = Lock(path, protocol="flock", shared=True)
+    with readers.acquire():
+        assert f"{path} is free, and held by " in str(readers.status())
+
+
+def test_the_status_of_a_semaphore_is_printed_as_a_sentence(tmp_path: Path) -> None:
+    semaphore = Semaphore(tmp_path / "gpu", 2)
+    assert str(semaphore.status()) == "2 of 2 slots are free"
+    with semaphore.acquire():
+        assert str(semaphore.status()).startswith(f"1 of 2 slots is free (slot 0: held by process {os.getpid()} (")

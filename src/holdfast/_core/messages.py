@@ -9,6 +9,7 @@ import time
 
 from ..errors import AcquireTimeout, EngineUnavailable, LockStale, WouldDeadlock
 from ..liveness import Liveness
+from ..model import Status
 from ..protocols import is_kept_fresh, is_persistent
 from . import attempt
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..errors import HoldfastError
-    from ..model import Holder, Status
+    from ..model import Holder, SemaphoreStatus, Waiter
     from .attempt import Refusal
     from .hold import HoldRef, HoldState
     from .options import Request
@@ -93,10 +94,18 @@ def stale(refusal: Refusal) -> LockStale:
     )
 
 
-def waiting(refusal: Refusal) -> str:
-    """The line that announces a wait of more than a second."""
+def waiting(refusal: Refusal, place: str = "") -> str:
+    """The line that announces a wait of more than a second. `place`: that in the queue, where it is known."""
     itself = _advice_to_itself(refusal)
-    return f"waiting for {refusal.target}: {situation(refusal)}" + (f". {itself}" if itself else "")
+    behind = (f"; {place}" if place else "") + (f". {itself}" if itself else "")
+    return f"waiting for {refusal.target}: {situation(refusal)}{behind}"
+
+
+def place_in(waiters: Sequence[Waiter], pid: int) -> str:
+    """The place of a process in the queue; nothing where it cannot be seen."""
+    queued = [one.position for one in waiters if one.position is not None]
+    place = next((one.position for one in waiters if one.pid == pid), None)
+    return "" if place is None else f"number {place} of {len(queued)} in the queue"
 
 
 def situation(refusal: Refusal) -> str:
@@ -174,6 +183,27 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     return f"{' '.join(words)}; {known}" + (
         "" if status.liveness is Liveness.ALIVE else f"; {printable(status.reason)}"
     )
+
+
+def described(status: Status | SemaphoreStatus) -> str:
+    """All of it in one sentence, as `print` shows it."""
+    number = len(status.waiters)
+    wait = f"; {number} wait{'s' if number == 1 else ''} for it" if number else ""
+    if isinstance(status, Status):
+        return f"{_described(status)}{wait}"
+    taken = [f"slot {slot}: {sentence(one, brief=True)}" for slot, one in enumerate(status) if one.locked]
+    held = f" ({'; '.join(taken)})" if taken else ""
+    return f"{status.free} of {len(status)} slots {'is' if status.free == 1 else 'are'} free{held}{wait}"
+
+
+def _described(status: Status) -> str:
+    if not status.locked and not status.stale:
+        shared = f", and {sentence(status, brief=True)}" if status.holder is not None else ""
+        return f"{status.path} is free{shared}"
+    why = sentence(status)
+    if status.stale:
+        return f"{status.path} can be taken over: {why}"
+    return f"{status.path} is {why}" if why.startswith("held ") else f"{status.path}: {why}"
 
 
 def _by_the_kernel(status: Status, *, brief: bool) -> str:

@@ -95,7 +95,7 @@ class Request:
         if self.on_event is not None:
             check_callback("on_event", self.on_event)
         # Called once, with a `Refusal` of what was seen so far, when a wait has lasted a second.
-        self.notice: Callable[[Any], None] | None = None
+        self.notice: Callable[[Any], float | None] | None = None
         # How many tries there are after the first, and the pause before each, in seconds, by its number from 0.
         self.tries: tuple[int, Callable[[int], float]] | None = None
         # Seconds between checks whether the hold is lost, if a callback is to hear of it and there are no events.

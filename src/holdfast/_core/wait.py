@@ -93,7 +93,7 @@ class Deadline:
         self._made = 0
         self._next_try = -INFINITY
         """When the pause before the next try ends, if tries are counted."""
-        self._noticed = request.notice is None
+        self._notice_at = INFINITY if request.notice is None else self.started + _NOTICE_AFTER
         self._generation = env.generation if generation is None else generation
 
     @property
@@ -121,20 +121,22 @@ class Deadline:
 
     @property
     def announces(self) -> bool:
-        """Whether the wait has lasted long enough to be announced, and has not been; take a fresh look first."""
-        return not self._noticed and self.env.monotonic() >= self.started + _NOTICE_AFTER
+        """Whether the wait is to be announced now, for the first time or again; take a fresh look first."""
+        return self._notice_at < INFINITY and self.env.monotonic() >= self._notice_at
 
     def announce(self, refusal: Callable[[], object]) -> None:
-        """Call the notice, if it is due."""
+        """Call the notice, if it is due. It returns after how many seconds it wants to be called again, or None."""
         notice = self.request.notice
         if notice is not None and self.announces:
-            self._noticed = True
-            notice(refusal())
+            self._notice_at = INFINITY
+            again = notice(refusal())
+            if again is not None:
+                self._notice_at = self.env.monotonic() + again
 
     def bounded(self, until: float) -> float:
         """The earliest of `until`, the caller's deadline, the next try, and the time to announce the wait."""
         due = INFINITY if self._pause is None or self._next_try == -INFINITY else self._next_try
-        return min(until, self.deadline, due, INFINITY if self._noticed else self.started + _NOTICE_AFTER)
+        return min(until, self.deadline, due, self._notice_at)
 
     def require_same_process(self) -> None:
         """RuntimeError after a fork by a signal handler: our descriptors are closed, or belong to other files now."""

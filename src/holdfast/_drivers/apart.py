@@ -30,7 +30,7 @@ from .._platform.fork import forking
 from ..errors import EngineUnavailable
 from ..model import INFINITY
 from .background import call_aside, report, start
-from .sync import wait_for
+from .sync import LOOK_EVERY, wait_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .._platform.interface import Environment
     from .._platform.operations import Operation
     from ..errors import HoldfastError
+    from .sync import Cancellation
 
     T = TypeVar("T")
 
@@ -171,9 +172,18 @@ class Step:
 class Apart:
     """One call of a caller that may have to wait for a server: how long it does, and what it is told then."""
 
-    def __init__(self, env: Environment, request: Request, timeout: float | None, *, acquires: bool = False) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        request: Request,
+        timeout: float | None,
+        *,
+        acquires: bool = False,
+        cancel: Cancellation | None = None,
+    ) -> None:
         self.env = env
         self.request = request
+        self._cancel = cancel
         self._timeout = timeout
         self._acquires = acquires and bool(timeout)
         self.until = INFINITY
@@ -203,15 +213,18 @@ class Apart:
         """As `sync.drive`. What it raises, it has undone, or left to be undone."""
         steps = as_part_of(operation, steps)
         at: list[Step] = []
+        wait = wait_for if self._cancel is None else self._cancel.wait_for
         try:
+            self._check()
             while True:
                 while self.is_crowded(time.monotonic()):
                     time.sleep(_CROWDED_POLL)
+                    self._check()
                 at[:] = (Step(self, lambda: next(steps)),)
                 at[0].begin()
-                if not at[0].wait(self.until):
+                if not self._has_ended(at[0]):
                     raise self.no_answer(time.monotonic() - at[0].began)
-                wait_for(at[0].outcome())
+                wait(at[0].outcome())
         except StopIteration as done:
             result: T = done.value
             return result
@@ -222,6 +235,19 @@ class Apart:
                 self._undo(steps, operation, at)  # again: that may be what was interrupted
                 raise
             raise
+
+    def _check(self) -> None:
+        if self._cancel is not None:
+            self._cancel.check()
+
+    def _has_ended(self, step: Step) -> bool:
+        """Whether it ends in time. A cancellation is an exception (AP3), noticed within `LOOK_EVERY`."""
+        while self._cancel is not None:
+            until = min(self.until, time.monotonic() + LOOK_EVERY)
+            if step.wait(until) or until == self.until:
+                break
+            self._cancel.check()
+        return step.wait(self.until)
 
     def _undo(self, steps: Generator[Wait, None, Any], operation: Operation, at: list[Step]) -> None:
         """Have the operation undone, in the thread of its last step or in one of its own (AP2)."""

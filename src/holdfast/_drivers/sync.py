@@ -1,16 +1,30 @@
-"""The synchronous driver: runs a generator of the engine and does its waiting, in the calling thread."""
+"""The synchronous driver: runs a generator of the engine and does its waiting, in the calling thread.
+
+CX1  A call that is cancelled ends as one that is interrupted: the generator is closed, which cleans up, and never
+     resumed. So a cancelled waiter leaves what Ctrl-C leaves: nothing.
+CX2  It is asked whether the call is cancelled before the first step, and after each wait before the next step. So
+     nothing is acquired that was free to be acquired only after the cancellation.
+CX3  A descriptor wakes the wait itself. An event cannot, nor can a descriptor wake a thread that waits behind another
+     one of this process for the same lock: these are looked at every 50 ms, and the engine's own wake-ups are as prompt
+     as without.
+"""
 
 from __future__ import annotations
 
 import _thread
+import os
 import time
+from errno import EBADF
+
+from .._core.wait import Wait
+from ..errors import AcquireCancelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import TypeVar
 
-    from .._core.wait import Signal, Wait
+    from .._core.wait import Signal
     from .._platform.interface import Environment
     from .._platform.operations import Operation
 
@@ -23,11 +37,63 @@ _LONGEST = 3600.0
 """Seconds. `poll` takes no more than 2**31 ms, and waking early is harmless."""
 
 
-def perform(env: Environment, steps: Generator[Wait, None, T]) -> T:
+LOOK_EVERY = 0.05
+"""Seconds between looks at what cannot wake a wait (CX3)."""
+
+
+class Cancellation:
+    """What ends a call from outside: something with `is_set`, as a `threading.Event`, or a descriptor, or something
+    with a `fileno`, that becomes readable.
+
+    TypeError for anything else, OSError for a descriptor that is not open.
+    """
+
+    def __init__(self, cancel: object, path: str, protocol: str) -> None:
+        self._is_set: Callable[[], bool] | None = getattr(cancel, "is_set", None)
+        self.fds: tuple[int, ...] = ()
+        self._path, self._protocol = path, protocol
+        self._began = time.monotonic()
+        if not callable(self._is_set):
+            fd = cancel if isinstance(cancel, int) and not isinstance(cancel, bool) else _fileno(cancel)
+            if not can_poll():
+                raise TypeError("cancel must be a threading.Event: this system cannot wait for descriptors as well")
+            is_ready(fd)
+            self.fds = (fd,)
+
+    def check(self) -> None:
+        """AcquireCancelled if it is set; OSError for a descriptor that is not open."""
+        if self._is_set() if self._is_set is not None else is_ready(self.fds[0]):
+            waited = time.monotonic() - self._began
+            raise AcquireCancelled(
+                f"waiting for {self._path} was cancelled by the caller after {waited:.1f} s; nothing of it is left",
+                path=self._path,
+                protocol=self._protocol,
+            )
+
+    def wait_for(self, wait: Wait) -> None:
+        """As the function of that name; AcquireCancelled if it is set meanwhile."""
+        while True:
+            wakes = bool(self.fds) and wait.signal is None
+            until = wait.deadline if wakes else min(wait.deadline, time.monotonic() + LOOK_EVERY)
+            fds = (*wait.fds, *self.fds) if wakes else wait.fds
+            woken = wait_for(Wait(fds, until, wait.signal, wait.writes))
+            self.check()
+            if woken or time.monotonic() >= wait.deadline:
+                return
+
+
+def _fileno(cancel: object) -> int:
+    find = getattr(cancel, "fileno", None)
+    if not callable(find):
+        raise TypeError(f"cancel must be a threading.Event or a descriptor, not {cancel!r}")
+    return int(find())
+
+
+def perform(env: Environment, steps: Generator[Wait, None, T], cancel: Cancellation | None = None) -> T:
     """Run to the end, as one operation: whatever interrupts it, nothing that it made is left."""
     operation = env.operations.begin(env)
     try:
-        result = drive(steps, operation)
+        result = drive(steps, operation, cancel)
     except BaseException:
         env.operations.abort(operation)
         raise
@@ -35,11 +101,14 @@ def perform(env: Environment, steps: Generator[Wait, None, T]) -> T:
     return result
 
 
-def drive(steps: Generator[Wait, None, T], operation: Operation | None = None) -> T:
+def drive(steps: Generator[Wait, None, T], operation: Operation | None = None, cancel: Cancellation | None = None) -> T:
     """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
+    wait = wait_for if cancel is None else cancel.wait_for
     try:
+        if cancel is not None:
+            cancel.check()  # CX2
         while True:
-            wait_for(next(steps))
+            wait(next(steps))
             if operation is not None:
                 operation.env.operations.resume(operation)  # another greenlet may have run during the wait
     except StopIteration as done:
@@ -50,31 +119,49 @@ def drive(steps: Generator[Wait, None, T], operation: Operation | None = None) -
         raise
 
 
-def wait_for(wait: Wait) -> None:
-    """Return when a descriptor is ready or the signal is set, or at the deadline."""
+def wait_for(wait: Wait) -> bool:
+    """Return when a descriptor is ready or the signal is set, or at the deadline. False if it was the deadline."""
     pause = min(wait.deadline - time.monotonic(), _LONGEST)
     if wait.signal is not None:
-        _wait_for_signal(wait.signal, max(0.0, pause))
-        return
+        return _wait_for_signal(wait.signal, max(0.0, pause))
     if not wait.fds and not wait.writes:
         if pause > 0:
             time.sleep(pause)
-        return
+        return False
     import select
 
     if hasattr(select, "poll"):
         poll = select.poll()
         for fd in {*wait.fds, *wait.writes}:
             poll.register(fd, select.POLLIN * (fd in wait.fds) | select.POLLOUT * (fd in wait.writes))
-        poll.poll(max(0.0, pause) * 1000)
-    else:
-        from .._platform.handles import wait_for_handles
+        return bool(poll.poll(max(0.0, pause) * 1000))
+    from .._platform.handles import wait_for_handles
 
-        if not wait_for_handles(wait.fds, max(0.0, pause)):
-            select.select(wait.fds, wait.writes, (), max(0.0, pause))
+    if not wait_for_handles(wait.fds, max(0.0, pause)):
+        select.select(wait.fds, wait.writes, (), max(0.0, pause))
+    return True  # or perhaps not, but to wake early is harmless
 
 
-def _wait_for_signal(signal: Signal, pause: float) -> None:
+def can_poll() -> bool:
+    """Whether this system can wait for any descriptor."""
+    import select
+
+    return hasattr(select, "poll")
+
+
+def is_ready(fd: int) -> bool:
+    """Whether it can be read without waiting, or its other end is closed. OSError if it is not open."""
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    ready = poll.poll(0)
+    if ready and ready[0][1] & select.POLLNVAL:
+        raise OSError(EBADF, os.strerror(EBADF))
+    return bool(ready)
+
+
+def _wait_for_signal(signal: Signal, pause: float) -> bool:
     gate = _thread.allocate_lock()
     gate.acquire()
 
@@ -86,7 +173,7 @@ def _wait_for_signal(signal: Signal, pause: float) -> None:
 
     signal.subscribe(open_gate)
     try:
-        gate.acquire(timeout=pause)
+        return gate.acquire(timeout=pause)
     finally:
         signal.unsubscribe()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 
+from .._platform import environment
 from ..engines import scheme_of
 from ..lock import Lock, Semaphore, announce, file_request
 from .outcome import say
@@ -11,10 +13,12 @@ from .outcome import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
     from typing import Any, TypeVar
 
     from .._core.attempt import Refusal
     from ..lock import Resource
+    from ..model import Waiter
 
     R = TypeVar("R", bound=Resource)
 
@@ -22,6 +26,11 @@ _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "lease", "shared", "parents"),
     *("payload", "holder", "version", "realpath"),
 )
+
+
+_LOOK_EVERY, _PAUSES = 2.0, 200
+"""Seconds between looks of a waiter for its place in the queue; and at least so many times what a look takes of the
+processor, as a thousand waiters may look at a queue of a thousand."""
 
 
 def is_url(text: str | None) -> bool:
@@ -87,11 +96,34 @@ def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:
 
 
 def _announced(lock: R, options: argparse.Namespace) -> R:
-    announce(lock, None if options.quiet else _tell_waiting)
+    announce(lock, None if options.quiet else _WaitingNotice(lock))
     return lock
 
 
-def _tell_waiting(refusal: Refusal) -> None:
-    from .._core.messages import waiting
+class _WaitingNotice:
+    """Tells of a wait, and again when the place in the queue has changed."""
 
-    say(waiting(refusal))
+    def __init__(self, lock: Resource) -> None:
+        self._lock = lock
+        self._told: str | None = None
+        self._looked = False
+
+    def __call__(self, refusal: Refusal) -> float | None:
+        """After how many seconds to look again; None where the place cannot be seen."""
+        from .._core.messages import place_in, waiting
+
+        began = time.process_time()
+        waiters = self._waiters(refusal)
+        spent = time.process_time() - began if self._looked else 0.0  # the first look loads what all looks need
+        self._looked = True
+        place = place_in(waiters, environment().identity().pid)
+        if place != self._told:
+            self._told = place
+            say(waiting(refusal, place))
+        return max(_LOOK_EVERY, spent * _PAUSES) if place else None
+
+    def _waiters(self, refusal: Refusal) -> Sequence[Waiter]:
+        """Of a lock on a server, the engine has just looked for them; of a file, nobody has."""
+        if is_url(self._lock.path) or not isinstance(self._lock, (Lock, Semaphore)):
+            return refusal.status.waiters
+        return self._lock.status().waiters

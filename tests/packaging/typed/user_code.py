@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import holdfast
 from holdfast import (
+    AcquireCancelled,
     AcquireTimeout,
     AsyncHold,
     AsyncLock,
@@ -48,6 +51,20 @@ from holdfast import (
 
 def locks(place: Path) -> None:
     lock = Lock(place / "a.lock", tag="deploy", timeout=5, stale="safe", mode=0o640, fencing=True)
+    stop, (source, sink) = threading.Event(), os.pipe()
+    for cancel in (stop, source, None):
+        with lock.acquire(5, cancel=cancel) as cancelled:
+            assert_type(cancelled, Hold)
+    assert_type(lock.wait(0, cancel=stop), bool)
+    acquire_all([lock], cancel=stop).release()
+    stop.set()
+    try:
+        lock.acquire(cancel=stop)
+    except AcquireCancelled as error:
+        assert_type(error.path, str | None)
+    os.close(source)
+    os.close(sink)
+    assert_type(str(lock.status()), str)
     assert_type(lock.path, str)
     assert_type(lock.protocol, str)
     with lock as hold:

@@ -32,6 +32,7 @@ def sync() -> None:
     Lock("x", owner=["not", "hashable"])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     Lock("x", mode="0644")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     lock.acquire("5")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    lock.acquire(cancel="x")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     lock.try_acquire().release()  # type: ignore[union-attr] # pyright: ignore[reportOptionalMemberAccess]
     lock.try_acquire(5)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     lock.release()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]

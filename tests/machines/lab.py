@@ -67,7 +67,7 @@ export NODE={node} SHARE=/media/share OUT=/media/out PYTHONPATH=/media/code
 cd /media/out
 touch /media/out/up-{node}
 {command}
-echo $? > /media/out/status-{node}
+echo $? > /media/out/.status-{node}; mv /media/out/.status-{node} /media/out/status-{node}
 sleep 1000000
 """
 

@@ -331,7 +331,7 @@ class AsyncLock(BaseLock, AsyncAcquirable):
     network and FUSE filesystems, they run in threads, which then call `stale` and `on_lost`. A hold belongs to its
     handle, not to a task: another task may release it.
 
-    Raises what `Lock` raises. Not promised: an order among waiters on different machines (docs/asyncio.md).
+    Raises what `Lock` raises. Not promised: what `Lock` does not promise (docs/asyncio.md).
     """
 
     async def status(self) -> Status:

@@ -24,6 +24,8 @@ MT6  A waiter removes its turn when it has the lock, so the next one looks at th
      so NFS keeps no `.nfs` file of it. Who leaves last removes the directory.
 MT7  A process that takes the lock again makes a new turn, behind the others: machines take turns, whatever their number
      of waiters.
+MT8  A directory that is read while a name in it changes may show neither the old name nor the new one. So a turn is
+     gone when two readings in a row have not shown it.
 """
 
 from __future__ import annotations
@@ -40,12 +42,15 @@ if TYPE_CHECKING:
 
 PATIENCE = 1.0
 """Seconds for which a free lock is left to the first waiter (MT5)."""
-LOOK_EVERY = 10.0
+LOOK_EVERY = 30.0
 """Seconds between looks at the lock file of a waiter that is behind another machine's (MT2)."""
 _BEAT_EVERY = 3.0
+_TRIES = 3
+_EARLY = 0.5
+"""Seconds by which a beat may come early, so that it goes with a look."""
 _LASTS = 12.0
 """Seconds: four beats (MT4)."""
-_NEAR, _NEXT, _FAR = 0.02, 0.5, 2.5
+_NEAR, _NEXT, _FAR = 0.02, 0.5, 3.0
 """Seconds between looks at the directory (MT2)."""
 _MODE = 0o644
 _SECONDS_SEEN = 6.0
@@ -65,10 +70,14 @@ class Turn:
         """Names that our file may have (MT6): the last one is what it should have."""
         self._beat_at = 0.0
         self._cannot = False
+        self._failed = 0
+        """How often in a row it could not be read, or changed."""
         self._ahead: list[str] = []
         self._seen: dict[str, tuple[str, float]] = {}
         """By what does not change of a name: the name, and since when it has been so."""
         self._looked = -math.inf
+        self._missing: set[str] = set()
+        """Those that the last reading did not show for the first time (MT8)."""
         self._passed: set[str] = set()
         self._moved_at = -math.inf
         """When we have last found fewer ahead, or began."""
@@ -90,8 +99,12 @@ class Turn:
         if not self._cannot and (now >= self.next_look or now >= self._beat_at):
             try:
                 self._look(now)
+                self._failed = 0
             except OSError:
-                self._cannot, self._ahead = True, []
+                self._failed += 1
+                self.next_look = self._beat_at = now + _NEXT
+                if self._failed == _TRIES:
+                    self._cannot, self._ahead = True, []
         return bool(self._ahead)
 
     def _look(self, now: float) -> None:
@@ -101,11 +114,11 @@ class Turn:
             return
         with queue:
             turns = [name for name in queue.names() if is_turn(name)]
-            if not self._may_be or not any(name in turns for name in self._may_be):
+            if not any(name in turns or queue.stat(name) is not None for name in self._may_be):
                 self._make(queue, turns)
-                turns = [name for name in queue.names() if is_turn(name)]
-            elif now >= self._beat_at:
-                self._send_beat(queue)
+                turns += [name for name in queue.names() if is_turn(name)]
+            elif now >= self._beat_at - _EARLY:
+                self._send_beat(queue, turns)
             gone = len(self._ahead)
             self._ahead = self._living(queue, turns, now)
         gone -= len(self._ahead)
@@ -113,11 +126,16 @@ class Turn:
             self._moved_at = now
         elif gone > 0:
             self._each, self._moved_at = (now - self._moved_at) / gone, now
+        if self._missing:
+            self.next_look = now + _NEAR
+            return
         expected = len(self._ahead) * max(self._each, now - self._moved_at)
         most = _FAR if len(self._ahead) > 1 else _NEXT
         self.next_look = now + (min(max(expected / 2, _NEAR), most) if self._ahead else _BEAT_EVERY)
 
     def _make(self, queue: Queue, turns: list[str]) -> None:
+        for name in self._may_be:
+            queue.unlink(name)
         self._number = max([turn_number(name) for name in turns], default=0) + 1
         self._beat = 0
         self._may_be = [self._name()]
@@ -127,9 +145,10 @@ class Turn:
     def _name(self) -> str:
         return turn_name(self._number, self._token, self._beat)
 
-    def _send_beat(self, queue: Queue) -> None:
+    def _send_beat(self, queue: Queue, turns: list[str]) -> None:
         """MT4."""
-        old = self._may_be[-1]
+        old = next((name for name in self._may_be if name in turns), self._may_be[-1])
+        self._may_be = [old]
         self._beat += 1
         self._may_be.append(self._name())
         queue.rename(old, self._may_be[-1])
@@ -142,9 +161,12 @@ class Turn:
         if now - self._looked > _SECONDS_SEEN:
             self._seen.clear()
         self._looked = now
+        found = {_key(name): name for name in sorted(turns)}
+        missing = {key for key in self._seen if key not in found} - self._missing
+        self._missing = missing
+        found.update((key, self._seen[key][0]) for key in missing)
         ahead, seen = [], {}
-        for name in sorted(turns):
-            key = _key(name)
+        for key, name in sorted(found.items()):
             if key >= mine or key in self._passed:
                 continue
             known, since = self._seen.get(key, ("", now))
@@ -190,6 +212,8 @@ class Turn:
 class EntryWithTurn(QueueEntry):
     """A contender's place in the queue of its machine; when it is first there, among the machines."""
 
+    patience = PATIENCE  # also with the first waiter of this machine: it polls, and not every 20 ms
+
     def __init__(self, env: Environment, request: FileRequest, started: float) -> None:
         super().__init__(env, request, started)
         self._turn = Turn(env, request)
@@ -201,10 +225,6 @@ class EntryWithTurn(QueueEntry):
         if self._behind_turn:
             self.first_ahead = self._turn.first_ahead
         return first and not self._behind_turn
-
-    @property
-    def patience(self) -> float:  # type: ignore[override]
-        return PATIENCE if self._behind_turn else QueueEntry.patience
 
     def recheck(self, now: float) -> float:
         return LOOK_EVERY if self._behind_turn else super().recheck(now)

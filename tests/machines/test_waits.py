@@ -1,0 +1,54 @@
+"""What a server has to do with waits: it may not answer (_drivers/apart.py), and is not asked too often (turns.py)."""
+
+from __future__ import annotations
+
+import time
+
+from machines.test_leases import LEASE, Start, start
+
+__all__ = ["start"]
+
+
+def test_calls_end_in_time_though_the_server_does_not_answer(start: Start) -> None:
+    lab = start("silent")
+    lab.wait("ready", 120)
+    lab.tell("cut-1")
+    lab.gone("cut-1")
+    lab.tell("is-cut")
+    lab.wait("asked", 120)
+    lab.tell("mend-1")
+    lab.gone("mend-1")
+    lab.tell("is-mended")
+    _, output = lab.results([0, 1])
+    print(output)
+    rows = dict(line.split("|", 1) for line in output.splitlines() if "|" in line)
+    for name in ("acquire", "wait", "acquire async", "try_acquire", "status"):
+        took, outcome = rows[name].split("|", 1)
+        assert float(took) < 6, rows
+        if outcome != "answered":  # by the kernel, which remembers for some seconds that no lock file is there
+            assert "the server of /media/share (nfs4, 10.9.0.1:/) has not answered" in outcome
+        assert outcome != "answered" or name in ("wait", "status")
+    took, status = rows["exit of a process"].split("|")
+    assert float(took) < 6, rows
+    assert status == "status 5"
+    assert rows["left"] == ""
+
+
+def test_machines_take_turns_and_those_that_are_far_from_theirs_cost_the_server_little(start: Start) -> None:
+    """The holder, the first waiter, the next one, and one that is far from its turn."""
+    lab = start("line", "10", f"{LEASE}", nodes=4)
+    for number in (1, 2, 3):
+        lab.wait(f"queue-{number}")
+    time.sleep(6)  # a wait that has lasted for a while is the one whose cost counts
+    lab.tell("all-wait")
+    for number in (1, 2, 3):
+        lab.wait(f"counted-{number}")
+    lab.tell("leave")
+    acquired = [float(lab.wait(f"acquired-{number}")) for number in (1, 2, 3)]
+    lab.tell("end")
+    outputs = lab.results([0, 1, 2, 3])
+    print(*outputs, [moment - float(lab.wait("left")) for moment in acquired])
+    assert acquired == sorted(acquired), "by arrival"
+    assert "LEFT []" in outputs[0]
+    (far,) = (float(line.split()[1]) for line in outputs[3].splitlines() if line.startswith("REQUESTS"))
+    assert far <= 2, outputs

@@ -22,16 +22,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from importlib.metadata import requires, version
+from importlib.metadata import metadata, requires, version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from marks import between
-from peers import Fasteners, FileLock, Flufl, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject, ZcLockfile
+from peers import Fasteners, FileLock, Holdfast, HoldfastFlock, Portalocker, SoftFileLock, Subject
 from procs import Failed, kill, kill_all, spawn, wake_ups
 
-COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, ZcLockfile)
+COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners)
 MARK = "comparison"
 NO, CANNOT_WAIT = "no", "cannot wait"
 _LOOKS, _KILLED, _STAGGER = 4.0, 3.0, 0.1
@@ -171,7 +171,7 @@ def forked(subject: type[Subject], path: str) -> str:
         return CANNOT_WAIT
     child = spawn(_fork, subject, path)
     try:
-        return "does not" if child.answer(10) else "gets it too"
+        return "is kept out" if child.answer(10) else "gets in as well"
     finally:
         child.end()
 
@@ -225,7 +225,7 @@ async def _threads(factory: Any, path: str) -> int:
 
 
 def with_flock(subject: type[Subject], path: str) -> str:
-    """Whether flock(1) is shut out while the library holds, by the kernel's own word for it."""
+    """Whether flock(1) is kept out while the library holds, by the kernel's own word for it."""
     way = HoldfastFlock if subject is Holdfast else subject
     holder = spawn(hold, way, path)
     try:
@@ -264,6 +264,21 @@ def found(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+def maturity(subject: type[Subject], path: str) -> str:
+    """What the package says of itself."""
+    del path
+    assert subject.package is not None
+    said = metadata(subject.package).get_all("Classifier") or []
+    found = [one.rpartition(" - ")[2].lower() for one in said if one.startswith("Development Status")]
+    return found[0] if found else "not stated"
+
+
+def stated(*answers: str) -> Callable[[type[Subject], str], str]:
+    """What cannot be tried here, by column: from each project's own pages and continuous integration."""
+    by_column = dict(zip(COLUMNS, answers, strict=True))
+    return lambda subject, _: by_column[subject]
+
+
 def dependencies(subject: type[Subject], path: str) -> str:
     del path
     assert subject.package is not None
@@ -282,19 +297,28 @@ ON_SERVERS = {
     "portalocker": "portalocker.RedisLock",
 }
 QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
-    ("a waiter …", how_it_waits),
-    ("a holder is killed: the waiter has the lock", after_a_kill),
-    ("a refusal names the process that holds it", who_holds),
-    ("waiters get it in the order of their arrival", order),
-    ("a holder whose file was removed is told at its release", loss),
-    ("a forked child of the holder … the lock", forked),
-    ("asyncio: 20 waiting tasks take", tasks),
-    ("shuts out `flock(1)`", with_flock),
-    ("the file, when it is free, …", file_afterwards),
-    ("readers may share it", named(**SHARED)),
+    ("A waiter", how_it_waits),
+    ("The holder is killed: the next one gets the lock", after_a_kill),
+    ("A refusal names the holder's process", who_holds),
+    ("Waiters get the lock in order of arrival", order),
+    ("A holder whose lock file was removed is told", loss),
+    ("A forked child of the holder", forked),
+    ("asyncio: 20 waiting tasks use", tasks),
+    ("Readers can share the lock", named(**SHARED)),
     ("N holders at once", named(holdfast="holdfast.Semaphore", portalocker="portalocker.BoundedSemaphore")),
-    ("locks on servers", named(**ON_SERVERS)),
-    ("packages that it needs", dependencies),
+    ("Excludes `flock(1)` on the same file", with_flock),
+    (
+        "Other languages on the same lock",
+        stated("Rust, TypeScript, Go, shell", "by `flock(2)`", NO, "by `flock(2)`", "by `fcntl(2)`"),
+    ),
+    (
+        "One directory on several machines",
+        stated("leases", "the server's locks", "`SoftFileLease`", "the server's locks", "the server's locks"),
+    ),
+    ("Locks on servers", named(**ON_SERVERS)),
+    ("Systems that it is tested on", stated("Linux; Windows under Wine only", *["Linux, Windows, macOS"] * 4)),
+    ("Maturity, in its own words", maturity),
+    ("Packages that it needs", dependencies),
 )
 
 

@@ -13,7 +13,7 @@ from tables import show
 
 from .figures import figures
 from .markdown import goals, grid, markdown, meanwhile
-from .numbers import Absent, AnyFigure, Figure
+from .numbers import Absent, AnyFigure, Figure, Row
 from .poster import poster
 from .verdicts import comparisons
 from .words import MEANWHILE, VERDICTS, described, verdict_says
@@ -22,13 +22,17 @@ PAGE, CHART, README = "docs/benchmarks.md", "docs/benchmarks.svg", "README.md"
 _COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners, Flufl, BlockingFlock)
 _TOO_MUCH = 0.1
 _README_ROWS = (
-    ("uncontended-tmpfs", "acquire and release, nobody else, µs"),
+    ("uncontended-tmpfs", "acquire and release, uncontended, µs"),
     ("handoff-own", "hand-off to a waiter, ms"),
-    ("crash", "SIGKILL of the holder to the next one's acquire, ms"),
+    ("crash", "SIGKILL of the holder to the next acquire, ms"),
     ("idle-cpu", "processor time of a waiter, ms a minute"),
     ("fairness-rate", "16 processes without a pause: acquisitions a second"),
     ("fairness-longest", "16 processes without a pause: longest wait, ms"),
+    ("imports", "start Python and import the library, ms"),
+    ("start", "start the command around `true`, ms"),
 )
+_STARTS = {Holdfast.label: "holdfast run, true", BlockingFlock.label: "flock(1), true"}
+"""What stands for a column where commands are started."""
 
 
 def renew(root: Path, report: Mapping[str, Any]) -> None:
@@ -96,7 +100,7 @@ def readme(report: Mapping[str, Any]) -> str:
 
 def _cells(figure: AnyFigure) -> list[str]:
     """A median for each column; bold is the best one, whoever has it, and all that look the same."""
-    rows = [figure.row(one.label) if isinstance(figure, Figure) else None for one in _COLUMNS]
+    rows = [_row(figure, one) if isinstance(figure, Figure) else None for one in _COLUMNS]
     middles = [None if row is None else row.middle for row in rows]
     known = [middle for middle in middles if middle is not None]
     if not known:
@@ -104,3 +108,8 @@ def _cells(figure: AnyFigure) -> list[str]:
     best = show((max if isinstance(figure, Figure) and figure.more_is_better else min)(known))
     shown = ["–" if middle is None else show(middle) for middle in middles]  # noqa: RUF001
     return [f"**{one}**" if one == best else one for one in shown]
+
+
+def _row(figure: Figure, column: type[Subject]) -> Row | None:
+    names = {"imports": f"import {column.package}", "start": _STARTS.get(column.label, "")}
+    return figure.row(names.get(figure.key, column.label))

@@ -466,7 +466,7 @@ class BaseLock(Resource):
         self,
         path: str | os.PathLike[str],
         *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"] | str = "sema",
         tag: str | None = None,
         timeout: float | None = None,
         stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
@@ -484,6 +484,7 @@ class BaseLock(Resource):
         on_event: Callable[[Event], object] | None = None,
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
+        realpath: bool | None = None,
         version: str | None = None,
     ) -> None:
         options = chosen(locals())
@@ -500,6 +501,7 @@ class Lock(BaseLock, Acquirable):
 
     - `protocol`: how the lock file is written and judged. Only locks of the same protocol exclude each other. `"sema"`:
       the file exists while the lock is held. `"flock"`: the file stays and is locked, as by `flock(1)` (docs/flock.md).
+      `"proper-lockfile"`: a directory `<path>.lock`, as by the npm package of that name (docs/proper-lockfile.md).
     - `tag`: one line that tells people what the lock is held for. At most 10 000 characters.
     - `timeout`: how long to wait, in seconds. `None` and infinity: no limit. `0`: one try.
     - `stale`: when the lock of another holder may be taken over. `"safe"`: at once if the holder is proven dead;
@@ -528,6 +530,8 @@ class Lock(BaseLock, Acquirable):
     - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).
     - `payload`: for `sidecar`, the JSON object in the lock file, or a function that returns it and is called for each
       attempt. `None`: `pid`, `host`, `createdAt` and the tag.
+    - `realpath`: for `proper-lockfile`, whether symbolic links are followed, as its option. `None` and True: yes, and
+      the path has to exist when the lock is acquired. False: no; all users of the lock have to agree.
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
@@ -588,7 +592,7 @@ class Slots(Resource):
         base: str | os.PathLike[str],
         slots: int,
         *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock"] | str = "sema",
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"] | str = "sema",
         tag: str | None = None,
         timeout: float | None = None,
         stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
@@ -606,6 +610,7 @@ class Slots(Resource):
         on_event: Callable[[Event], object] | None = None,
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
+        realpath: bool | None = None,
         version: str | None = None,
     ) -> None:
         options = chosen(locals())
@@ -696,8 +701,8 @@ def announce(lock: Resource, notice: Callable[[Refusal], None] | None) -> None:
         request.notice = notice
 
 
-def bind(lock: Resource, owner: int) -> None:
-    """Acquire on behalf of another living process, whose identity then is the proof of life."""
+def bind(lock: Resource, owner: int, *, keeper: bool = False) -> None:
+    """Acquire on behalf of another living process, whose identity then is the proof of life, or for its keeper."""
     if lock._engine.is_remote:
         raise ValueError(
             f"a lock on {lock.protocol} lives as long as the connection of the process that acquired it, so it "
@@ -707,6 +712,11 @@ def bind(lock: Resource, owner: int) -> None:
         raise ValueError(
             f"a {lock.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
             f"run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
+        )
+    if file_request(lock).protocol.all_beat and not keeper:
+        raise ValueError(
+            f"a {lock.protocol} lock that nobody keeps fresh is taken over in seconds, so it cannot be left to a shell "
+            f"without a keeper; run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
         )
     for request in lock._requests:
         request.on_behalf_of = owner

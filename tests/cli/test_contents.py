@@ -73,7 +73,8 @@ CONTENTS: dict[str, Callable[[Path], object]] = {
     "a newer marker": _of("pid=7\ntimestamp=1\nholdfast=3 g b 1 n t1 far\n"),
     "data with a record in it": _of(f"[section]\npid={GONE}\ntimestamp=17\n"),
     "a counter": _of(f"{7:020}\n"),
-    "a directory": lambda path: path.mkdir(),
+    "a directory": lambda path: (path / "x").mkdir(parents=True),
+    "a proper-lockfile": lambda path: path.mkdir(),
     "a FIFO": os.mkfifo,
     "a socket": _socket,
     "a dangling link": lambda path: _link(path, None),
@@ -111,7 +112,7 @@ def waits(path: str, protocol: str) -> int:
         return 3
 
 
-@pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar", "beads", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"])
 @pytest.mark.parametrize("name", ["the.lock", "the"])
 def test_status_and_wait_say_of_any_content_what_a_contender_meets(
     protocol: str, name: str, disk: Path, capfd: pytest.CaptureFixture[str]
@@ -121,7 +122,9 @@ def test_status_and_wait_say_of_any_content_what_a_contender_meets(
         where = disk / str(number)
         where.mkdir()
         given = where / name
-        lock_file = given.with_name(f"{name}.lock") if protocol == "sidecar" else given
+        lock_file = given.with_name(f"{name}.lock") if protocol in ("sidecar", "proper-lockfile") else given
+        if protocol == "proper-lockfile":
+            given.touch()
         if protocol == "beads":
             given.mkdir()
             lock_file = given / ".exclusive-lock"
@@ -147,7 +150,7 @@ def test_status_without_a_protocol_says_what_run_meets(world: World) -> None:
     """Where the content does not say which one it is, that is the one of a `run` without -p."""
     said, met = {}, {}
     for number, (content, make) in enumerate(CONTENTS.items()):
-        if "sidecar" in content or "beads" in content:
+        if "sidecar" in content or "beads" in content or "proper" in content:
             continue
         where = world.directory / str(number)
         where.mkdir()

@@ -124,7 +124,7 @@ def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, k
     if kind == "empty":
         given = ""
     elif kind == "directory":
-        path.mkdir()
+        (path / "x").mkdir(parents=True)
     elif kind == "fifo":
         os.mkfifo(path)
     elif kind == "symlink":

@@ -151,3 +151,12 @@ def test_without_kernel_locks_no_command_runs(world: World, path: Path) -> None:
     done = world.do("run", "-p", "flock", path, "--", "echo", "ran", env={"HOLDFAST_WITHOUT": "flock"})
     assert (done.returncode, done.stdout) == (3, "")
     assert "no kernel locks" in done.stderr
+
+
+def test_a_guardian_that_outlives_run_leaves_the_file(world: World, path: Path) -> None:
+    """G3, F2: whoever releases it, a file that stays is not removed."""
+    done = world.do("run", "-p", "flock", "--until", "all", path, "--", "sh", "-c", "sleep 0.2 > /dev/null 2>&1 &")
+    assert done.returncode == 0
+    eventually(lambda: try_flock(path), what="the release")
+    assert world.do("run", "-p", "flock", path, "--", "true").returncode == 0
+    assert path.exists()

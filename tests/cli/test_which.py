@@ -28,7 +28,7 @@ def test_every_protocol_of_ours_has_a_use() -> None:
 
 def test_what_is_to_be_written_chooses_that_protocol() -> None:
     for one in CHOICES:
-        given = re.match(r"-p (\w+)", one.write)
+        given = re.match(r"-p ([\w-]+)", one.write)
         assert (given[1] if given else "sema") == (one.protocol or "sema")
 
 

@@ -58,6 +58,16 @@ def _starter(version: str, play: Callable[..., Player]) -> Callable[..., Player]
 
 
 @pytest.fixture
+def proper_lockfile(play: Callable[..., Player]) -> Callable[..., Player]:
+    """Start a process of proper-lockfile for a target."""
+    try:
+        command = [node.node(), HERE / "proper_lockfile.mjs", node.proper_lockfile()]
+    except node.Missing as missing:
+        pytest.skip(str(missing))
+    return lambda target, *arguments: play(command, target, *arguments)
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> str:
     """The path of a lock that nobody holds yet."""
     return str(tmp_path / "the.lock")

@@ -24,6 +24,7 @@ EVERY = {
     "enter": 16,
     "takeover": 60,
     "flock": 16,
+    "npm": 16,
     "semaphore": 40,
     "all": 40,
 }

@@ -101,7 +101,7 @@ class RecoveredFrom(Checker):
 
     def enters(self, world: World, who: Actor) -> None:
         held = who.held
-        if who.foreign or held is None or who.robbed or isinstance(held, FlockHold):
+        if who.foreign or held is None or who.robbed or not held.recorded:
             return
         mine = held.record()
         inode = world.kernel.names.get(held.path)

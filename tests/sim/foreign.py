@@ -123,6 +123,51 @@ def semats(
     return program
 
 
+def proper_lockfile(
+    path: str, *, stale: float = 10.0, attempts: int = 3, inside_for: float = 0.0, poll: float = POLL
+) -> Program:
+    """A directory; one that is stale by its time is removed, whatever lies there by then, and so is what lies there at
+    the release."""
+
+    def program(me: Actor) -> None:
+        env = me.process
+        for _ in range(attempts):
+            me.prompt(_PROMPT)
+            if _made(me, path, stale):
+                _use(me, path, env.stat(path).st_ino, inside_for)
+                _rmdir(me, path)
+                return
+            me.prompt()
+            me.sleep(poll)
+
+    return program
+
+
+def _made(me: Actor, path: str, stale: float) -> bool:
+    env = me.process
+    for last in (False, True):
+        try:
+            env.make_directory(path, 0o755)
+            return True
+        except FileExistsError:
+            if last:
+                return False
+        try:
+            if not env.stat(path).st_mtime < env.time() - stale:
+                return False
+        except FileNotFoundError:
+            continue
+        _rmdir(me, path)
+    return False
+
+
+def _rmdir(me: Actor, path: str) -> None:
+    try:
+        me.process.remove_directory(path)
+    except FileNotFoundError:
+        pass
+
+
 def fs_safe(path: str, *, stale: float = 30, attempts: int = 3, inside_for: float = 0.0, poll: float = 0.05) -> Program:
     """fs-safe 0.3 with remove-if-unchanged: created exclusively, written afterwards; what is stale is looked at once
     more and then unlinked; the same at the release."""

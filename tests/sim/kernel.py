@@ -190,6 +190,7 @@ class Inode:
         "number",
         "pipes",
         "private",
+        "stamp",
         "watches",
     )
 
@@ -199,6 +200,8 @@ class Inode:
         self.mtime = mtime
         self.mark = numbered
         self.private = private
+        self.stamp = 0
+        """Its time in nanoseconds, if that was set."""
         self.data = b""
         self.history: list[bytes] = []
         """What has been written over."""
@@ -524,7 +527,7 @@ _NO_PIPE = Pipe()
 class SimStat:
     """What `stat` says."""
 
-    __slots__ = ("st_dev", "st_ino", "st_mode", "st_mtime", "st_nlink", "st_size", "st_uid")
+    __slots__ = ("st_dev", "st_ino", "st_mode", "st_mtime", "st_mtime_ns", "st_nlink", "st_size", "st_uid")
 
     def __init__(self, inode: Inode, device: int) -> None:
         self.st_mode = inode.mode
@@ -534,6 +537,7 @@ class SimStat:
         self.st_size = len(inode.data)
         self.st_uid = 0
         self.st_mtime = inode.mtime
+        self.st_mtime_ns = inode.stamp or int(inode.mtime * 1e9)
 
 
 def _require_file(inode: Inode) -> None:
@@ -565,6 +569,7 @@ class Process:
     guards = True
     fifos = True
     lingering = False
+    locks_directories = True
     knows_mounts = True
 
     def __init__(
@@ -868,6 +873,19 @@ class Process:
         if self.kernel.full:
             raise OSError(*_FULL, path)
         self.kernel.add(path, stat.S_IFDIR | mode)
+
+    def open_new_directory(self, path: str, mode: int) -> int:
+        self.make_directory(path, mode)
+        inode = self.kernel.lookup(path)
+        fd = self._install(inode, path, writable=False)
+        self.directories[fd] = (path, inode)
+        return fd
+
+    def set_modified(self, fd: int, nanoseconds: int) -> None:
+        inode = self.files[fd].inode
+        self.step("set_modified", fd, inode.mark.w)
+        inode.stamp, inode.mtime = nanoseconds, nanoseconds / 1e9
+        self.kernel.tell(inode, CHANGED)
 
     def make_directories(self, directory: str) -> None:
         if directory not in self.kernel.names:

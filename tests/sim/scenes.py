@@ -200,6 +200,20 @@ def stale_foreign(build: Callable[[World], None]) -> Callable[[World], None]:
     return at_a_stale_lock
 
 
+def stale_directory(build: Callable[[World], None]) -> Callable[[World], None]:
+    """The same at a lock that is a directory, and that somebody else has not refreshed for long."""
+
+    def at_a_stale_lock(world: World) -> None:
+        world.kernel.add(f"{LOCK}.lock", stat.S_IFDIR | 0o755).mtime = world.kernel.time() - OLD
+        build(world)
+        for checker in world.checkers:
+            if isinstance(checker, NothingLeft):
+                checker.may_stay += (".claim",)  # of one that is killed
+
+    at_a_stale_lock.__doc__ = f"{(build.__doc__ or '').rstrip('.')}; somebody else's stale directory is there"
+    return at_a_stale_lock
+
+
 def reborn(build: Callable[[World], None]) -> Callable[[World], None]:
     """The same; whoever is killed is followed by another process of the same number, which wants the lock, too."""
 
@@ -272,6 +286,7 @@ def beside(
     age: float = OLD,
     told: bool = True,
     others_die: bool = True,
+    **options: Any,
 ) -> Callable[[World], None]:
     """Ours beside other implementations."""
 
@@ -280,12 +295,15 @@ def beside(
             world,
             count,
             lambda who: holder(
-                requests(who, path, protocol=protocol), timeout=20.0, may_be_refused=True, inside_for=inside_for
+                requests(who, path, protocol=protocol, **options),
+                timeout=20.0,
+                may_be_refused=True,
+                inside_for=inside_for,
             ),
         )
         for number in range(others):
             world.actor(world.process("xyz"[number], 201 + number), other(world), foreign=True, crashable=others_die)
-        after = newcomer(path=path, protocol=protocol)
+        after = newcomer(path=path, protocol=protocol, **options)
         world.checkers = [
             Exclusion(),
             Neighbours(strict=strict),

@@ -169,6 +169,20 @@ Workload("semats-more", beside(_semats, count=2, protocol="semats", litter=(".tm
 Workload("semats-stale", stale_foreign(beside(_semats, protocol="semats", litter=(".tmp",))))
 Workload("fs-safe", beside(_fs_safe, protocol="sidecar", others_die=False), crashes=1)
 Workload("fs-safe-more", beside(_fs_safe, count=2, protocol="sidecar", others_die=False), stalls=1)
+_npm: dict[str, Any] = {"protocol": "proper-lockfile", "realpath": False}
+_proper_lockfile = lambda _world: foreign.proper_lockfile(f"{LOCK}.lock")  # noqa: E731
+Workload("directory", contenders(2, fair=False, litter=(".claim",), bound=12.0, **_npm), crashes=1)
+Workload("directory-fair", contenders(3, litter=(".claim",), bound=12.0, **_npm), crashes=1, stalls=1)
+Workload("directory-stale", scenes.stale_directory(contenders(2, fair=False, bound=12.0, **_npm)), crashes=1)
+Workload(
+    "directory-no-flock",
+    on(scenes.NO_FLOCK, contenders(2, fair=False, litter=(".claim",), bound=12.0, **_npm)),
+    crashes=1,
+)
+Workload("proper-lockfile", beside(_proper_lockfile, **_npm), crashes=1)
+Workload("proper-lockfile-more", beside(_proper_lockfile, count=2, others=2, **_npm), stalls=1)
+Workload("proper-lockfile-stale", scenes.stale_directory(beside(_proper_lockfile, **_npm)))
+Workload("proper-lockfile-stale-more", scenes.stale_directory(beside(_proper_lockfile, count=2, **_npm)), stalls=1)
 Workload("beads", scenes.beads_beside, stalls=1)
 Workload("daemon", scenes.daemon_beside, crashes=1)
 Workload("paused", scenes.paused_holder, stalls=1)

@@ -353,7 +353,7 @@ def test_every_built_in_protocol_is_named_where_people_choose_one() -> None:
     """In the signatures, for editors, and in the help of the command line."""
     for kind in (holdfast.Lock, holdfast.Semaphore):
         shown = str(inspect.signature(kind).parameters["protocol"].annotation)
-        assert set(re.findall(r"""["'](\w+)["']""", shown)) == set(protocols._BUILT_IN)
+        assert set(re.findall(r"""["']([\w-]+)["']""", shown)) == set(protocols._BUILT_IN)
     assert set(cli_options.PROTOCOLS) == set(protocols._BUILT_IN)
 
 

@@ -23,6 +23,8 @@ M13  Others may exchange a directory for a link to another one between the look 
 M14  What may be a user's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
      one without a marker under a name that text and data have, and a JSON object with neither a marker nor a
      `createdAt`.
+M15  A lock that is a directory says nothing of its holder, and an empty directory may be somebody's: it goes only where
+     a holdfast holder's mark says that it is dead, or where the caller approves. It is taken over and released (M9).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from .._core.wait import Wait
 from .._platform.interface import Environment, Surroundings
 from .._platform.values import temporary_name
-from ..engines.file import lease, queue
+from ..engines.file import directory, lease, queue
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
 from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
@@ -52,6 +54,8 @@ from .scan import Found, Survey, Unreadable, joined, subdirectories
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
+
+    from ..engines.file.hold import FileHold
 
     T = TypeVar("T")
 
@@ -138,7 +142,7 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
         return None
     if _may_be_data(status):
         return None
-    if status.stale:
+    if status.stale and not (protocol.all_beat and not status.evidence.proven):  # M15
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
     if not may_be_approved(env, protocol, status.record, status.liveness):
         return None
@@ -258,6 +262,8 @@ def safe_or_approved(*, approved: bool) -> Judge:
 
     def verdict(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
         found = judge(env, request, seen, assessed)
+        if found.reclaim and request.protocol.all_beat and not approved and not assessed.evidence.proven:
+            return Verdict(False, False, "nothing proves that its holder is dead")  # M15
         if found.reclaim or not approved or seen.blocked is not None:
             return found
         if not may_be_approved(env, request.protocol, seen.record, assessed.liveness):
@@ -339,7 +345,10 @@ def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Genera
         verdict = judged(env, request, seen, assess(env, seen))
         if not verdict.reclaim:
             return Removal(CHANGED, verdict.reason)
-        if seen.unfinished:
+        held: FileHold | None
+        if seen.is_directory:
+            held = yield from directory.take_over(env, request, seen, verdict)
+        elif seen.unfinished:
             held = yield from complete(env, request, seen, insist=True)
         elif not verdict.by_proof or seen.fd < 0:
             held = yield from take_over(env, request, seen, verdict, insist=True)

@@ -21,6 +21,7 @@ E7  An empty file *.lock is far more often what flock(1) and filelock leave than
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
 E8  What other programs lock by rules of their own (kinds/) is asked about where a name may be one of theirs, and no
     record of a protocol is in it. In a tree, links and directories of such names count as well.
+E9  A directory *.lock is a lock of proper-lockfile if there is nothing in it; any other is entered, in a tree.
 
 An acquisition has a short id, so that one can say later "this one, and no other":
 
@@ -41,8 +42,9 @@ import stat
 
 from .._core.messages import duration, moment, printable
 from .._platform.values import LockOwner
+from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record
+from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record, reread
 from ..engines.file.paths import queue_of
 from ..engines.file.policy import describe, judge
 from ..engines.file.queue import read_tickets
@@ -51,7 +53,7 @@ from ..engines.file.steps import UNFINISHED
 from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Value, Waiter
-from ..protocols import get, is_persistent
+from ..protocols import get, is_kept_fresh, is_persistent
 from . import detect, kinds
 from .kinds import ELSEWHERE as ELSEWHERE
 from .kinds import FREE as FREE
@@ -76,6 +78,8 @@ if TYPE_CHECKING:
 Step = tuple[str, str, frozenset[str]]
 """A directory, a name in it, and the queues that are in it."""
 
+DIRECTORIES = "proper-lockfile"
+"""The protocol whose locks are directories."""
 DEAD, STALE, MALFORMED, EMPTY = "dead", "stale", "malformed", "empty"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
 LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
@@ -178,10 +182,13 @@ def walk(
         if name is None:
             open_.pop()
             continue
-        if not name.endswith("/") or kinds.may_be(name[:-1], where):
-            yield where, name.removesuffix("/"), queues
-        if name.endswith("/") and (unseen := enter(joined(where, name[:-1]))) is not None:
+        if not name.endswith("/"):
+            yield where, name, queues
+            continue
+        if (unseen := enter(joined(where, name[:-1]))) is not None:
             yield unseen
+        if detect.is_named_so(name[:-1]) or kinds.may_be(name[:-1], where):
+            yield where, name[:-1], queues  # E8, E9
 
 
 def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found: Stat) -> bool:
@@ -336,9 +343,15 @@ class Survey:
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
-        """E8."""
-        one = self._of_protocols(where, name, path, found, queues) if stat.S_ISREG(found.st_mode) else None
-        if kinds.may_be(name, where) and (one is None or one.status.record is None):
+        """E8, E9."""
+        one: Found | None = None
+        if stat.S_ISREG(found.st_mode):
+            one = self._of_protocols(where, name, path, found, queues)
+        elif stat.S_ISDIR(found.st_mode) and name.endswith(".lock"):
+            one = self._directory(where, name, path, found)
+            one = one and self._with_waiters(where, name, one, queues)
+        no_record = one is None or one.status.record is None or not stat.S_ISREG(found.st_mode)
+        if no_record and kinds.may_be(name, where):
             return self._of_kinds(path, found) or one
         return one
 
@@ -416,6 +429,26 @@ class Survey:
         verdict = judge(self._env, request, seen, assessed)
         status = describe(self._env, request, seen, assessed, verdict)
         return self._found(status, self._condition(record, assessed, verdict), seen)
+
+    def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:
+        """E9."""
+        env, seen = self._env, Seen(found)
+        try:
+            seen.fd = env.open_directory(path)
+        except PermissionError:
+            return None
+        try:
+            if env.list_directory(seen.fd):
+                return None
+            request = self._request(DIRECTORIES, where, name, path)
+            seen.path = path
+            reread(env, request, seen)
+            assessed = assess(env, seen)
+            verdict = judge(env, request, seen, assessed)
+        finally:
+            env.close(seen.fd)
+        status = named(env, describe(env, request, seen, assessed, verdict), self._tables.owners(seen.identity))
+        return self._found(status, self._condition(seen.record, assessed, verdict), seen)
 
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
         if verdict.reclaim:
@@ -610,6 +643,7 @@ def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
 
 
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
+_READERS[DIRECTORIES] = (DIRECTORIES,)
 """Who reads the records of a protocol, besides holdfast."""
 _RULE_OF = {"fs-safe": "sidecar"}
 _CONDITIONS_OF_OTHERS = {
@@ -617,6 +651,7 @@ _CONDITIONS_OF_OTHERS = {
     "semats": "if its process has ended by then",
     "fs-safe": "and removes it only if its caller has opted into that and agrees",
     "beads": "as soon as its process has ended, on the same host",
+    DIRECTORIES: "",
 }
 """Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
 
@@ -663,6 +698,8 @@ def own_view(status: Status) -> str:
         return f"holdfast takes it over at once: {printable(status.reason)}"
     if status.liveness is Liveness.ALIVE:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
+    if is_kept_fresh(status.protocol):
+        return "holdfast takes it over when it has not been refreshed for so long"
     if status.liveness is Liveness.DEAD:
         return "holdfast takes it over as soon as it is old enough for its protocol"
     return "holdfast never takes over what it cannot know to be dead"

@@ -81,6 +81,8 @@ class HoldState:
     """Both of the release, while it lasts."""
     lease: Any = None
     """What says when it is lost if no beat has been confirmed by then; None if beats only keep the record fresh."""
+    tells_loss = True
+    """Whether the loss of it makes an event, where events come at all."""
     waits = False
     """Whether a release has to wait for a server's answer, as the generator `releasing` does."""
 

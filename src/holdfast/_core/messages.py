@@ -9,7 +9,7 @@ import time
 
 from ..errors import AcquireTimeout, LockStale, WouldDeadlock
 from ..liveness import Liveness
-from ..protocols import is_persistent
+from ..protocols import is_kept_fresh, is_persistent
 from . import attempt
 
 TYPE_CHECKING = False
@@ -140,6 +140,9 @@ def sentence(status: Status, *, brief: bool = False) -> str:
         return printable(status.evidence.text, _SHOWN_RACE)
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)
+    if status.record is not None and (holder is None or holder.pid is None) and is_kept_fresh(status.protocol):
+        when = "" if status.record_age is None else f", and refreshed {duration(status.record_age)} ago"
+        return f"it is held by a process that it does not name{when}; {printable(status.reason)}"
     if holder is None or holder.pid is None:
         return f"it is held by a process whose record cannot be used ({printable(status.evidence.text)})"
     words = ["held by a reader," if holder.shared else "held by", _process(holder)]
@@ -190,6 +193,8 @@ def advice(status: Status) -> str:
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
         return f"Look at the file; if nobody uses it, break the lock ({way})"
+    if status.liveness is Liveness.UNKNOWN and is_kept_fresh(status.protocol):
+        return f"Wait until it is released, or not refreshed any more; if nobody uses it, break the lock ({way})"
     pid, command = (status.holder.pid, status.holder.command) if status.holder else (None, None)
     if status.liveness is Liveness.ALIVE and pid is None:
         return f"Wait until it is released; if nobody uses it, break the lock ({way})"

@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     on_event: Callable[[Event], object] | None
     payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
     holder: str | None
+    realpath: bool | None
     version: str | None
 
 

@@ -195,7 +195,7 @@ class Keeper:
 
     def _watch(self, held: HoldState) -> None:
         """Have events tell of its loss; one that came before that is found here."""
-        reached = self._env.events_reach(held.path)
+        reached = held.tells_loss and self._env.events_reach(held.path)
         with self._mutex:
             if held not in self._kept:
                 return

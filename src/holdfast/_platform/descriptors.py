@@ -10,6 +10,7 @@ import itertools
 import os
 
 from .fork import forking
+from .operations import call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ class Descriptors:
             del made[key]
         else:
             fd.key = key
+        return fd  # type: ignore[no-any-return]
+
+    def make(self, make: Callable[[], object], call_: Callable[[], int]) -> Descriptor:
+        """Call `make`, and open what it has made; the two, and the entry, are one call into C."""
+        made: Any = self._made
+        kind: Any = Created
+        key = (self._operation(), next(_numbers))
+        with forking:
+            opened = itertools.islice(map(call, (make, call_)), 1, None)
+            (fd,) = map(made.setdefault, (key,), map(kind, opened))
+        fd.key = key
         return fd  # type: ignore[no-any-return]
 
     def close(self, fd: int) -> None:

@@ -39,6 +39,8 @@ class Stat(Protocol):
     def st_uid(self) -> int: ...
     @property
     def st_mtime(self) -> float: ...
+    @property
+    def st_mtime_ns(self) -> int: ...
 
 
 class Watch(Protocol):
@@ -109,6 +111,8 @@ class Environment(Protocol):
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
     fifos: bool
     """Whether the end of a FIFO's reader wakes its writers here."""
+    locks_directories: bool
+    """Whether a directory can be a lock here: opened, guarded, and given a time by its descriptor."""
     lingering: bool
     """Whether a removed file that is open somewhere stays in the way, and nothing tells when a descriptor is closed.
     Then a waiter keeps none, and waits for the process of the holder."""
@@ -148,6 +152,9 @@ class Environment(Protocol):
     def open_directory(self, path: str) -> int:
         """Open a directory and nothing else; a link to one is NotADirectoryError."""
 
+    def open_new_directory(self, path: str, mode: int) -> int:
+        """Make a directory and open it, in one step."""
+
     # `dir_fd`: what `path` is relative to, for a name in a directory that others may move (queue.py, Q8).
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int: ...
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int: ...
@@ -166,6 +173,9 @@ class Environment(Protocol):
     def write(self, fd: int, data: bytes, offset: int) -> int: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def chmod(self, fd: int, mode: int) -> None: ...
+    def set_modified(self, fd: int, nanoseconds: int) -> None:
+        """Set the time of the last change, since the epoch, of the file or directory of this descriptor."""
+
     def sync(self, fd: int) -> None: ...
     def sync_directory(self, directory: str) -> None: ...
     def make_directories(self, directory: str) -> None:

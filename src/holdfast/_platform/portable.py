@@ -159,6 +159,7 @@ class GenericEnvironment:
 
     guards = False
     fifos = False
+    locks_directories = os.utime in os.supports_fd
     lingering = False
     knows_mounts = True
     has_jobs = False
@@ -347,6 +348,10 @@ class GenericEnvironment:
     def open_directory(self, path: str) -> int:
         return self._open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW | NONBLOCK)
 
+    def open_new_directory(self, path: str, mode: int) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | NONBLOCK | CLOEXEC
+        return self._descriptors.make(partial(os.mkdir, path, mode), partial(os.open, path, flags))
+
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", directory)
 
@@ -400,6 +405,9 @@ class GenericEnvironment:
     def chmod(self, fd: int, mode: int) -> None:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, mode)
+
+    def set_modified(self, fd: int, nanoseconds: int) -> None:
+        os.utime(fd, ns=(nanoseconds, nanoseconds))
 
     def sync_directory(self, directory: str) -> None:
         try:

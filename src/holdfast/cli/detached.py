@@ -8,7 +8,6 @@ import sys
 from .._drivers.sync import caller
 from .._platform import environment
 from .._platform.fork import to_load
-from ..engines.file.hold import FileHold
 from ..lock import Hold, keep
 
 TYPE_CHECKING = False
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Iterable
 
+    from ..engines.file.hold import FileHold
     from ..errors import LockLost
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
@@ -91,19 +91,7 @@ def held_here(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) ->
     """The same, by a descriptor of this process."""
     env = environment()
     held.request.on_lost, held.request.watched, held.request.kept_later = on_lost, True, True
-    ours = FileHold(env, held.request, fd, held.identity, _fresh(held, fd), True)
-    ours.lease = held.lease
+    ours = held.taken_by(env, fd)
     ref = ours.ref(caller())
     keep(env, ref)
     return Hold(ref)
-
-
-def _fresh(held: FileHold, fd: int) -> bytes:
-    """The record as it is now: it may have been refreshed since the fork. As it was, where it is not that any more."""
-    protocol, before = held.request.protocol, held.data
-    found = held.env.read(fd, len(before) + 1)
-    try:
-        now, then = protocol.decode(found), protocol.decode(before)
-    except ValueError:
-        return before
-    return found if (now.pid, now.marker) == (then.pid, then.marker) else before

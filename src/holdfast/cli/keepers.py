@@ -46,11 +46,31 @@ def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str
     Where the holders of kernel locks cannot be seen, what is guarded for a shell is kept, as it guards no file itself;
     the keeper ends when it finds that the file is gone.
     """
+    if seen.is_directory:
+        return _why_not_titled(seen, owner)
     if assessed.evidence.source == "guard" and not assessed.is_dead:
         seen_any = environment().lock_owners(seen.identity)
         if keeper_of(seen.identity) is not None or (not seen_any and is_shell(owner.pid)):
             assessed = _UNPROVEN
     return why_not_of(seen, assessed, owner)
+
+
+def _why_not_recorded(seen: Observation, owner: Identity) -> str | None:
+    return why_not_of(seen, _UNPROVEN, owner)
+
+
+def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
+    """Of a lock without a record: its keeper is called after its owner."""
+    import re
+
+    keeper = keeper_of(seen.identity)
+    if keeper is None:
+        return "it does not say whose it is, and no keeper of a shell holds it"
+    titled = re.match(_TITLE, environment().command(keeper) or "")
+    if titled is None or int(titled[1]) != owner.pid:
+        whose = f"process {titled[1]}" if titled else "another process"
+        return f"it was acquired for {whose}, not for process {owner.pid}"
+    return None
 
 
 def end_keeper(lock: Lock, owner: Identity) -> bool:
@@ -60,7 +80,8 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
     """
     env = environment()
     seen = glance(env, file_request(lock))
-    if seen is None or why_not_of(seen, _UNPROVEN, owner) is not None:
+    why_not = _why_not_titled if seen is not None and seen.is_directory else _why_not_recorded
+    if seen is None or why_not(seen, owner) is not None:
         return False
     keeper = keeper_of(seen.identity)
     watched = None if keeper is None else _watch(env, keeper)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "lease", "shared", "parents"),
-    *("payload", "holder", "version"),
+    *("payload", "holder", "version", "realpath"),
 )
 
 

@@ -66,6 +66,13 @@ def period(text: str) -> float:
     return value
 
 
+def yes_or_no(text: str) -> bool:
+    """The value of a switch that has a default; ValueError for other words."""
+    if text not in ("yes", "no"):
+        raise ValueError(f"yes or no, not {text!r}")
+    return text == "yes"
+
+
 def payload(text: str) -> dict[str, Any]:
     import json
 
@@ -145,6 +152,7 @@ PROTOCOLS = {
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
     "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
+    "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
 }
 
 # -- the options -------------------------------------------------------------------------------------------------------
@@ -222,6 +230,8 @@ _OPTIONS = {
     "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", WRITTEN.format("sema")),
     "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
+    "realpath": _option("--realpath=YES", "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no",
+        type=yes_or_no),
     "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
     "version": _option("--holder-version=TEXT", "(-p beads) and its version", dest="version"),
     "recursive": _option("-r --recursive", "look into directories of directories"),
@@ -251,15 +261,15 @@ _OPTIONS = {
 }  # fmt: skip
 
 _NEW = "tag fencing durable lease parents mode"
-_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version json quiet verbose"
+_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath json quiet verbose"
 _TABLE = {
     "run": f"locks line nonblock timeout run-code on-conflict limit kill-after until {_NEW} record slots shared stale "
-    "stale-after protocol payload holder version quiet verbose",
+    "stale-after protocol payload holder version realpath quiet verbose",
     "try": f"lock code {_ACQUIRING}",
     "acquire": f"lock nonblock timeout code {_ACQUIRING}",
-    "release": "lock owner protocol json quiet verbose",
-    "wait": "locks nonblock timeout code slots shared stale stale-after protocol json quiet verbose",
-    "status": "locks slots shared stale stale-after protocol json quiet verbose",
+    "release": "lock owner protocol realpath json quiet verbose",
+    "wait": "locks nonblock timeout code slots shared stale stale-after protocol realpath json quiet verbose",
+    "status": "locks slots shared stale stale-after protocol realpath json quiet verbose",
     "ls": "places recursive all held only-stale older held-longer sort json quiet",
     "watch": "places seconds record quiet",
     "top": "places top-sort reverse once json record quiet",
@@ -275,7 +285,7 @@ _TABLE = {
     "beads daemon": "dir interval log verbose",
 }
 """The options of each command, in the order of its help."""
-_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
+_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version", "realpath": "--realpath"}
 """Options of `Lock` that only some protocols have, as they are typed."""
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def acquire_(options: argparse.Namespace) -> int:
         return USAGE
     lock = lock_of(options)
     pace = file_request(lock).beat_every
-    bind(lock, pid)
+    bind(lock, pid, keeper=not options.no_keeper and is_possible())
     owner = Owner(pid)
     if owner.has_ended():
         return owner.tell_ended(lock.path)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ..model import Status
 
 _USUAL = "sema"
+_BESIDE = ("sidecar", "proper-lockfile")
+"""Their locks are beside what they protect."""
 _ALIKE = frozenset({"sema", "semats"})
 """Their records are the same."""
 
@@ -98,15 +100,15 @@ def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
     one = _found(survey, given)
     if one is not None and one.status.protocol:
         protocol = one.status.protocol
-        if protocol == "sidecar" and given.endswith(".lock"):
+        if protocol in _BESIDE and given.endswith(".lock"):
             return given[: -len(".lock")], protocol
         if protocol == "beads":
             return os.path.dirname(given) or ".", protocol
         return given, protocol
-    for beside, protocol in ((f"{given}.lock", "sidecar"), (os.path.join(given, ".exclusive-lock"), "beads")):
+    for beside, protocols in ((f"{given}.lock", _BESIDE), (os.path.join(given, ".exclusive-lock"), ("beads",))):
         one = _found(survey, beside) if given else None
-        if one is not None and one.status.protocol == protocol:
-            return given, protocol
+        if one is not None and one.status.protocol in protocols:
+            return given, one.status.protocol
     return given, _USUAL
 
 

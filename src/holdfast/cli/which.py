@@ -32,6 +32,9 @@ CHOICES = (
     ),
     Choice("File-Based Semaphore (TS), or the semats command", "semats", "-p semats"),
     Choice("Node programs with @openclaw/fs-safe", "sidecar", "-p sidecar, and the file that they protect"),
+    Choice(
+        "Node programs with proper-lockfile", "proper-lockfile", "-p proper-lockfile, and the file that they protect"
+    ),
     Choice("beads up to 0.49", "beads", "-p beads, and the directory of the database"),
     Choice(
         "flock(1) in scripts, filelock's FileLock, portalocker, gofrs/flock, or anything else that calls flock(2)",

@@ -31,6 +31,12 @@ def _flock() -> Protocol:
     return Flock()
 
 
+def _proper_lockfile() -> Protocol:
+    from .proper_lockfile import ProperLockfile
+
+    return ProperLockfile()
+
+
 def _beads() -> Protocol:
     from .beads import Beads
 
@@ -40,6 +46,7 @@ def _beads() -> Protocol:
 _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "beads": _beads,
     "flock": _flock,
+    "proper-lockfile": _proper_lockfile,
     "sema": Sema,
     "semats": Semats,
     "sidecar": _sidecar,
@@ -49,7 +56,7 @@ _RECOGNISED = ("flock", "sema", "beads", "sidecar")
 """The most liberal comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}
 _no_protocols: set[str] = set()
-"""Names that `is_persistent` did not find, such as an engine's: each search costs an event loop milliseconds."""
+"""Names that `_known` did not find, such as an engine's: each search costs an event loop milliseconds."""
 
 
 def get(name: str) -> Protocol:
@@ -95,13 +102,24 @@ def _offered(name: str) -> Protocol | None:
 
 def is_persistent(name: object) -> bool:
     """Whether locks of the protocol of that name are pure kernel locks; False for an unknown name."""
+    found = _known(name)
+    return found is not None and found.persistent
+
+
+def is_kept_fresh(name: object) -> bool:
+    """Whether every holder of the protocol of that name keeps its lock fresh; False for an unknown name."""
+    found = _known(name)
+    return found is not None and found.all_beat
+
+
+def _known(name: object) -> Protocol | None:
     if not isinstance(name, str) or (name in _no_protocols and name not in _made):
-        return False
+        return None
     try:
-        return get(name).persistent
+        return get(name)
     except (ValueError, HoldfastError):
         _no_protocols.add(name)
-        return False
+        return None
 
 
 def recognise(data: bytes) -> str | None:

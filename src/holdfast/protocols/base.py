@@ -33,6 +33,10 @@ class Protocol(ABC):
     """Whether several holders that all asked for it `shared` may hold a lock together."""
     persistent: ClassVar[bool] = False
     """Whether the lock file stays, and its guard alone is the lock: no record decides anything."""
+    is_directory: ClassVar[bool] = False
+    """Whether the lock is a directory, without content: a holder makes it, and its time is all that there is."""
+    all_beat: ClassVar[bool] = False
+    """Whether every holder keeps the timestamp fresh, so that the rule alone is enough: an old lock is nobody's."""
     recheck: ClassVar[float] = INFINITY
     """Seconds after which a waiter looks again, because a release may make no event. Infinity: the engine decides."""
     padding: ClassVar[bytes] = b"\n"

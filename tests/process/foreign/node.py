@@ -1,4 +1,5 @@
-"""fs-safe and a Node that runs it, from the npm registry, installed once beside the Python that runs the tests."""
+"""fs-safe, proper-lockfile, and a Node that runs them, from the npm registry, installed once beside the Python of the
+tests."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 VERSIONS = ("0.3.0", "0.21.0")
+PROPER_LOCKFILE = "4.1.2"
 NODE = "22.23.3"
 """Which Node is fetched where there is none that is new enough."""
 OLDEST = 22
@@ -22,7 +24,7 @@ _ARCHITECTURES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
 class Missing(Exception):
-    """Why there is no fs-safe here."""
+    """Why it cannot be had here."""
 
 
 @cache
@@ -52,6 +54,12 @@ def fs_safe(version: str) -> str:
     return str(_installed("@openclaw/fs-safe", version) / "@openclaw/fs-safe/dist/file-lock.js")
 
 
+@cache
+def proper_lockfile() -> str:
+    """The directory of the package."""
+    return str(_installed("proper-lockfile", PROPER_LOCKFILE) / "proper-lockfile")
+
+
 def fetch_all() -> threading.Thread:
     """Fetch it all beside what is done meanwhile; a test waits for that, or finds out by itself why there is none."""
 
@@ -60,6 +68,7 @@ def fetch_all() -> threading.Thread:
             node()
             for version in VERSIONS:
                 fs_safe(version)
+            proper_lockfile()
         except Missing:
             pass
 

@@ -87,6 +87,9 @@ class Trials:
     def flock(self) -> Any:
         return Lock(self.path, protocol="flock", tag="main").acquire()
 
+    def npm(self) -> Any:
+        return Lock(self.path, protocol="proper-lockfile", realpath=False).acquire()
+
     def semaphore(self) -> Any:
         return Semaphore(self.path, 2, heartbeat=0).acquire()
 
@@ -167,6 +170,8 @@ class Trials:
                 hold.release()
         elif self.name == "flock":
             Lock(self.path, protocol="flock").acquire(timeout=PROMPTLY).release()
+        elif self.name == "npm":
+            Lock(self.path, protocol="proper-lockfile", realpath=False).acquire(timeout=PROMPTLY).release()
         elif self.name == "told":
             self.check_what_is_told()
         else:
@@ -284,6 +289,8 @@ class Trials:
         if self.name == "flock":
             self.kept = {"l"}
             Lock(self.path, protocol="flock").acquire().release()
+        if self.name == "npm":
+            self.npm().release()
         Lock(self.path + ".h", heartbeat=3600).acquire().release()
         for _ in range(3):
             self.trial(0, 0)

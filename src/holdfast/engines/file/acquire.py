@@ -26,6 +26,7 @@ import math
 from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.messages import stale
 from ..._core.wait import Deadline, Wait
+from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...liveness import Liveness
 from ...model import Evidence, Status
@@ -442,6 +443,10 @@ class AcquireAttempt:
 
 
 def _watched(env: Environment, request: FileRequest) -> WatchedFile:
+    if request.protocol.is_directory:
+        with forking:
+            from .directory import WatchedDirectory
+        return WatchedDirectory(env, request)
     return WatchedFlock(env, request) if request.protocol.persistent else WatchedFile(env, request)
 
 

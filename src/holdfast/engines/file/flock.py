@@ -41,7 +41,7 @@ from ..._platform.operations import let_go, unlink_quietly
 from ..._platform.values import Presence
 from ...errors import UnsupportedFilesystem, WouldDeadlock
 from ...liveness import Liveness
-from ...model import Evidence, Holder, Record, Status, Waiter
+from ...model import Evidence, Holder, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
 from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ..._core.wait import Wait
     from ..._platform.interface import Environment, Watch
     from ..._platform.values import LockOwner
+    from ...model import Record
     from .request import FileRequest
 
 
@@ -94,12 +95,10 @@ class FlockHold(FileHold):
 
     def record(self) -> Record:
         """What is known of us; most lock files say nothing."""
-        if self.data:
-            return super().record()
-        env, request = self.env, self.request
-        who = env.identity()
-        since = env.time() - (env.monotonic() - self.acquired)
-        return Record(request.protocol.name, {}, who.pid, since, request.tag, who.host)
+        return super().record() if self.data else self.unwritten_record()
+
+    def taken_by(self, env: Environment, fd: int) -> FlockHold:
+        return FlockHold(env, self.request, fd, self.identity, self.data, True, (*self.identity, fd))
 
 
 def take(env: Environment, request: FileRequest) -> FileHold | None:

@@ -22,7 +22,7 @@ from ..._core.hold import HoldState
 from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
-from ...model import next_beat
+from ...model import Record, next_beat
 from .steps import withdraw
 
 TYPE_CHECKING = False
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..._core.hold import HoldRef
     from ..._core.wait import Wait
     from ..._platform.interface import Environment
-    from ...model import Record
     from .lease import Lease
     from .queue import QueueEntry
     from .request import FileRequest
@@ -265,6 +264,30 @@ class FileHold(HoldState):
     def record(self) -> Record:
         """What the lock file says about us."""
         return self.request.protocol.decode(self.data)
+
+    def unwritten_record(self) -> Record:
+        """What it would say, if anything were written there."""
+        env, request = self.env, self.request
+        who = env.identity()
+        since = env.time() - (env.monotonic() - self.acquired)
+        return Record(request.protocol.name, {}, who.pid, since, request.tag, who.host)
+
+    def taken_by(self, env: Environment, fd: int) -> FileHold:
+        """The same hold in a process that was forked from this one and has the guard, by a descriptor of its own."""
+        ours = FileHold(env, self.request, fd, self.identity, self._fresh(fd), True)
+        ours.lease = self.lease
+        return ours
+
+    def _fresh(self, fd: int) -> bytes:
+        """The record as it is now: it may have been refreshed since the fork. As it was, where it is not that any
+        more."""
+        protocol, before = self.request.protocol, self.data
+        found = self.env.read(fd, len(before) + 1)
+        try:
+            now, then = protocol.decode(found), protocol.decode(before)
+        except ValueError:
+            return before
+        return found if (now.pid, now.marker) == (then.pid, then.marker) else before
 
     @property
     def beat_every(self) -> float:

@@ -21,6 +21,8 @@ L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is calle
     reads again under the guard, and goes back if a single byte differs.
 L8  On a network filesystem, an open file may have been removed by another machine (ESTALE), and its name may be another
     file's. So we look again, a few times.
+L9  A lock that is a directory (proper-lockfile) has no record. A holdfast holder marks it once it has the guard, with
+    the boot and the device: so L1 and L2 hold for it as well. Of any other holder nothing is known but the time.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from __future__ import annotations
 import errno
 import stat
 
+from ..._platform.fork import forking
 from ..._platform.values import Presence
 from ...errors import InvalidPath, MalformedRecord, ProtocolMismatch
 from ...liveness import Liveness
@@ -64,8 +67,8 @@ class Observation:
     """One lock file that was seen. `fd` is -1 if it may not be read or is not kept open."""
 
     __slots__ = (
-        *("blocked", "claimed", "data", "fd", "identity", "lease_watch", "mode", "modified", "path", "problem"),
-        *("record", "refused", "unchanged"),
+        *("blocked", "claimed", "data", "fd", "identity", "is_directory", "lease_watch", "mode", "modified", "path"),
+        *("problem", "record", "refused", "stamp", "unchanged"),
     )
 
     def __init__(self, found: Stat, fd: int) -> None:
@@ -74,6 +77,9 @@ class Observation:
         self.mode = found.st_mode
         self.modified = found.st_mtime
         """When it was last written, in seconds since the epoch."""
+        self.stamp = 0
+        """The same in nanoseconds, of a lock that is a directory."""
+        self.is_directory = False
         self.fd = fd
         self.data = b""
         self.record: Record | None = None
@@ -120,8 +126,13 @@ def observe(env: Environment, request: FileRequest) -> Observation | None:
 def _observe(env: Environment, request: FileRequest) -> Observation | None:
     path = request.path
     try:
-        require_regular(env.stat(path), request)
-        fd = env.open_existing(path, write=False)
+        found = env.stat(path)
+        if request.protocol.is_directory:
+            require_kind(env, request, found)
+            fd = env.open_directory(path)
+        else:
+            require_regular(found, request)
+            fd = env.open_existing(path, write=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -130,7 +141,8 @@ def _observe(env: Environment, request: FileRequest) -> Observation | None:
         raise with_hint(error, request, env) from error
     try:
         found = env.fstat(fd)
-        require_regular(found, request)
+        if not request.protocol.is_directory:
+            require_regular(found, request)
         seen = Observation(found, fd)
         seen.path = path
         reread(env, request, seen)
@@ -166,6 +178,9 @@ def require_directory(env: Environment, request: FileRequest) -> None:
 
 def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
     """Read the record again from the descriptor that is kept."""
+    if request.protocol.is_directory:
+        observed_directory(seen, env.fstat(seen.fd), request.protocol.decode(b""))
+        return
     data = read_record(env, seen.fd)
     if seen.data and data == seen.data and not request.protocol.ages_by_mtime:
         return
@@ -180,6 +195,13 @@ def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
         seen.record = record
     except MalformedRecord as error:
         seen.problem = str(error) if data else NO_RECORD
+
+
+def observed_directory(seen: Observation, found: Stat, record: Record) -> None:
+    """What a look at a lock that is a directory says (L9)."""
+    seen.is_directory = True
+    seen.mode, seen.modified, seen.stamp = found.st_mode, found.st_mtime, found.st_mtime_ns
+    seen.record = record.replaced(created=found.st_mtime)
 
 
 def read_record(env: Environment, fd: int) -> bytes:
@@ -248,8 +270,35 @@ def require_regular(found: Stat, request: FileRequest) -> None:
     if stat.S_ISREG(found.st_mode):
         return
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if _is_named_so(request, found) else ""
     raise InvalidPath(
-        f"{request.path} is {kind}, not a lock file; remove it or choose another path",
+        f"{request.path} is {kind}, not a lock file{other}; remove it or choose another path",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def _is_named_so(request: FileRequest, found: Stat) -> bool:
+    return stat.S_ISDIR(found.st_mode) and request.path.endswith(".lock")
+
+
+def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
+    """For a lock that is a directory: ProtocolMismatch for the lock file of another protocol, InvalidPath for what can
+    be no lock at all."""
+    if stat.S_ISDIR(found.st_mode):
+        return
+    what = _KINDS.get(stat.S_IFMT(found.st_mode), "a file")
+    if stat.S_ISREG(found.st_mode):
+        fd = env.open_existing(request.path, write=False)
+        try:
+            other = recognise(read_record(env, fd))
+        finally:
+            env.close(fd)
+        if other is not None:
+            raise mismatch(request, other)
+    raise InvalidPath(
+        f"{request.path} is {what}, and a lock of {request.protocol.name} is a directory; remove it or choose another "
+        "path",
         path=request.path,
         protocol=request.protocol.name,
     )
@@ -257,9 +306,14 @@ def require_regular(found: Stat, request: FileRequest) -> None:
 
 def _unreadable(env: Environment, request: FileRequest) -> Observation | None:
     try:
-        seen = Observation(env.stat(request.path), -1)
+        found = env.stat(request.path)
+        seen = Observation(found, -1)
     except FileNotFoundError:
         return None
+    if request.protocol.is_directory:
+        seen.path = request.path
+        observed_directory(seen, found, request.protocol.decode(b""))
+        return seen
     seen.problem = "the lock file may not be read by this user"
     return seen
 
@@ -285,6 +339,8 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     """What can be known about the holder of the lock file that was seen."""
     held = env.guarded(seen.fd) if seen.fd >= 0 else None
     record = seen.record
+    if seen.is_directory:
+        return _assess_directory(env, seen, held=held)
     if held:
         guarded = Evidence("guard", "the kernel lock on its file is held", proven=True)
         return Assessment(Liveness.ALIVE, guarded, _guardian(env, record) if env.lingering else None)
@@ -315,6 +371,20 @@ def assess(env: Environment, seen: Observation) -> Assessment:
         )
     where = "another PID namespace" if same_boot else f"host {marker.identity.host}"
     return _unknown(f"the record comes from {where}, whose processes cannot be seen from here")
+
+
+def _assess_directory(env: Environment, seen: Observation, *, held: bool | None) -> Assessment:
+    """L9."""
+    if held:
+        return Assessment(Liveness.ALIVE, Evidence("guard", "the kernel lock on its directory is held", proven=True))
+    with forking:
+        from ...protocols.proper_lockfile import is_marked
+    device = seen.identity[0]
+    local = held is False and not on_shared_storage(env, seen.path, device)
+    if local and is_marked(seen.mode, seen.stamp, env.identity().boot, device):
+        gone = Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
+        return Assessment(Liveness.DEAD, gone)
+    return _unknown("it is a directory, whose time says when its holder last refreshed it, and nothing else")
 
 
 def _guardian(env: Environment, record: Record | None) -> int | None:

@@ -92,10 +92,11 @@ def _untrusted(link: str, user: int, path: str, protocol: str) -> InvalidPath:
 _LONGEST_NAME = 255 - len(".holdfast-.queue")
 
 
-def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
+def locate(path: str | os.PathLike[str], protocol: Protocol, *, links: bool = True) -> tuple[str, str]:
     """What the caller named, as an absolute path, and its lock file.
 
-    Symbolic links are followed now, where the protocol follows them: later changes to them do not count.
+    Symbolic links are followed now, where the protocol follows them: later changes to them do not count. `links`: False
+    where the caller wants none to be followed, of a protocol that leaves the choice.
     """
     in_directory = protocol.suffix.startswith("/")
     named = check_path(path, protocol.name, directory=in_directory)
@@ -105,7 +106,9 @@ def locate(path: str | os.PathLike[str], protocol: Protocol) -> tuple[str, str]:
             path=named,
             protocol=protocol.name,
         )
-    if protocol.resolves == "path":
+    if protocol.is_directory:  # as text first, as it does, whether or not links are followed then
+        named = os.path.normpath(named).replace(os.sep, "/")
+    if protocol.resolves == "path" and links:
         named = followed(named, protocol.name, last=True)
     elif protocol.resolves == "directory":
         # First as text, then the links: other implementations do it in this order, so another would name another file.

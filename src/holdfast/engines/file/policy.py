@@ -13,6 +13,7 @@ V7  A callable may answer later: it returns a `Signal` and is asked again once t
     the lock counts as held.
 V8  A holder with a lease is alive until its record has not changed for the whole lease. Then it is replaced, if no
     guard is held: it has counted itself lost before (lease.py, LE2). Its age, by whichever clock, does not matter.
+V9  Where every holder keeps its lock fresh, under `safe` the rule is enough, unless the holder is known to be alive.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if by_rule and request.protocol.fails_closed and (stale == "protocol" or assessed.liveness is not Liveness.ALIVE):
         older = f"it is older than {limit:g} s, and may be a dead holder's"
         return Verdict(False, False, older, left_to_caller=True)  # V5
-    if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD):
+    unheard = request.protocol.all_beat and assessed.liveness is not Liveness.ALIVE  # V9
+    if by_rule and (stale == "protocol" or assessed.liveness is Liveness.DEAD or unheard):
         older = "" if limit == math.inf else f" (older than {limit:g} s)"  # a rule without an age
         reason = f"the {request.protocol.name} rule calls it stale{older}"
         return Verdict(True, False, reason, lapsed=seen.lease is not None)

@@ -159,7 +159,7 @@ def _remove_unchanged(env: Environment, request: FileRequest, seen: Observation)
     if not _is_unchanged(env, request, seen):
         return False
     try:
-        env.unlink(request.path)
+        (env.remove_directory if seen.is_directory else env.unlink)(request.path)
     except FileNotFoundError:
         return False  # released or broken since the look
     if seen.record is not None and seen.record.pid is not None:

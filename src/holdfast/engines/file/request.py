@@ -28,7 +28,9 @@ _FASTEST_BEAT = 0.05
 _SHORTEST_LEASE = 1.0
 _LEASE = 30.0
 """Seconds: the lease of a hold on a filesystem that machines share, unless the caller says otherwise."""
-_OF_PROTOCOLS = ("payload", "holder", "version")
+SHORTEST_STALE, SHORTEST_UPDATE = 2.0, 1.0
+"""Seconds, of proper-lockfile: it raises what is lower, and we refuse it."""
+_OF_PROTOCOLS = ("payload", "holder", "realpath", "version")
 """Options that only some protocols have (`Protocol.options`)."""
 
 
@@ -61,7 +63,7 @@ class FileRequest(Request):
         if path == lock_file:  # a file that was found: its path is not a link
             given = located = check_path(path, self.protocol.name)
         else:
-            given, located = locate(path, self.protocol)
+            given, located = locate(path, self.protocol, links=self.more.get("realpath") is not False)
         located = located if lock_file is None else check_path(lock_file, self.protocol.name)
         super().__init__(self.protocol.name, given, located, options)
         self.directory, self.name = os.path.split(self.path)
@@ -80,6 +82,8 @@ class FileRequest(Request):
             raise ValueError("a shared hold has no fencing token: readers that hold a lock together have no order")
         if self.protocol.persistent:
             _require_meaning(self.protocol.name, options)
+        if self.protocol.is_directory:
+            _require_possible(self.protocol, options)
         self.queue = queue_of(self.directory, self.name)
         self.lease = _lease(options.get("lease"))
         own = self.protocol.stale_after
@@ -87,7 +91,8 @@ class FileRequest(Request):
         self.stale_after = own if chosen is None else chosen
         # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity means never.
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
-        pace = min(self.stale_after, own) / 3 if every is None else every or INFINITY
+        share = 2 if self.protocol.all_beat else 3
+        pace = min(self.stale_after, own) / share if every is None else every or INFINITY
         self.beat_every = max(pace, _FASTEST_BEAT)
         # How to publish in this directory; moves on when a method turns out not to work here.
         self.method = "unnamed"
@@ -101,7 +106,8 @@ class FileRequest(Request):
 
     def lease_on(self, env: Environment, device: int) -> float:
         """The lease of a hold there, in seconds; 0 if it has none: also if no process could send heartbeats."""
-        if self.unmarked or self.on_behalf_of is not None or self.protocol.persistent:
+        has_none = self.protocol.persistent or self.protocol.is_directory
+        if self.unmarked or self.on_behalf_of is not None or has_none:
             return 0.0
         if self.lease is None:
             return _LEASE if env.knows_mounts and env.storage(self.path, device).shared else 0.0
@@ -131,6 +137,11 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
     if options.get("shared"):
         raise ValueError("a semaphore has no shared holds; let more in with more slots, or use a Lock that is shared")
     protocol = get(options.get("protocol", "sema"))
+    if protocol.is_directory:
+        raise ValueError(
+            f"the {protocol.name} protocol has no semaphores: a slot is a file of its own, and this one locks a file "
+            "that exists. Use protocol='sema' or 'flock'"
+        )
     if protocol.suffix.startswith("/"):
         raise ValueError(f"the {protocol.name} protocol has one lock for each directory, so it has no semaphores")
     target = check_path(base, protocol.name)
@@ -167,6 +178,28 @@ def _require_meaning(protocol: str, options: Options) -> None:
                 f"{name} has no meaning with protocol {protocol!r}: the kernel frees the lock when its holder ends, at "
                 "once and never before, so it is never stale and survives nothing. Leave the option out"
             )
+
+
+def _require_possible(protocol: Protocol, options: Options) -> None:
+    """ValueError for options that a lock without a record cannot have, or that its protocol does not allow."""
+    why = {
+        "lease": "every holder has one already: stale_after",
+        "fencing": "others who hold it give no tokens, and a directory says nothing of an earlier one",
+        "durable": "a lock that survives a power cut is stale in seconds all the same",
+    }
+    for name, reason in why.items():
+        if options.get(name):
+            raise ValueError(f"{name} has no meaning with protocol {protocol.name!r}: {reason}. Leave the option out")
+    after = check_seconds("stale_after", options.get("stale_after"), zero=False)
+    after = protocol.stale_after if after is None else after
+    every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
+    if after < SHORTEST_STALE:
+        raise ValueError(f"stale_after is at least {SHORTEST_STALE:g} seconds with {protocol.name!r}, not {after:g}")
+    if every is not None and not SHORTEST_UPDATE <= every <= min(after, protocol.stale_after) / 2:
+        raise ValueError(
+            f"heartbeat is from {SHORTEST_UPDATE:g} second to half of the age from which others may take it over, "
+            f"{min(after, protocol.stale_after) / 2:g} seconds, with {protocol.name!r}, not {every:g}"
+        )
 
 
 def _lease(lease: float | None) -> float | None:

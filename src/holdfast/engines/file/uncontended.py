@@ -153,6 +153,7 @@ def _fast_path(
 ) -> Generator[Wait, None, HoldRef | None]:
     """The lock, if it is not held and no contender has been waiting for it."""
     first = requests[0]
+    held: FileHold | None
     if len(requests) > 1 and first.owner is not None:
         return None  # the owner may be inside one of them already
     if _is_contended(env, first, timeout):
@@ -160,6 +161,10 @@ def _fast_path(
     for request in requests:
         if request.protocol.persistent:
             held = (_take or _load_take())(env, request)
+        elif request.protocol.is_directory:
+            with forking:
+                from .directory import create
+            held = yield from create(env, request)
         else:
             taken = len(requests) > 1 and _is_taken(env, request)
             if taken is None:

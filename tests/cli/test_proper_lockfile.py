@@ -1,0 +1,119 @@
+"""The command line on locks that are a directory: `-p proper-lockfile`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.support import World, eventually
+
+STAY = "import sys; print('held', flush=True); sys.stdin.read()"
+LOCK = ("-p", "proper-lockfile")
+
+
+@pytest.fixture
+def target(path: Path) -> Path:
+    found = path.with_name("state.json")
+    found.touch()
+    return found
+
+
+@pytest.fixture
+def lock(target: Path) -> Path:
+    return target.with_name("state.json.lock")
+
+
+def age(lock: Path, seconds: float = 11) -> None:
+    then = time.time() - seconds
+    os.utime(lock, (then, then))
+
+
+def test_a_command_runs_with_the_lock_and_leaves_nothing(world: World, target: Path, lock: Path) -> None:
+    done = world.do("run", *LOCK, target, "--", "sh", "-c", 'test -d "$HOLDFAST_LOCK" && echo "$HOLDFAST_LOCK"')
+    assert (done.returncode, done.stdout.strip()) == (0, str(lock))
+    assert not lock.exists()
+
+
+def test_its_holder_is_named_where_it_is_one_of_ours(world: World, target: Path, lock: Path) -> None:
+    started = world.run(target, STAY, *LOCK, stdin=-1)
+    started.hear("held")
+    for place in (target, lock):
+        told = json.loads(world.do("status", "-j", place).stdout)
+        assert (told["result"], told["protocol"], told["holder"]["pid"]) == ("held", "proper-lockfile", started.pid)
+    (listed,) = [json.loads(line) for line in world.do("ls", "-j", target.parent).stdout.splitlines()]
+    assert (listed["condition"], listed["holder"]["pid"]) == ("held", started.pid)
+    refused = world.do("run", "-n", *LOCK, target, "--", "true")
+    assert refused.returncode == 75
+    assert f"process {started.pid}" in refused.stderr
+    assert world.do("wait", "-w", 0, *LOCK, target).returncode == 1
+
+
+def test_of_another_implementation_the_age_is_told(world: World, target: Path, lock: Path) -> None:
+    lock.mkdir()
+    told = world.do("status", target)
+    assert told.returncode == 1
+    assert "whose time says when its holder last refreshed it" in told.stdout
+    assert "proper-lockfile would call it stale at" in told.stdout
+    refused = world.do("try", *LOCK, target)
+    assert refused.returncode == 1
+    assert "a process that it does not name, and refreshed 0 s ago" in refused.stderr
+    age(lock)
+    assert "stale" in world.do("ls", target.parent).stdout
+    assert world.do("status", target).returncode == 0
+    assert world.do("run", "-n", *LOCK, target, "--", "true").returncode == 0
+    assert not lock.exists()
+
+
+def test_a_shell_holds_it_by_its_keeper(world: World, target: Path, lock: Path) -> None:
+    shell = world.sh('$H try -p proper-lockfile "$1" && echo held; read line; $H release -p proper-lockfile "$1"; '
+                     "echo released; read line", target, stdin=subprocess.PIPE)  # fmt: skip
+    shell.hear("held")
+    assert lock.is_dir()
+    refused = world.do("release", *LOCK, target)
+    assert refused.returncode == 1
+    assert "it was acquired for process" in refused.stderr
+    assert shell.process.stdin is not None
+    os.write(shell.process.stdin.fileno(), b"\n")
+    shell.hear("released")
+    eventually(lambda: not lock.exists(), what="the release")
+
+
+def test_a_shell_without_a_keeper_cannot_hold_it(world: World, target: Path, lock: Path) -> None:
+    refused = world.do("try", "--no-keeper", *LOCK, target)
+    assert refused.returncode == 2
+    assert "nobody keeps fresh" in refused.stderr
+    assert not lock.exists()
+
+
+def test_only_an_approved_one_is_cleaned_and_one_that_is_named_is_broken(
+    world: World, target: Path, lock: Path
+) -> None:
+    lock.mkdir()
+    age(lock)
+    assert "kept proper-lockfile lock" in world.do("clean", "-y", target.parent).stdout
+    assert lock.is_dir()
+    assert world.do("clean", "-y", "--approve-stale", target.parent).returncode == 0
+    assert not lock.exists()
+    lock.mkdir()
+    its_id = json.loads(world.do("status", "-j", lock).stdout)["id"]
+    assert world.do("break", "--id", its_id, lock).returncode == 0
+    assert not lock.exists()
+
+
+def test_links_are_followed_unless_that_is_refused(world: World, target: Path) -> None:
+    link = target.with_name("link.json")
+    link.symlink_to(target)
+    told = world.do("run", *LOCK, link, "--", "sh", "-c", "echo $HOLDFAST_LOCK")
+    assert told.stdout.strip() == f"{target}.lock"
+    told = world.do("run", *LOCK, "--realpath", "no", link, "--", "sh", "-c", "echo $HOLDFAST_LOCK")
+    assert told.stdout.strip() == f"{link}.lock"
+    missing = world.do("run", *LOCK, target.with_name("missing"), "--", "true")
+    assert missing.returncode != 0
+    assert "--realpath no" in missing.stderr
+    assert world.do("run", "--realpath", "maybe", *LOCK, target, "--", "true").returncode == 2
+    assert "--realpath is an option of -p proper-lockfile" in world.do("status", "--realpath", "no", target).stderr

@@ -1,0 +1,496 @@
+"""Locks that are a directory: made, refreshed, taken over, seen and cleaned (directory.py, proper-lockfile)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import (
+    AcquireTimeout,
+    InvalidPath,
+    Liveness,
+    Lock,
+    LockLost,
+    ProtocolMismatch,
+    Semaphore,
+    UnsupportedFilesystem,
+)
+from holdfast._admin.clean import CHANGED, REMOVED, Kept, Leftover, leftovers, remove
+from holdfast._admin.scan import DEAD, HELD, STALE, Found, Survey
+from holdfast._core.attempt import Refusal
+from holdfast._drivers.sync import drive
+from holdfast.engines.file.acquire import look
+from holdfast.engines.file.directory import DirectoryHold
+from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.takeover import SETTLE
+from holdfast.protocols import proper_lockfile
+from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.stepping import Contend, Contender, Stepped
+
+Environments = Callable[..., Stepped]
+Directory = Callable[..., Contender]
+NAME = "proper-lockfile"
+
+
+@pytest.fixture
+def target(disk: Path) -> Path:
+    (disk / "t").touch()
+    return disk / "t"
+
+
+@pytest.fixture
+def lock(target: Path) -> Path:
+    return target.with_name("t.lock")
+
+
+@pytest.fixture
+def contender(target: Path, contend: Contend) -> Directory:
+    return lambda **options: contend(target, protocol=NAME, **options)
+
+
+def age(lock: Path, seconds: float = 11.0) -> None:
+    os.utime(lock, (time.time() - seconds,) * 2)
+
+
+def left(lock: Path, seconds: float = 11.0) -> Path:
+    """The lock of another implementation, refreshed so long ago."""
+    lock.mkdir()
+    age(lock, seconds)
+    return lock
+
+
+def held_by(one: Contender) -> DirectoryHold:
+    held = one.get()
+    assert isinstance(held, DirectoryHold)
+    return held
+
+
+def test_of_two_that_find_nothing_one_makes_it(contender: Directory, lock: Path) -> None:
+    """DL1: mkdir decides."""
+    first, second = contender(), contender()
+    inside: list[FileHold] = []
+    first.env.once(first.env.before, "open_new_directory", lambda: inside.append(second.get()))
+    assert not isinstance(first.run(), FileHold)
+    assert inside[0].verify()
+    inside[0].release()
+    assert not lock.exists()
+
+
+def test_it_is_ours_while_the_path_names_our_directory_with_our_time(contender: Directory, lock: Path) -> None:
+    """DL1: another directory, or another time, and it is lost."""
+    for spoil in (lambda: os.utime(lock), lambda: (lock.rmdir(), lock.mkdir()), lock.rmdir):
+        held = held_by(contender())
+        assert held.verify()
+        spoil()
+        assert not held.verify()
+        with pytest.raises(LockLost):
+            held.release()
+        if lock.exists():
+            lock.rmdir()
+
+
+def test_an_interruption_after_it_is_made_leaves_nothing(contender: Directory, lock: Path) -> None:
+    """DL1, J1: whichever step is the last."""
+    count = 1
+    while True:
+        one = contender()
+        operations = one.env.real.operations
+        operation = operations.begin(one.env)
+
+        def interrupt(number: int, _name: str, last: int = count) -> None:
+            if number == last:
+                raise KeyboardInterrupt
+
+        one.env.past_step = interrupt
+        try:
+            held = one.get()
+        except KeyboardInterrupt:
+            one.env.past_step = None
+            operations.abort(operation)
+            assert not lock.exists(), f"after {one.env.steps[-1]}"
+            count += 1
+            continue
+        one.env.past_step = None
+        held.release()
+        operations.end(operation)
+        break
+    assert count > 6
+
+
+def test_a_directory_that_could_not_be_opened_goes_again(contender: Directory, lock: Path) -> None:
+    """DL1: out of descriptors, it was made all the same."""
+    one = contender()
+
+    def full(path: str, mode: int) -> int:
+        os.mkdir(path, mode)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    one.env.instead["open_new_directory"] = full
+    with pytest.raises(OSError, match="ulimit"):
+        one.run()
+    assert not lock.exists()
+
+
+def test_the_guard_comes_before_the_mark(contender: Directory) -> None:
+    """DL2."""
+    one = contender()
+    held = held_by(one)
+    assert one.env.steps.index("guard") < one.env.steps.index("set_modified") < one.env.steps.index("chmod")
+    held.release()
+
+
+@pytest.mark.needs("flock")
+def test_a_dead_holder_with_a_mark_is_replaced_at_once(contender: Directory, lock: Path) -> None:
+    """L9: its kernel lock is gone, on this boot and device."""
+    one = contender()
+    one.get()
+    one.crash()
+    two = contender()
+    status = look(two.env, two.request)
+    assert (status.liveness, status.evidence.proven, status.stale) == (Liveness.DEAD, True, True)
+    held = held_by(two)
+    assert held.recovered_from is not None
+    assert len(two.waits) == 0, "nobody can have judged it stale, so nothing has to settle"
+    held.release()
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("lost", ["bit", "digits", "boot"])
+def test_without_the_whole_mark_the_time_decides(contender: Directory, lock: Path, lost: str) -> None:
+    """L9, DL2: a bit of somebody else's, a time of somebody else's, or a mark of another boot."""
+    one = contender()
+    one.get()
+    one.crash()
+    found = lock.stat()
+    if lost == "bit":
+        lock.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_ISVTX)
+    elif lost == "digits":
+        os.utime(lock, ns=(found.st_mtime_ns, found.st_mtime_ns // 1_000_000 * 1_000_000))
+    else:
+        other = proper_lockfile.stamp(time.time(), "another boot", found.st_dev, coarse=False)
+        os.utime(lock, ns=(other, other))
+    two = contender()
+    assert not isinstance(two.run(), FileHold)
+    assert look(two.env, two.request).liveness is Liveness.UNKNOWN
+    age(lock)
+    contender().get().release()
+
+
+@pytest.mark.needs("flock")
+def test_a_holder_with_its_guard_is_never_robbed_by_ours(contender: Directory, lock: Path) -> None:
+    """V1, L9: however old its time is."""
+    one = contender()
+    held = held_by(one)
+    age(lock, 1000)
+    for policy in ("safe", "protocol", lambda _status: True):
+        assert not isinstance(contender(stale=policy).run(), FileHold)
+    assert not held.verify(), "by its protocol it is lost"
+
+
+def test_an_old_lock_of_others_is_taken_over_by_its_rule(contender: Directory, lock: Path) -> None:
+    """V9: nothing else is known of its holder, and its rule has every holder refresh it."""
+    left(lock, 9)
+    assert not isinstance(contender().run(), FileHold)
+    assert not isinstance(contender(stale="never", stale_after=2).run(), FileHold)
+    held = held_by(contender(stale_after=8))
+    assert held.recovered_from is not None
+    assert held.recovered_from.created == pytest.approx(time.time() - 9, abs=2)
+    held.release()
+
+
+def test_a_takeover_is_in_place_and_only_of_what_was_judged(contender: Directory, lock: Path) -> None:
+    """DL3: the path is never free; a holder that has refreshed it meanwhile keeps it."""
+    left(lock)
+    inode = lock.stat().st_ino
+    one = contender()
+    held = held_by(one)
+    assert held.identity[1] == inode
+    assert "remove_directory" not in one.env.steps
+    held.release()
+
+    left(lock)
+    two = contender()
+    two.env.once(two.env.before, "guard", lambda: os.utime(lock))
+    assert not isinstance(two.run(), FileHold)
+    assert lock.is_dir()
+
+
+def test_of_two_that_take_over_one_gets_it(contender: Directory, lock: Path) -> None:
+    """DL3: the second has judged the same, and is refused the guard."""
+    left(lock)
+    first, second = contender(), contender()
+    seen: list[object] = []
+    first.env.once(first.env.before, "set_modified", lambda: seen.append(second.run()))
+    assert first.get().verify()
+    assert not isinstance(seen[0], FileHold)
+
+
+def test_without_kernel_locks_the_claim_decides(contender: Directory, lock: Path, environments: Environments) -> None:
+    """DL3: both see that no other has the guard, as there is none."""
+    left(lock)
+    first, second = contender(), contender()
+    for one in (first, second):
+        one.env.instead["guard"] = lambda _fd, **_how: None
+        one.env.instead["guarded"] = lambda _fd: None
+    seen: list[object] = []
+    first.env.once(first.env.before, "set_modified", lambda: seen.append(second.run()))
+    held = held_by(first)
+    assert held.verify()
+    assert not held.guarded
+    assert not isinstance(seen[0], FileHold)
+    assert not lock.stat().st_mode & stat.S_ISVTX
+    assert sorted(os.listdir(lock.parent)) == ["t", "t.lock"], "the claim is gone"
+
+
+def test_a_takeover_settles_and_looks_again(contender: Directory, lock: Path) -> None:
+    """DL4: one that had judged before removes what is there."""
+    left(lock)
+    one = contender()
+    wait = one.step()
+    assert wait is not None
+    assert wait.deadline - one.env.monotonic() == pytest.approx(SETTLE, abs=SETTLE)
+    lock.rmdir()
+    lock.mkdir()
+    assert not isinstance(one.run(), FileHold)
+    assert lock.is_dir(), "theirs stays"
+
+
+def test_who_saw_a_stale_lock_settles_after_making_its_own(contender: Directory, lock: Path) -> None:
+    """DL4: it had gone by then, so somebody was about to remove it."""
+    left(lock)
+    one = contender(timeout=5)
+    one.env.once(one.env.before, "list_directory", lock.rmdir)
+    held = held_by(one)
+    assert len([wait for wait in one.waits if not wait.fds]) >= 1
+    held.release()
+
+
+def test_a_directory_with_something_in_it_is_left_alone(
+    contender: Directory, lock: Path, environments: Environments
+) -> None:
+    """DL5: by contenders, and by `ls` and `clean`."""
+    left(lock)
+    (lock / "data").touch()
+    age(lock)
+    one = contender()
+    assert not isinstance(one.run(), FileHold)
+    assert isinstance(one.result, Refusal)
+    assert "not empty" in str(one.result.statuses[0].reason)
+    env = environments()
+    assert not list(Survey(env).directory(str(lock.parent)))
+    assert not list(leftovers(env, Survey(env), str(lock.parent), approved=True))
+    assert (lock / "data").exists()
+
+
+@needs_root
+def test_what_is_another_users_is_removed_and_made_again(contender: Directory, lock: Path) -> None:
+    """DL6: only its owner may set its time."""
+    left(lock)
+    lock.parent.chmod(0o777)
+    one = contender()
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not the owner")
+
+    calls: list[int] = []
+
+    def first_only(fd: int, nanoseconds: int) -> None:
+        calls.append(fd)
+        if len(calls) == 1:
+            forbidden()
+        os.utime(fd, ns=(nanoseconds, nanoseconds))
+
+    one.env.instead["set_modified"] = first_only
+    held = held_by(one)
+    assert held.recovered_from is not None
+    assert "open_new_directory" in one.env.steps
+    held.release()
+
+
+@needs_root
+def test_what_may_neither_be_refreshed_nor_removed_is_held_and_says_so(disk: Path, target: Path) -> None:
+    """DL6: in a sticky directory it is its owner's."""
+    lock = left(disk / "t.lock")
+    disk.chmod(0o1777)
+
+    def refused() -> str:
+        with pytest.raises(AcquireTimeout) as caught:
+            Lock(target, protocol=NAME).acquire(timeout=0)
+        return str(caught.value)
+
+    assert "belongs to user 0" in elsewhere(refused, user=NOBODY)
+    assert lock.is_dir()
+
+
+def test_nobody_who_waits_keeps_it_open(contender: Directory, lock: Path) -> None:
+    """DL7: its removal would make no event then."""
+    lock.mkdir()
+    one = contender(timeout=5)
+    for _ in range(20):
+        wait = one.step()
+        assert wait is not None
+        if wait.fds:
+            break
+    assert not [fd for fd in one.env.open_descriptors() if stat.S_ISDIR(os.fstat(fd).st_mode)]
+    lock.rmdir()
+    one.get().release()
+
+
+def test_an_interrupted_refresh_does_not_lose_it(contender: Directory, lock: Path) -> None:
+    """DL8: the new time is set, and not known yet."""
+    one = contender()
+    held = held_by(one)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    one.env.once(one.env.after, "set_modified", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        held.beat()
+    assert held.verify()
+    held.beat()
+    assert held.setting == 0
+    assert held.verify()
+    os.utime(lock)
+    assert not held.verify()
+
+
+def test_where_whole_seconds_are_kept_the_next_one_is_set(contender: Directory, lock: Path) -> None:
+    """As theirs does: the last one would seem too old."""
+    one = contender()
+
+    def coarse(fd: int, nanoseconds: int) -> None:
+        os.utime(fd, ns=(nanoseconds // 10**9 * 10**9,) * 2)
+
+    one.env.instead["set_modified"] = coarse
+    before = time.time()
+    held = held_by(one)
+    assert held.coarse
+    assert lock.stat().st_mtime_ns % 10**9 == 0
+    assert lock.stat().st_mtime >= before
+    held.beat()
+    assert held.verify()
+    held.release()
+
+
+def test_the_two_kinds_of_lock_are_told_apart(contender: Directory, lock: Path, target: Path) -> None:
+    with Lock(lock), pytest.raises(ProtocolMismatch, match="sema"):
+        contender().run()
+    lock.write_text("data")
+    with pytest.raises(InvalidPath, match="is a directory"):
+        contender().run()
+    lock.unlink()
+    lock.symlink_to(lock.parent)
+    with pytest.raises(InvalidPath, match="symbolic link"):
+        contender().run()
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(InvalidPath, match="proper-lockfile"):
+        Lock(lock).try_acquire()
+
+
+def test_what_is_locked_has_to_exist_unless_links_are_not_followed(disk: Path) -> None:
+    with pytest.raises(InvalidPath, match="realpath"):
+        Lock(disk / "nothing", protocol=NAME).try_acquire()
+    with Lock(disk / "nothing", protocol=NAME, realpath=False):
+        assert (disk / "nothing.lock").is_dir()
+    with pytest.raises(ValueError, match="realpath"):
+        Lock(disk / "nothing", realpath=False)
+    with pytest.raises(TypeError, match="realpath"):
+        Lock(disk / "nothing", protocol=NAME, realpath="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"stale_after": 1.9}, "at least 2"),
+        ({"heartbeat": 0.5}, "from 1 second"),
+        ({"heartbeat": 0}, "from 1 second"),
+        ({"heartbeat": 6}, "half"),
+        ({"stale_after": 4, "heartbeat": 2.5}, "half"),
+        ({"lease": 5}, "stale_after"),
+        ({"fencing": True}, "tokens"),
+        ({"durable": True}, "power cut"),
+        ({"shared": True}, "flock"),
+        ({"payload": {}}, "payload"),
+    ],
+)
+def test_options_that_it_cannot_have_are_refused(options: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Lock("/tmp/x", protocol=NAME, **options)  # type: ignore[arg-type]
+
+
+def test_it_has_no_semaphores() -> None:
+    with pytest.raises(ValueError, match="no semaphores"):
+        Semaphore("/tmp/x", 2, protocol=NAME)
+
+
+def test_it_beats_at_half_of_the_age_of_the_more_impatient(contender: Directory) -> None:
+    assert contender().request.beat_every == 5
+    assert contender(stale_after=60).request.beat_every == 5
+    assert contender(stale_after=4).request.beat_every == 2
+    assert contender(heartbeat=1).request.beat_every == 1
+
+
+def test_where_directories_cannot_be_held_it_is_refused(contender: Directory) -> None:
+    one = contender()
+    one.env.locks_directories = False
+    with pytest.raises(UnsupportedFilesystem, match="another protocol"):
+        one.run()
+
+
+def test_it_is_listed_as_what_it_is(contender: Directory, lock: Path, environments: Environments) -> None:
+    """E9: in a directory and in a tree."""
+    env = environments()
+    (lock.parent / "full.lock").mkdir()
+    left(lock.parent / "full.lock" / "inner.lock", 20)
+    left(lock.parent / "fresh.lock", 1)
+    one = contender()
+    one.get()
+    found = {x.status.path: x for x in Survey(env).tree(str(lock.parent)) if isinstance(x, Found)}
+    where = str(lock.parent)
+    assert {path.removeprefix(where): x.condition for path, x in found.items()} == {
+        "/t.lock": HELD,
+        "/fresh.lock": HELD,
+        "/full.lock/inner.lock": STALE,
+    }
+    assert {x.status.protocol for x in found.values()} == {NAME}
+    one.crash()
+    again = {x.status.path: x.condition for x in Survey(env).directory(where) if isinstance(x, Found)}
+    assert again[str(lock)] in (DEAD, HELD)
+
+
+@pytest.mark.needs("flock")
+def test_only_what_is_proven_dead_or_approved_is_cleaned(
+    contender: Directory, lock: Path, environments: Environments
+) -> None:
+    """M15: an empty directory may be somebody's, whatever it is called."""
+    env, where = environments(), str(lock.parent)
+    one = contender()
+    one.get()
+    one.crash()
+    other = left(lock.parent / "other.lock")
+    found = list(leftovers(env, Survey(env), where, approved=False))
+    assert [(type(x), x.path) for x in found] == [(Kept, str(other)), (Leftover, str(lock))]  # type: ignore[union-attr]
+    assert [drive(remove(env, x, approved=False)).result for x in found if isinstance(x, Leftover)] == [REMOVED]
+    assert not lock.exists()
+    found = list(leftovers(env, Survey(env), where, approved=True))
+    (stale,) = [x for x in found if isinstance(x, Leftover)]
+    assert drive(remove(env, stale, approved=False)).result == CHANGED
+    assert drive(remove(env, stale, approved=True)).result == REMOVED
+    assert not other.exists()
+
+
+def test_it_can_be_broken(contender: Directory, lock: Path) -> None:
+    one, two = contender(), contender()
+    held = held_by(one)
+    assert drive(break_lock(two.env, two.request)) is not None
+    assert not lock.exists()
+    assert not held.verify()

@@ -350,7 +350,8 @@ class Survey:
         elif stat.S_ISDIR(found.st_mode) and name.endswith(".lock"):
             one = self._directory(where, name, path, found)
             one = one and self._with_waiters(where, name, one, queues)
-        if kinds.may_be(name, where) and (one is None or one.status.record is None):
+        no_record = one is None or one.status.record is None or not stat.S_ISREG(found.st_mode)
+        if no_record and kinds.may_be(name, where):
             return self._of_kinds(path, found) or one
         return one
 

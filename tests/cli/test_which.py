@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "which-protocol.md"
 
 
 def test_the_page_has_the_table_of_the_command() -> None:
-    rows = re.findall(r"^\| (.*?) \|(?: \[`(\w+)`\]\(\S+\))? \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.*?) \|(?: \[`([\w-]+)`\]\(\S+\))? \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert [(others, protocol, write.replace("`", "")) for others, protocol, write in rows] == [
         (one.others, one.protocol, one.write) for one in CHOICES
     ]

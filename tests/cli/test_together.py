@@ -107,7 +107,7 @@ def test_status_shows_each_and_ends_with_the_worst(world: World, three: list[Pat
         assert [block.split()[1] for block in done.stdout.split("\n\n")] == [*map(str, three)]
         objects = [json.loads(line) for line in world.do("status", "-j", *three).stdout.splitlines()]
         assert [one["result"] for one in objects] == ["free", "held", "free"]
-        (three[0]).mkdir()
+        os.mkfifo(three[0])
         done = world.do("status", "-j", *three)
         assert done.returncode == 3
         assert len(done.stdout.splitlines()) == 2

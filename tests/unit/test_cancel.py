@@ -94,8 +94,8 @@ CALLS: dict[str, tuple[Callable[[Path], Hold], Callable[[Path, Any], object]]] =
         lambda path, cancel: Lock(path, protocol="sidecar").acquire(60, cancel=cancel),
     ),
     "proper-lockfile": (
-        lambda path: Lock(path, protocol="proper-lockfile").acquire(),
-        lambda path, cancel: Lock(path, protocol="proper-lockfile").acquire(cancel=cancel),
+        lambda path: Lock(path, protocol="proper-lockfile", realpath=False).acquire(),
+        lambda path, cancel: Lock(path, protocol="proper-lockfile", realpath=False).acquire(cancel=cancel),
     ),
     "unfair": (lambda path: Lock(path).acquire(), lambda path, cancel: Lock(path, fair=False).acquire(cancel=cancel)),
     "semaphore": (

@@ -48,7 +48,9 @@ kinds: $(VENV)/.test
 	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit/test_kinds.py tests/cli/test_kinds.py $(ARGS)
 
 .PHONY: machines
-# Several Linux kernels that share a directory over NFS (docs/howto/shared-storage.md): needs root. Longer: make machines SECONDS=60.
+# Several Linux kernels that share a directory over NFS (docs/howto/shared-storage.md): needs root. make machines SECONDS=60 has
+# all filesystems, with kernels that are killed, and takes an hour; HOLDFAST_MACHINES_REPORT=FILE keeps what it measures.
+# apt-get install --no-install-recommends user-mode-linux nfs-kernel-server kmod samba cifs-utils diod glusterfs-server glusterfs-client
 machines: $(VENV)/.test
 	$(if $(SECONDS),HOLDFAST_MACHINES_SECONDS=$(SECONDS)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/machines $(ARGS)
 

@@ -22,7 +22,8 @@ L6  A record counts only if it was read from an inode that is a regular file; th
 L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
     reads again under the guard, and goes back if a single byte differs.
 L8  On a network filesystem, an open file may have been removed by another machine (ESTALE; ENOENT on 9p), and its name
-    may be another file's. So we look again, a few times.
+    may be another file's; or its server has started again and does not know that it is open (EBADF on NFS 4). So we
+    look again, a few times.
 L9  A lock that is a directory (proper-lockfile) has no record. A holdfast holder marks it once it has the guard, with
     the boot and the device: so L1 and L2 hold for it as well. Of any other holder nothing is known but the time.
 """

@@ -88,12 +88,17 @@ class WatchedFile:
                 return self._look(strict)
             except OSError as error:
                 tries -= 1
-                if error.errno not in REMOVED or not (tries or error.errno == errno.ENOENT):
+                if not self._is_unknown_to_its_server(error) or not (tries or error.errno == errno.ENOENT):
                     raise
                 forget(self.env, self._seen)
                 self._seen, self.there = None, False
                 if not tries:
                     return False  # the server says that there is none: creating one will tell
+
+    def _is_unknown_to_its_server(self, error: OSError) -> bool:
+        """Whether the server has removed the file that we have open, or forgotten that it is open (inspect.py, L8)."""
+        forgotten = error.errno == errno.EBADF and self._seen is not None and self.env.is_open(self._seen.fd)
+        return forgotten or error.errno in REMOVED
 
     def _look(self, strict: bool) -> bool:
         self.missed = False

@@ -50,6 +50,14 @@ def duration(text: str) -> float:
     return seconds
 
 
+def span(text: str) -> tuple[int, int]:
+    """Where a range of bytes starts, and how long it is; ValueError for anything else."""
+    start, colon, length = text.partition(":")
+    if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (start, length)):
+        raise ValueError(f"START:LENGTH in bytes, as 0:512, not {text!r}")
+    return int(start), int(length)
+
+
 def yes_or_no(text: str) -> bool:
     """The value of a switch that has a default; ValueError for other words."""
     if text not in ("yes", "no"):
@@ -142,6 +150,7 @@ PROTOCOLS = {
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
     "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
+    "ofd": "the same by a record lock (fcntl), as dpkg, lockf and Java; --range for a part of it",
     "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
 }
 
@@ -202,7 +211,7 @@ _OPTIONS = {
     "until": _option("--until", _UNTIL, choices=("command", "jobs", "all"), default="jobs"),
     "record": _option("--record=FILE", "append what happens to the lock to FILE, for holdfast timeline"),
     "slots": _option("--slots=N", SEMAPHORE, type=slots),
-    "shared": _option("--shared", "together with others that want it shared (-p flock only)"),
+    "shared": _option("--shared", "together with others that want it shared (-p flock and ofd only)"),
     "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
     "stale-after": _option("--stale-after=SECONDS", "age at which the protocol calls a lock stale", type=seconds),
     "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
@@ -211,6 +220,7 @@ _OPTIONS = {
     "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", WRITTEN.format("sema")),
     "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
+    "range": _option("--range=START:LENGTH", "(-p ofd) the bytes to lock; a length of 0: to the end", type=span),
     "realpath": _option("--realpath=YES", "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no",
         type=yes_or_no),
     "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
@@ -239,15 +249,17 @@ _OPTIONS = {
 }  # fmt: skip
 
 _NEW = "tag fencing durable lease parents mode"
-_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath json quiet verbose"
+_ACQUIRING = (
+    f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath range json quiet verbose"
+)
 _TABLE = {
     "run": f"lock nonblock timeout run-code {_NEW} kill-after until record slots shared stale stale-after protocol "
-    "payload holder version realpath quiet verbose",
+    "payload holder version realpath range quiet verbose",
     "try": f"lock code {_ACQUIRING}",
     "acquire": f"lock nonblock timeout code {_ACQUIRING}",
-    "release": "lock owner force protocol realpath json quiet verbose",
-    "wait": "lock nonblock timeout code slots shared stale stale-after protocol realpath json quiet verbose",
-    "status": "lock slots shared stale stale-after protocol realpath json quiet verbose",
+    "release": "lock owner force protocol realpath range json quiet verbose",
+    "wait": "lock nonblock timeout code slots shared stale stale-after protocol realpath range json quiet verbose",
+    "status": "lock slots shared stale stale-after protocol realpath range json quiet verbose",
     "ls": "places recursive held only-stale sort json quiet",
     "watch": "places seconds record quiet",
     "top": "places top-sort reverse once json record quiet",
@@ -262,7 +274,8 @@ _TABLE = {
     "beads daemon": "dir interval log verbose",
 }
 """The options of each command, in the order of its help."""
-_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version", "realpath": "--realpath"}
+_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
+_OF_PROTOCOLS |= {"realpath": "--realpath", "range": "--range"}
 """Options of `Lock` that only some protocols have, as they are typed."""
 
 # -- reading -----------------------------------------------------------------------------------------------------------

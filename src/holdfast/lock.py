@@ -485,7 +485,7 @@ class BaseLock(Resource):
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
         realpath: bool | None = None,
-        range: tuple[int, int] | None = None,
+        range: tuple[int, int] | None = None,  # noqa: A002 - the word for it
         version: str | None = None,
     ) -> None:
         options = chosen(locals())
@@ -616,7 +616,7 @@ class Slots(Resource):
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
         realpath: bool | None = None,
-        range: tuple[int, int] | None = None,
+        range: tuple[int, int] | None = None,  # noqa: A002 - the word for it
         version: str | None = None,
     ) -> None:
         options = chosen(locals())

@@ -72,8 +72,8 @@ def _shared(
     fresh: bool = True,
     apart: bool | None = None,
 ) -> Storage:
-    """`said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that is
-    another matter than with `flock`."""
+    """`said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that
+    is another matter than with `flock`."""
     words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
     words += [text for fine, text in ((exclusive, _NOT_EXCLUSIVE), (links, _NO_LINKS), (fresh, _STALE)) if not fine]
     what = {True: "", False: _ELSEWHERE, None: _PROVE}[guards] if exclusive and fresh else _ELSEWHERE

@@ -249,15 +249,13 @@ _OPTIONS = {
 }  # fmt: skip
 
 _NEW = "tag fencing durable lease parents mode"
-_ACQUIRING = (
-    f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath range json quiet verbose"
-)
+_ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath json quiet verbose"
 _TABLE = {
     "run": f"lock nonblock timeout run-code {_NEW} kill-after until record slots shared stale stale-after protocol "
     "payload holder version realpath range quiet verbose",
     "try": f"lock code {_ACQUIRING}",
     "acquire": f"lock nonblock timeout code {_ACQUIRING}",
-    "release": "lock owner force protocol realpath range json quiet verbose",
+    "release": "lock owner force protocol realpath json quiet verbose",
     "wait": "lock nonblock timeout code slots shared stale stale-after protocol realpath range json quiet verbose",
     "status": "lock slots shared stale stale-after protocol realpath range json quiet verbose",
     "ls": "places recursive held only-stale sort json quiet",

@@ -135,8 +135,8 @@ def _aim(env: Environment, request: FileRequest, fd: int) -> None:
         env.guard_content(fd)
     elif not env.guard_records(fd, *request.records):
         raise UnsupportedFilesystem(
-            f"{request.path} cannot be locked by the protocol {request.protocol.name}: this system has no record locks "
-            "that belong to an open file (F_OFD_SETLK: Linux, and macOS where Python knows of them). Those of a process "
+            f"{request.path} cannot be locked by the protocol {request.protocol.name}: there are no record locks here "
+            "that belong to an open file (F_OFD_SETLK: Linux, and macOS where Python knows them). Those of a process "
             "would be lost whenever it closes the file. Use protocol 'flock', or 'sema', for all users of the lock.",
             path=request.path,
             protocol=request.protocol.name,

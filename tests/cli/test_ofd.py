@@ -29,6 +29,7 @@ def test_a_command_runs_with_the_lock_and_leaves_the_file(world: World, path: Pa
     assert not is_free(path)
     told = json.loads(world.do("status", "-j", *LOCK, path).stdout)
     assert (told["result"], told["protocol"], told["liveness"]) == ("held", "ofd", "alive")
+    assert told["condition"] == "held", "whatever an empty file may mean by other protocols"
     assert told["holder"]["pid"] in world.mine()
     refused = world.do("run", "-n", *LOCK, path, "--", "true")
     assert refused.returncode == 75

@@ -155,8 +155,9 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
             errno.EACCES, f"an exclusive {what} needs permission to write to the file", request.path
         ) from error
     if guard is None:
+        missing = "kernel locks (flock)" if request.records is None else "record locks"
         raise UnsupportedFilesystem(
-            f"{request.path} cannot be locked: there are no such kernel locks here, and the protocol "
+            f"{request.path} cannot be locked: there are no {missing} here, and the protocol "
             f"{request.protocol.name} has nothing else. Use a local filesystem, or protocol 'sema'.",
             path=request.path,
             protocol=request.protocol.name,

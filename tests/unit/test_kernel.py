@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,9 @@ flock_alone = pytest.mark.parametrize("_spoken", ["flock"], indirect=True)
 """Of a test that is about what only `flock` does."""
 
 
-@pytest.fixture(autouse=True, params=["flock", "ofd"])
+@pytest.fixture(
+    autouse=True, params=["flock", "ofd"] if hasattr(fcntl, "F_OFD_SETLK") and sys.platform != "win32" else ["flock"]
+)
 def _spoken(request: pytest.FixtureRequest) -> None:
     """Which protocol the test is about."""
     KIND[:] = [request.param]

@@ -150,7 +150,7 @@ PROTOCOLS = {
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
     "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
-    "ofd": "a file that stays; a record lock on it, as by lockf, dpkg and Java, or on a --range",
+    "ofd": "LOCK is a file that stays; a record lock on it is the lock, as lockf, dpkg and Java",
     "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
 }
 

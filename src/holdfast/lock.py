@@ -533,7 +533,7 @@ class BaseLock(Resource):
         self,
         path: str | os.PathLike[str],
         *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"] | str = "sema",
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "ofd", "proper-lockfile"] | str = "sema",
         tag: str | None = None,
         timeout: float | None = None,
         stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
@@ -552,6 +552,7 @@ class BaseLock(Resource):
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
         realpath: bool | None = None,
+        range: tuple[int, int] | None = None,  # noqa: A002 - the word for it
         version: str | None = None,
     ) -> None:
         options = chosen(locals())
@@ -568,6 +569,7 @@ class Lock(BaseLock, Acquirable):
 
     - `protocol`: how the lock file is written and judged. Only locks of the same protocol exclude each other. `"sema"`:
       the file exists while the lock is held. `"flock"`: the file stays and is locked, as by `flock(1)` (docs/flock.md).
+      `"ofd"`: the same by `fcntl`, as dpkg, `lockf` and Java do (docs/ofd.md).
       `"proper-lockfile"`: a directory `<path>.lock`, as by the npm package of that name (docs/proper-lockfile.md).
     - `tag`: one line that tells people what the lock is held for. At most 10 000 characters.
     - `timeout`: how long to wait, in seconds. `None` and infinity: no limit. `0`: one try.
@@ -592,13 +594,15 @@ class Lock(BaseLock, Acquirable):
     - `owner`: anything hashable. Holds of equal owners in one process share the lock; it is released with the last.
     - `fair`: wait in the queue of all processes, first come, first served. A release wakes only the next waiter.
       `timeout=0` takes a free lock all the same. `False`: do not queue. Exclusion does not depend on it.
-    - `shared`: hold it together with other shared holders; only the `flock` protocol can. A waiter that wants it alone
+    - `shared`: hold it together with other shared holders; only `flock` and `ofd` can. A waiter that wants it alone
       goes before later shared ones, even before one with `timeout=0`.
     - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).
     - `payload`: for `sidecar`, the JSON object in the lock file, or a function that returns it and is called for each
       attempt. `None`: `pid`, `host`, `createdAt` and the tag.
     - `realpath`: for `proper-lockfile`, whether symbolic links are followed, as its option. `None` and True: yes, and
       the path has to exist when the lock is acquired. False: no; all users of the lock have to agree.
+    - `range`: for `ofd`, which bytes of the file are locked: where they start, and how many; 0 is all from there on,
+      however long the file gets. `None`: the whole file. Locks that have no byte in common do not exclude each other.
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
@@ -607,7 +611,8 @@ class Lock(BaseLock, Acquirable):
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 
     Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
-    `stale_after`, `heartbeat`, `durable` and a callable `stale` make no sense with `flock`: the kernel knows who lives.
+    `stale_after`, `heartbeat`, `durable` and a callable `stale` make no sense with `flock` and `ofd`: the kernel knows
+    who lives.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
@@ -659,7 +664,7 @@ class Slots(Resource):
         base: str | os.PathLike[str],
         slots: int,
         *,
-        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"] | str = "sema",
+        protocol: Literal["sema", "semats", "sidecar", "beads", "flock", "ofd", "proper-lockfile"] | str = "sema",
         tag: str | None = None,
         timeout: float | None = None,
         stale: Literal["safe", "protocol", "never"] | Callable[[Status], bool] = "safe",
@@ -678,6 +683,7 @@ class Slots(Resource):
         payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         holder: str | None = None,
         realpath: bool | None = None,
+        range: tuple[int, int] | None = None,  # noqa: A002 - the word for it
         version: str | None = None,
     ) -> None:
         options = chosen(locals())

@@ -191,7 +191,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "-p", "beads", "--holder", "", ".", "--", "true"], "holder is empty"),
     (["run", "-p", "beads", "--slots", "2", ".", "--", "true"], "--slots makes no sense with -p beads"),
     (["status", "-p", "beads", "--stale-after", "2", "."], "--stale-after makes no sense with -p beads"),
-    (["status", "-p", "no-such", "L"], "holdfast speaks: beads, flock, proper-lockfile, sema, semats, sidecar"),
+    (["status", "-p", "no-such", "L"], "holdfast speaks: beads, flock, ofd, proper-lockfile, sema, semats, sidecar"),
     (["wait", "-p", "semats", "--shared", "L"], "has no shared locks"),
 ]
 

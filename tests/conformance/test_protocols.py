@@ -89,7 +89,9 @@ def test_every_protocol_of_ours_is_there() -> None:
 
 @pytest.mark.parametrize("name", ["", "Sema", "postgresql", None, 5, [], b"sema"])
 def test_an_unknown_protocol_is_an_error(name: Any) -> None:
-    with pytest.raises(ValueError, match=r"unknown protocol.*beads, flock, proper-lockfile, sema, semats, sidecar"):
+    with pytest.raises(
+        ValueError, match=r"unknown protocol.*beads, flock, ofd, proper-lockfile, sema, semats, sidecar"
+    ):
         get(name)
     assert not is_persistent(name)
 

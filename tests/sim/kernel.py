@@ -1066,6 +1066,12 @@ class Process:
     def guard_content(self, fd: int) -> None:
         pass
 
+    def guard_records(self, fd: int, start: int, length: int) -> bool:
+        return False  # not modelled
+
+    def would_guard(self, fd: int, *, shared: bool) -> bool | None:
+        return None
+
     def unguard(self, fd: int) -> None:
         file = self.files[fd]
         if file.kind != UNLOCKED:
@@ -1091,7 +1097,7 @@ class Process:
         self.pidfds[self._next_event_fd] = found
         return self._next_event_fd
 
-    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+    def lock_owners(self, identity: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockOwner]:
         return []
 
     def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:

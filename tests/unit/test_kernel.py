@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from holdfast._core.attempt import Refusal
 from holdfast._drivers.sync import drive
+from holdfast._platform.records import asked
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.flock import _TRIES
 from holdfast.engines.file.remove import break_lock
@@ -23,6 +25,17 @@ from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contend, Contender, Crash, Stepped, sema_record
 
 Environments = Callable[..., Stepped]
+KIND = ["flock"]
+flock_alone = pytest.mark.parametrize("_spoken", ["flock"], indirect=True)
+"""Of a test that is about what only `flock` does."""
+
+
+@pytest.fixture(
+    autouse=True, params=["flock", "ofd"] if hasattr(fcntl, "F_OFD_SETLK") and sys.platform != "win32" else ["flock"]
+)
+def _spoken(request: pytest.FixtureRequest) -> None:
+    """Which protocol the test is about."""
+    KIND[:] = [request.param]
 
 
 @pytest.fixture
@@ -35,7 +48,7 @@ def flock(contend: Contend, path: Path) -> Contend:
     """A contender for the lock, in a process of its own unless an environment is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
-        return contend(path, env, protocol="flock", **options)
+        return contend(path, env, protocol=KIND[0], **options)
 
     return make
 
@@ -43,9 +56,12 @@ def flock(contend: Contend, path: Path) -> Contend:
 @contextmanager
 def foreigner(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int]:
     """Somebody who has locked the file in his own way."""
-    fd = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    fd = os.open(path, (os.O_RDONLY if KIND[0] == "flock" else os.O_RDWR) | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        if KIND[0] == "flock":
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        else:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, asked(fcntl.F_WRLCK if how == fcntl.LOCK_EX else fcntl.F_RDLCK, (0, 0)))
         yield fd
     finally:
         os.close(fd)
@@ -65,7 +81,7 @@ def identity(path: Path) -> tuple[int, int]:
 
 
 def request(path: Path, **options: object) -> FileRequest:
-    return FileRequest(str(path), {"protocol": "flock", **options})  # type: ignore[typeddict-item]
+    return FileRequest(str(path), {"protocol": KIND[0], **options})  # type: ignore[typeddict-item]
 
 
 # -- F1 ----------------------------------------------------------------------------------------------------------------
@@ -197,6 +213,7 @@ def test_a_holder_whose_file_is_gone_is_told(how: str, path: Path, flock: Conten
     assert not held.env.holds
 
 
+@flock_alone
 @needs_root
 @pytest.mark.parametrize("mode", [0o1777, 0o755])
 @pytest.mark.parametrize("options", [{}, {"tag": "x"}, {"shared": True}], ids=str)
@@ -270,12 +287,12 @@ def test_what_is_no_file_is_refused(kind: str, path: Path, flock: Contend) -> No
 
 def test_missing_directories_are_made_only_when_asked_for(disk: Path, contend: Contend) -> None:
     with pytest.raises(InvalidPath, match="parents=True"):
-        contend(disk / "a" / "b" / "l", protocol="flock").run()
+        contend(disk / "a" / "b" / "l", protocol=KIND[0]).run()
     assert not (disk / "a").exists()
-    contend(disk / "a" / "b" / "l", protocol="flock", parents=True).get()
+    contend(disk / "a" / "b" / "l", protocol=KIND[0], parents=True).get()
     (disk / "file").touch()
     with pytest.raises(InvalidPath, match="not a directory"):
-        contend(disk / "file" / "b" / "l", protocol="flock", parents=True).run()
+        contend(disk / "file" / "b" / "l", protocol=KIND[0], parents=True).run()
 
 
 def test_a_new_file_has_the_mode_asked_for(path: Path, flock: Contend) -> None:
@@ -304,7 +321,7 @@ def test_without_kernel_locks_it_is_refused(
         path.touch()
     env = environments("flock", kind=kind)
     for timeout in (0, None):
-        with pytest.raises(UnsupportedFilesystem, match="no kernel locks"):
+        with pytest.raises(UnsupportedFilesystem, match=r"no kernel locks|no record locks"):
             flock(env, timeout=timeout).run()
     assert path.exists() is there
     if there:
@@ -316,6 +333,7 @@ def test_without_kernel_locks_it_is_refused(
 # -- F5 ----------------------------------------------------------------------------------------------------------------
 
 
+@flock_alone
 def test_a_tag_is_shown_while_the_lock_is_held(path: Path, flock: Contend, environments: Environments) -> None:
     """F5: others see it as long as it is true."""
     held = flock(tag="deploy v1").get()
@@ -343,6 +361,7 @@ def leave_a_tag(flock: Contend, tag: str = "dead") -> None:
     killed.crash()
 
 
+@flock_alone
 def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
     path: Path, flock: Contend, environments: Environments
 ) -> None:
@@ -358,6 +377,7 @@ def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
     assert status.record is None
 
 
+@flock_alone
 def test_a_tag_is_shown_only_while_its_process_lives(
     path: Path, flock: Contend, environments: Environments, process: Callable[..., int], dead_pid: int
 ) -> None:
@@ -383,6 +403,7 @@ def test_a_tag_is_shown_only_while_its_process_lives(
     assert look(env, request(path)).record is not None
 
 
+@flock_alone
 @pytest.mark.parametrize("tag", [None, "next", "n" * 9_000])
 def test_the_next_exclusive_holder_takes_away_the_tag_of_a_dead_one(
     tag: str | None, path: Path, flock: Contend
@@ -421,6 +442,7 @@ def test_a_tag_is_not_written_into_a_file_of_another_directory(
     assert (elsewhere_.read_bytes(), elsewhere_.stat().st_mtime) == (before, 1)
 
 
+@flock_alone
 def test_what_others_have_written_stays_when_a_tag_goes(path: Path, flock: Contend) -> None:
     """F5: at the release, and after a kill."""
     held = flock(tag="x").get()
@@ -479,7 +501,7 @@ def test_a_lock_of_another_protocol_is_not_entered(
     """Its holder may keep no guard."""
     path.write_bytes(RECORDS[other])
     contender = flock(**options)
-    with pytest.raises(ProtocolMismatch, match=rf"the {other} protocol.*speaks flock"):
+    with pytest.raises(ProtocolMismatch, match=rf"the {other} protocol.*speaks {KIND[0]}"):
         contender.run()
     assert path.read_bytes() == RECORDS[other]
     assert not contender.env.open_descriptors()
@@ -637,7 +659,7 @@ MEANINGLESS = [{"stale": lambda _status: True}, {"stale_after": 60}, {"heartbeat
 
 @pytest.mark.parametrize("options", MEANINGLESS, ids=lambda options: next(iter(options)))
 def test_an_option_without_a_meaning_is_refused(options: dict[str, object], path: Path) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))} has no meaning with protocol 'flock'"):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} has no meaning with protocol '{KIND[0]}'"):
         request(path, **options)
 
 

@@ -341,7 +341,7 @@ def test_a_lock_released_at_this_moment_has_no_owner(place: Path, monkeypatch: p
     path.touch()
     wanted = identity(path)
     real, left = proc_locks._table, [[LockEntry(1, True, False, wanted)]]
-    monkeypatch.setattr(proc_locks, "_table", lambda file: left.pop() if left else real(file))
+    monkeypatch.setattr(proc_locks, "_table", lambda file, _records: left.pop() if left else real(file))
     assert LinuxEnvironment().lock_owners(wanted) == []
     assert not left
 

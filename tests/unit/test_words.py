@@ -82,8 +82,15 @@ def test_what_is_read_without_argparse_is_what_argparse_reads(name: str, groups:
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_each_option_is_read_without_argparse(name: str) -> None:
     """Those that only some protocols have, with one that has them."""
-    of = {"payload": "sidecar", "holder": "beads", "version": "beads", "mode": "sema", "realpath": "proper-lockfile"}
-    value = {"payload": "{}", "mode": "644", "protocol": "flock", "realpath": "no"}
+    of = {
+        "payload": "sidecar",
+        "holder": "beads",
+        "version": "beads",
+        "mode": "sema",
+        "realpath": "proper-lockfile",
+        "range": "ofd",
+    }
+    value = {"payload": "{}", "mode": "644", "protocol": "flock", "realpath": "no", "range": "0:5"}
     for option in options.options_of(name):
         flags, more = options.option_of(option)
         for flag in flags:

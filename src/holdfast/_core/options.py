@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     payload: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
     holder: str | None
     realpath: bool | None
+    range: tuple[int, int] | None
     version: str | None
 
 

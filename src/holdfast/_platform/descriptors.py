@@ -28,6 +28,8 @@ class Descriptor(int):
     """Of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
     end: Callable[[int], object] | None = None
     """What closes it, if it is not a file's."""
+    records: tuple[int, int] | None = None
+    """Which bytes its guard is on, from where and how many, if that is a record lock."""
     undo: Callable[[int], object] | None = None
     """What undoes what was done by it, and closes it; None: closing it is all."""
 

@@ -247,9 +247,18 @@ class Environment(Protocol):
     def guard_content(self, fd: int) -> None:
         """From now on the guard of this descriptor is the lock that programs without guards take on a file."""
 
+    def guard_records(self, fd: int, start: int, length: int) -> bool:
+        """From now on the guard of this descriptor is a record lock on so many bytes of the file (0: to its end), by
+        open file description. False where there are none."""
+
+    def would_guard(self, fd: int, *, shared: bool) -> bool | None:
+        """Whether a record lock would be granted, which is not taken; None where that cannot be asked."""
+
     # holders and waiters, for showing only: no decision may rest on it, as it is outdated when it is read
-    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+    def lock_owners(self, identity: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockOwner]:
         """The holders and the blocked waiters of kernel locks (`flock`, by any program) on a file (`st_dev`, `st_ino`).
+
+        `records`: of record locks (`fcntl`, of either kind) that have a byte in common with this start and length.
 
         Never raises and never hangs. Looks through the process table: milliseconds, not microseconds. Nothing where the
         system has no such tables. Processes that this one may not look at may be missing. A probe of the guard that

@@ -198,12 +198,12 @@ class LinuxEnvironment(PosixEnvironment):
 
     # -- holders and waiters -------------------------------------------------------------------------------------------
 
-    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+    def lock_owners(self, identity: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockOwner]:
         if not self.proc_is_ours():
             return []
         with self._forking:
             from .proc_locks import lock_owners
-        return lock_owners(identity, self.inspect)
+        return lock_owners(identity, self.inspect, records)
 
     def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
         if not self.proc_is_ours():

@@ -476,9 +476,19 @@ class GenericEnvironment:
     def guard_content(self, fd: int) -> None:
         pass
 
+    def guard_records(self, fd: int, start: int, length: int) -> bool:  # noqa: ARG002
+        return False
+
+    def would_guard(self, fd: int, *, shared: bool) -> bool | None:  # noqa: ARG002
+        return None
+
     # -- holders and waiters -------------------------------------------------------------------------------------------
 
-    def lock_owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
+    def lock_owners(
+        self,
+        identity: tuple[int, int],  # noqa: ARG002
+        records: tuple[int, int] | None = None,  # noqa: ARG002
+    ) -> list[LockOwner]:
         return []
 
     def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:  # noqa: ARG002

@@ -34,6 +34,10 @@ _TO_FIFO = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOC
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
 _NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+_SET_RECORDS: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+_GET_RECORDS: int | None = getattr(fcntl, "F_OFD_GETLK", None)
+"""Locks of an open file description: Linux, and macOS where its Python knows of them."""
+_READ_LOCK, _WRITE_LOCK = fcntl.F_RDLCK, fcntl.F_WRLCK
 _FULL_SYNC: int = getattr(fcntl, "F_FULLFSYNC", 0)
 _BY_DESCRIPTOR = {os.open, os.mkfifo, os.rename, os.unlink, os.stat}
 """What a queue needs to be able to do in a directory that it has open."""
@@ -42,6 +46,11 @@ _LOOK_LASTS = 1.0
 """Seconds that what `ps` said of a process is remembered: asking takes 10 ms."""
 _MOUNT_LASTS = 60.0
 """Seconds that what `mount` said of a directory is."""
+
+
+def _records(fd: int) -> tuple[int, int]:
+    found: tuple[int, int] = fd.records  # type: ignore[attr-defined]  # it is a Descriptor
+    return found
 
 
 def _sync_all(fd: int) -> None:
@@ -164,9 +173,44 @@ class PosixEnvironment(GenericEnvironment):
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
+    def guard_records(self, fd: int, start: int, length: int) -> bool:
+        if _SET_RECORDS is None or "flock" in self.without:
+            return False
+        fd.records = (start, length)  # type: ignore[attr-defined]  # it is a Descriptor
+        return True
+
+    def would_guard(self, fd: int, *, shared: bool) -> bool | None:
+        with self._forking:
+            from .records import asked, free_in
+        assert _GET_RECORDS is not None
+        try:
+            found = fcntl.fcntl(fd, _GET_RECORDS, asked(_READ_LOCK if shared else _WRITE_LOCK, _records(fd)))
+        except OSError as error:
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        return free_in(found, fcntl.F_UNLCK)
+
+    def _set_records(self, fd: int, kind: int) -> bool | None:
+        """Take a record lock, or drop it (F_UNLCK); False if another open file has one in the way."""
+        with self._forking:
+            from .records import asked
+        assert _SET_RECORDS is not None
+        try:
+            fcntl.fcntl(fd, _SET_RECORDS, asked(kind, _records(fd)))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            if error.errno in _NO_FLOCK:
+                return None
+            raise
+        return True
+
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:
         if "flock" in self.without:
             return None
+        if getattr(fd, "records", None) is not None:
+            return self._set_records(fd, _READ_LOCK if shared else _WRITE_LOCK)
         try:
             fcntl.flock(fd, _SHARE_NOW if shared else _LOCK_NOW)
         except BlockingIOError:
@@ -193,7 +237,9 @@ class PosixEnvironment(GenericEnvironment):
         return False
 
     def unguard(self, fd: int) -> None:
-        if "flock" not in self.without:
+        if getattr(fd, "records", None) is not None:
+            self._set_records(fd, fcntl.F_UNLCK)
+        elif "flock" not in self.without:
             try:
                 fcntl.flock(fd, fcntl.LOCK_UN)
             except OSError as error:

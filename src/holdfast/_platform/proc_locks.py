@@ -19,6 +19,7 @@ W6  The kernel shows the mask of an inotify watch without the flags that only go
 
 Many files are asked about at the price of one (`LinuxProcLocks`):
 
+W9  A record lock of an open file (`OFDLCK`) has no pid in the tables: it is that of whoever has the descriptor.
 W7  `/proc/locks` is read once, the descriptors of all processes at most once for watches and once for locks, however
     many files are asked about. So all answers are of about the same moment.
 W8  Where the tables may name a file by another device than `st_dev` (W2), an entry with its inode number is only a
@@ -60,6 +61,11 @@ _LOCK = re.compile(
 _WATCH = re.compile(
     r"^inotify wd:[0-9a-f]+ ino:([0-9a-f]{1,16}) sdev:([0-9a-f]{1,8}) mask:([0-9a-f]{1,8}) ", re.MULTILINE
 )
+_RECORD = re.compile(
+    r"^(?:lock:\t)?[0-9]+: +(-> +)?(?:POSIX|OFDLCK) +[A-Z]+ +(READ|WRITE) +(-?[0-9]{1,10}) "
+    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20}|EOF)$",
+    re.MULTILINE,
+)
 _INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
 _MOUNT_ID = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.MULTILINE)
 
@@ -71,6 +77,18 @@ class LockEntry(Value):
     exclusive: bool
     waiting: bool
     file: tuple[int, int]
+
+
+def parse_records(text: str, records: tuple[int, int]) -> list[LockEntry]:
+    """The record locks in such a text that have a byte in common with this start and length. One of an open file has
+    no pid."""
+    found = []
+    start, length = records
+    for arrow, access, pid, high, low, inode, first, last in _RECORD.findall(text):
+        if (last == "EOF" or start <= int(last)) and (not length or int(first) < start + length):
+            file = (os.makedev(int(high, 16), int(low, 16)), int(inode))
+            found.append(LockEntry(max(int(pid), 0), access == "WRITE", bool(arrow), file))
+    return found
 
 
 class WatchEntry(Value):
@@ -164,22 +182,23 @@ def _superblock(identity: tuple[int, int]) -> int:
 class _Holders:
     """Who keeps which of the locks on one file: one lock is known by its kind and by who took it."""
 
-    def __init__(self, identity: tuple[int, int], file: tuple[int, int]) -> None:
+    def __init__(self, identity: tuple[int, int], file: tuple[int, int], records: tuple[int, int] | None) -> None:
         self._identity = identity
         self._file = file
+        self._records = records
         self.keepers: dict[tuple[bool, int], list[int]] = {}
         self._elsewhere: set[tuple[bool, int]] = set()
 
     def held(self) -> set[tuple[bool, int]]:
         """The locks that `/proc/locks` shows now."""
-        return {(e.exclusive, e.pid) for e in _table(self._file) if not e.waiting}
+        return {(e.exclusive, e.pid) for e in _table(self._file, self._records) if not e.waiting}
 
     def look_at(self, pid: int) -> None:
         """Find the locks that a process keeps, also those that another one took."""
         process = OpenFiles(pid)
         for fd in process.descriptors() or ():
             information = process.information(fd)
-            for entry in parse_locks(information):
+            for entry in _entries(information, self._records):
                 if entry.file != self._file:
                     continue
                 lock = (entry.exclusive, entry.pid)
@@ -205,12 +224,14 @@ class _Holders:
         return [taker if hidden else None]
 
 
-def lock_owners(identity: tuple[int, int], inspect: Callable[[int], Process]) -> list[LockOwner]:
+def lock_owners(
+    identity: tuple[int, int], inspect: Callable[[int], Process], records: tuple[int, int] | None = None
+) -> list[LockOwner]:
     """See `Environment.lock_owners`."""
     file = (_superblock(identity), identity[1])
-    table = _table(file)
+    table = _table(file, records)
     taken = {(e.exclusive, e.pid) for e in table if not e.waiting}
-    found = _Holders(identity, file)
+    found = _Holders(identity, file, records)
     for _, taker in taken:
         found.look_at(taker)
     if not found.exclusively():
@@ -243,12 +264,18 @@ def _is_watching(pid: int, file: tuple[int, int], wanted: set[int]) -> bool:
     )
 
 
-def _table(file: tuple[int, int]) -> list[LockEntry]:
+def _entries(text: str, records: tuple[int, int] | None) -> list[LockEntry]:
+    return parse_locks(text) if records is None else parse_records(text, records)
+
+
+def _table(file: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockEntry]:
     """W5: what `/proc/locks` says of one file, each entry once."""
     found: list[LockEntry] = []
     for _ in range(4):
         before = found
-        found = list(dict.fromkeys(entry for entry in parse_locks(procfs.read("/proc/locks")) if entry.file == file))
+        found = list(
+            dict.fromkeys(entry for entry in _entries(procfs.read("/proc/locks"), records) if entry.file == file)
+        )
         if found and found == before:
             break
     return found or before

@@ -73,15 +73,18 @@ def _shared(
     links: bool = True,
     fresh: bool = True,
     lasting: bool = False,
+    apart: bool | None = None,
 ) -> Storage:
-    """`said`: why the guards are so, in place of the plain sentence."""
+    """`said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that
+    is another matter than with `flock`."""
     words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
     lasting = lasting and guards is not False
     words += [_LASTING] if lasting else []
     words += [text for fine, text in ((exclusive, _NOT_EXCLUSIVE), (links, _NO_LINKS), (fresh, _STALE)) if not fine]
     what = {True: "", False: _ELSEWHERE, None: _PROVE}[guards] if exclusive and fresh else _ELSEWHERE
     return Storage(
-        kind, shared=True, guards=guards, exclusive=exclusive, links=links, events=False, fresh=fresh, lasting=lasting,
+        kind, shared=True, guards=guards, records=guards if apart is None else apart, exclusive=exclusive, links=links,
+        events=False, fresh=fresh, lasting=lasting,
         text=f"shared with other machines; {'; '.join(words)}", remedy=remedy or what,
     )  # fmt: skip
 
@@ -115,6 +118,8 @@ def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
     if lock in ("flock", "all"):
         off = f"local_lock={lock}"
     more = {"exclusive": version[:1] != "2", "fresh": "nocto" not in options, "lasting": version[:1] in ("2", "3")}
+    if lock in ("flock", "posix"):
+        more["apart"] = lock == "flock"
     if off and (lock or version[:1] != "4"):
         remedy = "mount it without nolock and local_lock (nfs(5)); version 3 needs rpc.statd and lockd"
         return _shared(kind, False, f"{_UNSEEN} ({off})", remedy, **more)

@@ -78,7 +78,8 @@ class Storage(Value):
     """What the filesystem of a directory, as it is mounted, means for locks (storage.py).
 
     `kind`: its type, empty if that cannot be known. `shared`: other machines may have it mounted. `guards`: whether
-    they see a kernel lock (`flock`) that is held here; None: that cannot be known from here. `exclusive`, `links`:
+    they see a kernel lock (`flock`) that is held here; None: that cannot be known from here. `records`: the
+    same of a record lock (`fcntl`). `exclusive`, `links`:
     False where two machines are known to be able to create the same name (O_EXCL), or where there are no hard links.
     `events`: whether every change of a file makes an event here. If not, a server or a process stands behind the
     filesystem, and a step may take long. `fresh`: False where a file that is opened is known not to show what another
@@ -91,6 +92,7 @@ class Storage(Value):
     kind: str
     shared: bool = False
     guards: bool | None = True
+    records: bool | None = True
     exclusive: bool = True
     links: bool = True
     events: bool = True

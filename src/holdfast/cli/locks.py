@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "lease", "shared", "parents"),
-    *("payload", "holder", "version", "realpath"),
+    *("payload", "holder", "version", "realpath", "range"),
 )
 
 

@@ -66,6 +66,14 @@ def period(text: str) -> float:
     return value
 
 
+def span(text: str) -> tuple[int, int]:
+    """Where a range of bytes starts, and how long it is; ValueError for anything else."""
+    start, colon, length = text.partition(":")
+    if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (start, length)):
+        raise ValueError(f"START:LENGTH in bytes, as 0:512, not {text!r}")
+    return int(start), int(length)
+
+
 def yes_or_no(text: str) -> bool:
     """The value of a switch that has a default; ValueError for other words."""
     if text not in ("yes", "no"):
@@ -152,6 +160,7 @@ PROTOCOLS = {
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
     "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
+    "ofd": "LOCK is a file that stays; a record lock on it is the lock, as lockf, dpkg and Java",
     "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
 }
 
@@ -221,7 +230,7 @@ _OPTIONS = {
     "until": _option("--until", _UNTIL, choices=("command", "jobs", "all"), default="jobs"),
     "record": _option("--record=FILE", "append what happens to the lock to FILE, for holdfast timeline"),
     "slots": _option("--slots=N", SEMAPHORE, type=slots),
-    "shared": _option("--shared", "together with others that want it shared (-p flock only)"),
+    "shared": _option("--shared", "together with others that want it shared (-p flock and ofd only)"),
     "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
     "stale-after": _option("--stale-after=DURATION", "age at which the protocol calls a lock stale", type=duration),
     "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
@@ -230,6 +239,7 @@ _OPTIONS = {
     "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", WRITTEN.format("sema")),
     "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
+    "range": _option("--range=START:LENGTH", "(-p ofd) the bytes to lock; a length of 0: to the end", type=span),
     "realpath": _option("--realpath=YES", "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no",
         type=yes_or_no),
     "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
@@ -264,12 +274,12 @@ _NEW = "tag fencing durable lease parents mode"
 _ACQUIRING = f"{_NEW} stale stale-after owner no-keeper protocol payload holder version realpath json quiet verbose"
 _TABLE = {
     "run": f"locks line nonblock timeout run-code on-conflict limit kill-after until {_NEW} record slots shared stale "
-    "stale-after protocol payload holder version realpath quiet verbose",
+    "stale-after protocol payload holder version realpath range quiet verbose",
     "try": f"lock code {_ACQUIRING}",
     "acquire": f"lock nonblock timeout code {_ACQUIRING}",
     "release": "lock owner protocol realpath json quiet verbose",
-    "wait": "locks nonblock timeout code slots shared stale stale-after protocol realpath json quiet verbose",
-    "status": "locks slots shared stale stale-after protocol realpath json quiet verbose",
+    "wait": "locks nonblock timeout code slots shared stale stale-after protocol realpath range json quiet verbose",
+    "status": "locks slots shared stale stale-after protocol realpath range json quiet verbose",
     "ls": "places recursive all held only-stale older held-longer sort json quiet",
     "watch": "places seconds record quiet",
     "top": "places top-sort reverse once json record quiet",
@@ -285,7 +295,8 @@ _TABLE = {
     "beads daemon": "dir interval log verbose",
 }
 """The options of each command, in the order of its help."""
-_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version", "realpath": "--realpath"}
+_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
+_OF_PROTOCOLS |= {"realpath": "--realpath", "range": "--range"}
 """Options of `Lock` that only some protocols have, as they are typed."""
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -618,7 +618,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _listed() -> str:
-    lines = [f"  {name:<9}  {PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
+    lines = [f"  {name:<15}  {PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
     return "\n".join(["protocols (-p):", *lines])
 
 

@@ -134,11 +134,16 @@ def _note(status: Status, found: Found | None, given: str | None) -> str:
 
 def condition_of(status: Status, found: Found | None) -> str:
     """As `ls` calls it; by the status where that comes from other options or another protocol."""
-    if found is not None and found.status.locked == status.locked:
+    kernel = is_persistent(status.protocol)
+    if (
+        found is not None
+        and found.status.locked == status.locked
+        and (not kernel or found.status.protocol == status.protocol)
+    ):
         return found.condition
     if not status.locked:
         return STALE if status.stale else FREE
-    return MALFORMED if status.record is None and not is_persistent(status.protocol) else HELD
+    return MALFORMED if status.record is None and not kernel else HELD
 
 
 def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ CHOICES = (
         "flock",
         "-p flock",
     ),
+    Choice(
+        "dpkg, shadow, Java's FileLock, fasteners, or anything else that calls fcntl(2) or lockf(3)", "ofd", "-p ofd"
+    ),
     Choice("readers that share the lock", "flock", "-p flock --shared for each reader"),
     Choice(
         "holdfast on other machines, in one directory", "sema", "nothing; holdfast doctor DIR says if it holds there"

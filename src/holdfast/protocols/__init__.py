@@ -31,6 +31,12 @@ def _flock() -> Protocol:
     return Flock()
 
 
+def _ofd() -> Protocol:
+    from .ofd import Ofd
+
+    return Ofd()
+
+
 def _proper_lockfile() -> Protocol:
     from .proper_lockfile import ProperLockfile
 
@@ -46,6 +52,7 @@ def _beads() -> Protocol:
 _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "beads": _beads,
     "flock": _flock,
+    "ofd": _ofd,
     "proper-lockfile": _proper_lockfile,
     "sema": Sema,
     "semats": Semats,

@@ -33,6 +33,8 @@ class Protocol(ABC):
     """Whether several holders that all asked for it `shared` may hold a lock together."""
     persistent: ClassVar[bool] = False
     """Whether the lock file stays, and its guard alone is the lock: no record decides anything."""
+    locks_records: ClassVar[bool] = False
+    """Whether that guard is a record lock, on a range of the file, and nothing is written into the file."""
     is_directory: ClassVar[bool] = False
     """Whether the lock is a directory, without content: a holder makes it, and its time is all that there is."""
     all_beat: ClassVar[bool] = False

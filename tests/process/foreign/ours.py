@@ -31,7 +31,8 @@ class Ours:
             _kill_after(fatal)
         self.losses: list[LockLost] = []
         self.lock = Lock(path, protocol=protocol, on_lost=self.losses.append, **_more(protocol))
-        self.approving = Lock(path, protocol=protocol, stale=_is_dead, **_more(protocol))
+        approving = {} if protocol == "ofd" else {"stale": _is_dead}
+        self.approving = Lock(path, protocol=protocol, **approving, **_more(protocol))
         self.hold: Hold | None = None
 
     def take(self) -> str:

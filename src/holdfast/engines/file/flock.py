@@ -1,4 +1,4 @@
-"""Pure kernel locks (protocol `flock`): the file stays, and the process that has its guard holds the lock.
+"""Pure kernel locks (protocols `flock`, `ofd`): the file stays, and the process that has its guard holds the lock.
 
     open ──▶ guard ──refused──▶ held by others
                ▼
@@ -30,6 +30,10 @@ F8  Unlocking makes no event; closing does, and most programs do both. So the wa
     reading, and a look every `Protocol.recheck` seconds finds holders that unlock and keep the file open.
 F9  A reader queues behind waiting writers, unless its own thread or task is already inside as a reader: they would wait
     for each other. And a reader inside cannot become the writer: it would wait for itself.
+F10  The guard may be a record lock (`ofd`), on a range of the file: set on the descriptor before it is used, by whoever
+    gets the descriptor. All else is the same, but that it can be asked about, so a look takes nothing; that nothing is
+    written into the file, which may be shared range by range; and that only holds of the same kind that have a byte in
+    common are in each other's way. Each range has a queue of its own.
 """
 
 from __future__ import annotations
@@ -98,6 +102,7 @@ class FlockHold(FileHold):
         return super().record() if self.data else self.unwritten_record()
 
     def taken_by(self, env: Environment, fd: int) -> FlockHold:
+        _aim(env, self.request, fd)
         return FlockHold(env, self.request, fd, self.identity, self.data, True, (*self.identity, fd))
 
 
@@ -106,7 +111,7 @@ def take(env: Environment, request: FileRequest) -> FileHold | None:
     for _ in range(_TRIES):
         fd, created = _open(env, request)
         try:
-            env.guard_content(fd)
+            _aim(env, request, fd)
             guard = try_guard(env, request, fd)
             if not guard:
                 require_seen(env, request, env.fstat(fd).st_dev)  # before a wait for what would be refused
@@ -124,6 +129,20 @@ def take(env: Environment, request: FileRequest) -> FileHold | None:
     return None
 
 
+def _aim(env: Environment, request: FileRequest, fd: int) -> None:
+    """Say what the guard of this descriptor is (F10)."""
+    if request.records is None:
+        env.guard_content(fd)
+    elif not env.guard_records(fd, *request.records):
+        raise UnsupportedFilesystem(
+            f"{request.path} cannot be locked by the protocol {request.protocol.name}: there are no record locks here "
+            "that belong to an open file (F_OFD_SETLK: Linux, and macOS where Python knows them). Those of a process "
+            "would be lost whenever it closes the file. Use protocol 'flock', or 'sema', for all users of the lock.",
+            path=request.path,
+            protocol=request.protocol.name,
+        )
+
+
 def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool | None = None) -> bool:
     """Take the guard as requested, without waiting; False when others have it (F4)."""
     try:
@@ -131,12 +150,14 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
+        what = "record lock" if request.records is not None else "lock on a file of this filesystem"
         raise PermissionError(
-            errno.EACCES, "an exclusive lock on a file of this filesystem needs permission to write to it", request.path
+            errno.EACCES, f"an exclusive {what} needs permission to write to the file", request.path
         ) from error
     if guard is None:
+        missing = "kernel locks (flock)" if request.records is None else "record locks"
         raise UnsupportedFilesystem(
-            f"{request.path} cannot be locked: there are no kernel locks (flock) here, and the protocol "
+            f"{request.path} cannot be locked: there are no {missing} here, and the protocol "
             f"{request.protocol.name} has nothing else. Use a local filesystem, or protocol 'sema'.",
             path=request.path,
             protocol=request.protocol.name,
@@ -149,10 +170,14 @@ def require_seen(env: Environment, request: FileRequest, device: int) -> None:
     if not env.knows_mounts:
         return
     storage = env.storage(request.path, device)
-    if storage.shared and storage.guards is False:
+    seen = storage.guards if request.records is None else storage.records
+    if storage.shared and seen is False:
+        what = (
+            storage.text if storage.guards is False else "shared with other machines; its record locks stay on this one"
+        )
         raise UnsupportedFilesystem(
             f"{request.path} cannot be locked by the protocol {request.protocol.name}: {storage.kind} is "
-            f"{storage.text}. To do: {storage.remedy}.",
+            f"{what}. To do: {storage.remedy}.",
             path=request.path,
             protocol=request.protocol.name,
         )
@@ -169,7 +194,7 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
             return None
         if not stat.S_ISREG(found.st_mode):
             require_regular(found, request)
-        alone = found.st_nlink <= 1
+        alone = found.st_nlink <= 1 and request.records is None
         empty = not found.st_size or _clear_outdated(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)
@@ -325,7 +350,7 @@ class WatchedFlock(WatchedFile):
         if fd is None:
             return False
         try:
-            env.guard_content(fd)
+            _aim(env, request, fd)
             found = env.fstat(fd)
             require_regular(found, request)
             self._seen = Observation(found, fd)
@@ -358,9 +383,12 @@ class WatchedFlock(WatchedFile):
     def _probe(self, *, shared: bool) -> bool:
         """F7."""
         fd = self.seen.fd
-        free = try_guard(self.env, self.request, fd, shared=shared)
-        if free:
-            self.env.unguard(fd)
+        known = self.env.would_guard(fd, shared=shared) if self.request.records is not None else None
+        if known is None:
+            known = try_guard(self.env, self.request, fd, shared=shared)
+            if known:
+                self.env.unguard(fd)
+        free = known
         if shared == self.request.shared:
             self._note_refusal(refused=not free)
         return free
@@ -375,10 +403,11 @@ class WatchedFlock(WatchedFile):
     def _own_holds(self) -> list[FileHold]:
         if not self.there:
             return []
-        return [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
+        held_here = [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
+        return [held for held in held_here if _meet(held.request, self.request)]  # F10
 
     def _joinable(self, held: FileHold) -> bool:
-        return self.request.shared or not held.request.shared
+        return (self.request.shared or not held.request.shared) and _covers(held.request, self.request)
 
     def _blocks(self, held: FileHold) -> bool:
         return not (self.request.shared and held.request.shared)
@@ -440,7 +469,7 @@ class WatchedFlock(WatchedFile):
         for looks in range(_LOOKS):
             if self.seen.fd >= 0 and (self._refused is None or looks):
                 self._probe(shared=self.request.shared)
-            owners = env.lock_owners(self.seen.identity)
+            owners = self._owners()
             if not self._refused or self.seen.fd < 0 or _holding(owners):
                 break  # else no holder is visible: it may have been released in between
         if self._refused is False and (mismatched := self._mismatched()) is not None:
@@ -466,6 +495,10 @@ class WatchedFlock(WatchedFile):
             ),
             holders=holders,
         )
+
+    def _owners(self) -> list[LockOwner]:
+        env, records = self.env, self.request.records
+        return env.lock_owners(self.seen.identity) if records is None else env.lock_owners(self.seen.identity, records)
 
     def _mismatched(self) -> Status | None:
         """The status of a lock whose file has another protocol's record (F7)."""
@@ -504,6 +537,22 @@ class WatchedFlock(WatchedFile):
             return None
         found = env.inspect(record.pid)
         return record if (found.presence, found.started) == (Presence.RUNNING, there.started) else None
+
+
+def _meet(one: FileRequest, other: FileRequest) -> bool:
+    """Whether two locks on one file are of one kind, and have a byte in common."""
+    if one.records is None or other.records is None:
+        return one.records is other.records
+    (first, length), (start, many) = one.records, other.records
+    return (not length or start < first + length) and (not many or first < start + many)
+
+
+def _covers(one: FileRequest, other: FileRequest) -> bool:
+    """Whether a lock like the one includes all bytes of the other, which it meets."""
+    if one.records is None or other.records is None:
+        return True
+    (first, length), (start, many) = one.records, other.records
+    return first <= start and (not length or (bool(many) and start + many <= first + length))
 
 
 def _holding(owners: list[LockOwner]) -> list[LockOwner]:

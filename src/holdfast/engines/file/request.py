@@ -30,7 +30,7 @@ _LEASE = 30.0
 """Seconds: the lease of a hold on a filesystem that machines share, unless the caller says otherwise."""
 SHORTEST_STALE, SHORTEST_UPDATE = 2.0, 1.0
 """Seconds, of proper-lockfile: it raises what is lower, and we refuse it."""
-_OF_PROTOCOLS = ("payload", "holder", "realpath", "version")
+_OF_PROTOCOLS = ("payload", "holder", "range", "realpath", "version")
 """Options that only some protocols have (`Protocol.options`)."""
 
 
@@ -51,6 +51,7 @@ class FileRequest(Request):
         "prepare",
         "protocol",
         "queue",
+        "records",
         "stale",
         "stale_after",
         "unmarked",
@@ -84,7 +85,10 @@ class FileRequest(Request):
             _require_meaning(self.protocol.name, options)
         if self.protocol.is_directory:
             _require_possible(self.protocol, options)
-        self.queue = queue_of(self.directory, self.name)
+        # Which bytes of the file are locked, from where and how many, if that is a record lock; each range has a queue.
+        self.records: tuple[int, int] | None = self.more.get("range", (0, 0)) if self.protocol.locks_records else None
+        span = "" if self.records is None else f"@{self.records[0]}+{self.records[1]}"
+        self.queue = queue_of(self.directory, f"{self.name}{span}")
         self.lease = _lease(options.get("lease"))
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)

@@ -1,0 +1,56 @@
+"""The `ofd` protocol: a file that stays, and a record lock of the kernel (`fcntl`) on all of it, or on a range.
+
+It is the one of dpkg and apt, of shadow's `lckpwdf`, of Java's `FileLock`, of `lockf` and of fasteners. These lock for
+a process (`F_SETLK`), which loses the lock when it closes any descriptor of the file; holdfast locks for an open file
+(`F_OFD_SETLK`), which does not. The kernel lets the two kinds exclude each other. `flock(2)` is another kind.
+Source: fcntl(2), "Open file description locks".
+
+Nothing is ever written into the file.
+"""
+
+from __future__ import annotations
+
+from ..errors import MalformedRecord
+from .base import NO_OPTIONS
+from .flock import Flock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..model import Identity, Record
+
+WHOLE = (0, 0)
+"""The range that is the whole file, however long it gets."""
+_LARGEST = 2**63 - 1
+
+
+class Ofd(Flock):
+    name = "ofd"
+    locks_records = True
+    options = frozenset({"range"})
+
+    def check_options(self, more: Mapping[str, Any]) -> None:
+        given = more["range"]
+        if not isinstance(given, tuple) or len(given) != 2 or not all(type(number) is int for number in given):
+            raise TypeError(f"range is a tuple of two whole numbers, start and length, not {given!r}")
+        start, length = given
+        if start < 0 or length < 0 or start + length > _LARGEST:
+            raise ValueError(f"range is (start, length) in bytes, neither below 0; a length of 0 is all, not {given!r}")
+
+    def decode(self, data: bytes) -> Record:  # noqa: ARG002
+        raise MalformedRecord("the file of a record lock has no record of its holder", protocol=self.name)
+
+    def encode(self, record: Record) -> bytes:  # noqa: ARG002
+        raise ValueError("nothing is written into the file of a record lock")
+
+    def compose(
+        self,
+        who: Identity,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        tag: str | None,  # noqa: ARG002
+        marker: str | None,  # noqa: ARG002
+        more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
+    ) -> bytes:
+        return b""

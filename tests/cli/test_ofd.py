@@ -1,0 +1,95 @@
+"""The command line on record locks: `-p ofd`, `--range`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from cli.support import World, eventually
+
+# The world's environment has no HOLDFAST_OS and no HOLDFAST_WITHOUT: there are kernel locks.
+STAY = "import sys; print('held', flush=True); sys.stdin.read()"
+LOCK = ("-p", "ofd")
+pytestmark = pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="no locks by open file description here")
+
+
+def is_free(path: Path, start: int = 0, length: int = 0) -> bool:
+    with path.open("r+b") as file:
+        asked = struct.pack("@hhqqi0q", fcntl.F_WRLCK, 0, start, length, 0)
+        return struct.unpack("@hhqqi0q", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK
+
+
+def test_a_command_runs_with_the_lock_and_leaves_the_file(world: World, path: Path) -> None:
+    started = world.run(path, STAY, *LOCK, stdin=-1)
+    started.hear("held")
+    assert not is_free(path)
+    told = json.loads(world.do("status", "-j", *LOCK, path).stdout)
+    assert (told["result"], told["protocol"], told["liveness"]) == ("held", "ofd", "alive")
+    assert told["condition"] == "held", "whatever an empty file may mean by other protocols"
+    assert told["holder"]["pid"] in world.mine()
+    refused = world.do("run", "-n", *LOCK, path, "--", "true")
+    assert refused.returncode == 75
+    assert "held by" in refused.stderr
+    started.process.stdin.close()  # type: ignore[union-attr]
+    eventually(lambda: is_free(path), what="the release")
+    assert path.exists()
+    assert world.do("status", *LOCK, path).returncode == 0
+
+
+def test_a_range_is_locked_and_the_rest_is_not(world: World, path: Path) -> None:
+    started = world.run(path, STAY, *LOCK, "--range", "100:50", stdin=-1)
+    started.hear("held")
+    assert is_free(path, 0, 100)
+    assert not is_free(path, 149, 1)
+    assert world.do("run", "-n", *LOCK, "--range", "150:0", path, "--", "true").returncode == 0
+    assert world.do("run", "-n", *LOCK, "--range=149:1", path, "--", "true").returncode == 75
+    assert world.do("wait", "-n", *LOCK, "--range", "0:100", path).returncode == 0
+    assert world.do("wait", "-n", *LOCK, path).returncode == 1
+
+
+def test_readers_share_it(world: World, path: Path) -> None:
+    started = world.run(path, STAY, *LOCK, "--shared", stdin=-1)
+    started.hear("held")
+    assert world.do("run", "-n", *LOCK, "--shared", path, "--", "true").returncode == 0
+    assert world.do("run", "-n", *LOCK, path, "--", "true").returncode == 75
+
+
+@pytest.mark.parametrize("command", [("try",), ("acquire",)])
+def test_a_shell_cannot_hold_it(world: World, path: Path, command: tuple[str, ...]) -> None:
+    refused = world.do(*command, *LOCK, path)
+    assert refused.returncode == 2
+    assert "holdfast run -p ofd" in refused.stderr
+
+
+@pytest.mark.parametrize("wrong", ["5", "a:b", "-1:2", "1:2:3", ":", "1:"])
+def test_a_range_that_is_none_is_a_mistake(world: World, path: Path, wrong: str) -> None:
+    assert world.do("run", *LOCK, f"--range={wrong}", path, "--", "true").returncode == 2
+    assert not path.exists()
+
+
+def test_a_range_is_an_option_of_this_protocol_only(world: World, path: Path) -> None:
+    refused = world.do("run", "-p", "flock", "--range", "0:1", path, "--", "true")
+    assert refused.returncode == 2
+    assert "--range is an option of -p ofd" in refused.stderr
+
+
+def test_breaking_it_is_refused_while_it_is_held(world: World, path: Path) -> None:
+    started = world.run(path, STAY, *LOCK, stdin=-1)
+    started.hear("held")
+    refused = world.do("break", *LOCK, path)
+    assert refused.returncode == 1
+    assert "ends with its holder" in refused.stderr
+    assert path.exists()
+
+
+def test_a_guardian_that_outlives_run_keeps_the_lock_and_leaves_the_file(world: World, path: Path) -> None:
+    """G3, F2, F10: it says of its own descriptor what kind of lock it has."""
+    done = world.do("run", *LOCK, "--until", "all", path, "--", "sh", "-c", "sleep 0.5 > /dev/null 2>&1 &")
+    assert done.returncode == 0
+    assert not is_free(path)
+    eventually(lambda: is_free(path), what="the release")
+    assert path.exists()

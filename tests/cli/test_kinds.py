@@ -176,6 +176,15 @@ def test_wait_for_gits_lock_is_over_in_time_and_says_what_to_do(world: World, co
     assert (result["result"], result["holder"]["pid"]) == ("held", commit.process.pid)
 
 
+def test_wait_for_several_waits_for_gits_as_well(world: World, commit: Commit) -> None:
+    done = world.do("wait", "-w", "0.1", "free.lock", commit.lock)
+    assert (done.returncode, "index.lock (git's) did not become free" in done.stderr) == (1, True)
+    waiter = world.start([*HOLDFAST, "wait", "free.lock", commit.lock])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    commit.end()
+    assert waiter.wait() == 0
+
+
 def test_watch_tells_of_gits_locks(world: World, repository: Path) -> None:
     watch = world.start([*HOLDFAST, "watch", repository / ".git"])
     eventually(lambda: dormant(watch.pid), what="that it watches")

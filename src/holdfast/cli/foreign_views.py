@@ -10,6 +10,7 @@ from .._platform import environment, folder_watch
 from ..lock import Lock
 from .console import as_json, holder_text, rows_of_content, rows_of_waiters, text_of
 from .foreign import look_at
+from .locks import absolute, is_url
 from .outcome import DONE, HELD, say, show
 from .target import of_survey
 
@@ -65,28 +66,45 @@ def _rows(found: Found) -> list[tuple[str, str]]:
     return rows + rows_of_waiters(status.waiters)
 
 
-def of_wait(options: argparse.Namespace, path: str) -> int:
-    """Wait until it has ended."""
-    env, watch = environment(), folder_watch()
+class Awaited:
+    """A lock of another program, as `wait` waits for it: with a notice after a second."""
 
-    def notice(seen: Sighting) -> None:
-        say(f"waiting for {path} ({seen.status.protocol}'s): {sentence(seen)}. {seen.advice}")
+    def __init__(self, options: argparse.Namespace, path: str) -> None:
+        self._options = options
+        self._path = path
+        self._left: Sighting | None = None
 
-    try:
-        told = None if options.quiet else notice
-        left = drive(until_free(env, watch, path, lambda: look_at(path), options.timeout, told))
-    finally:
-        if watch is not None:
-            watch.close()
-    if options.json:
-        show(_as_json(path, left))
-    elif left is not None and not options.quiet:
-        say(f"{path} ({left.status.protocol}'s) did not become free: {sentence(left)}. {left.advice}")
-    if left is None and options.verbose:
-        say(f"{path} is free")
-    return DONE if left is None else int(options.held_code)
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it has ended within so many seconds; None: for ever."""
+        env, watch = environment(), folder_watch()
+        told = None if self._options.quiet else self._notice
+        try:
+            self._left = drive(until_free(env, watch, self._path, lambda: look_at(self._path), timeout, told))
+        finally:
+            if watch is not None:
+                watch.close()
+        return self._left is None
+
+    def _notice(self, seen: Sighting) -> None:
+        say(f"waiting for {self._path} ({seen.status.protocol}'s): {sentence(seen)}. {seen.advice}")
+
+    def tell_waited(self) -> int:
+        """Say how the last wait has ended; the exit status."""
+        options, left = self._options, self._left
+        if options.json:
+            status = Lock(self._path).status() if left is None else left.status
+            show(as_json("free" if left is None else "held", status))
+        elif left is not None and not options.quiet:
+            why = f"did not become free: {sentence(left)}. {left.advice}"
+            say(f"{self._path} ({left.status.protocol}'s) {why}")
+        if left is None and options.verbose:
+            say(f"{self._path} is free")
+        return DONE if left is None else int(options.held_code)
 
 
-def _as_json(path: str, left: Sighting | None) -> str:
-    status = Lock(path).status() if left is None else left.status
-    return as_json("free" if left is None else "held", status)
+def awaited(options: argparse.Namespace) -> Awaited | None:
+    """None for what is no lock of another program, or is to be looked at by a protocol."""
+    if options.protocol is not None or options.slots is not None or is_url(options.lock):
+        return None
+    path = absolute(options.lock)
+    return None if look_at(path) is None else Awaited(options, path)

@@ -10,7 +10,7 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
-from .locks import absolute, lock_of
+from .locks import lock_of
 from .outcome import DONE, USAGE, end_quickly, say, show
 from .owner import Owner, owner_of
 
@@ -130,14 +130,13 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
 
 def wait_(options: argparse.Namespace) -> int:
     """Wait until a contender would get the lock."""
-    path = absolute(options.lock)
-    if options.protocol is None and os.path.lexists(path):
-        from .foreign import look_at
+    if os.path.lexists(options.lock):
+        from .foreign_views import awaited
 
-        if look_at(path) is not None:
-            from .foreign_views import of_wait
-
-            return of_wait(options, path)
+        another = awaited(options)
+        if another is not None:
+            another.wait(options.timeout)
+            return another.tell_waited()
     lock = lock_of(options, looks=True)
     return tell_waited(lock, options, free=lock.wait(options.timeout))
 

@@ -7,6 +7,7 @@ import argparse
 from .._platform import environment
 from ..lock import Lock, Semaphore
 from . import perform
+from .foreign_views import Awaited, awaited
 from .locks import each_of, lock_of, semaphore_of
 from .outcome import DONE, failed, show
 from .shell import tell_waited
@@ -29,7 +30,7 @@ def status_(options: argparse.Namespace) -> int:
 def wait_(options: argparse.Namespace) -> int:
     """Wait until one look finds all of them free."""
     ones = each_of(options)
-    locks = [lock_of(one) if one.slots is None else semaphore_of(one) for one in ones]
+    locks = [_waited_for(one) for one in ones]
     ends = None if options.timeout is None else environment().monotonic() + options.timeout
     while True:
         for lock in locks:
@@ -40,7 +41,15 @@ def wait_(options: argparse.Namespace) -> int:
     return max(_tell_waited(*row) for row in zip(locks, ones, free, strict=True))
 
 
-def _tell_waited(lock: Lock | Semaphore, options: argparse.Namespace, free: bool) -> int:
+def _waited_for(options: argparse.Namespace) -> Lock | Semaphore | Awaited:
+    if options.slots is not None:
+        return semaphore_of(options)
+    return awaited(options) or lock_of(options, looks=True)
+
+
+def _tell_waited(lock: Lock | Semaphore | Awaited, options: argparse.Namespace, free: bool) -> int:
+    if isinstance(lock, Awaited):
+        return lock.tell_waited()
     if isinstance(lock, Semaphore):
         return Slots(options).tell_waited(lock, free=free)
     return tell_waited(lock, options, free=free)

@@ -45,7 +45,7 @@ else:
 
 QUIET = frozenset(
     {"time", "monotonic", "uptime", "identity", "token", "adopt", "command", "poll_limit", "events_reach", "storage"}
-    | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed", "keep"}
+    | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed", "keep", "may_block", "server_at"}
 )
 """Calls that neither read nor change anything that processes share: no steps."""
 

@@ -46,6 +46,7 @@ else:
 QUIET = frozenset(
     {"time", "monotonic", "uptime", "identity", "token", "adopt", "command", "poll_limit", "events_reach", "storage"}
     | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed", "keep", "open_vanishing"}
+    | {"may_block", "server_at"}
 )
 """Calls that neither read nor change anything that processes share, where these tests run: no steps."""
 

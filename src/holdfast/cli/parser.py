@@ -589,7 +589,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "://" in message:
             message = masked(message)
-        super().error(message + self._hint(message))
+        hint = self._hint(message)
+        if hint:
+            message = message.partition(" (choose from ")[0]  # one of them is meant
+        super().error(message + hint)
 
     def _hint(self, message: str) -> str:
         """What may have been meant, where something is unknown."""

@@ -250,6 +250,22 @@ def test_what_is_said_of_an_open_file_that_was_removed_makes_a_contender_look_ag
     assert step not in contender.env.before, "it was asked"
 
 
+def test_a_publisher_whose_file_another_machine_removes_tries_again(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """L8: a server that has started again was asked for a removal once more, which it had done before."""
+    contender = contend(disk / "l", environments("unnamed"), lease=60)
+
+    def removed() -> None:
+        (disk / "l").unlink()
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    contender.env.once(contender.env.before, "guard", removed)
+    held = contender.get()
+    assert held.guarded
+    assert held.identity[1] == os.stat(disk / "l").st_ino
+
+
 def test_where_an_open_file_keeps_its_name_nothing_is_kept_open_between_two_looks(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:

@@ -40,7 +40,7 @@ from ...liveness import Liveness
 from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .steps import UNFINISHED, on_shared_storage, with_hint
+from .steps import REMOVED, UNFINISHED, on_shared_storage, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ _KINDS = {
 _USUAL_RECORD = 4096
 TRIES = 5
 _UNREADABLE = (errno.EACCES, errno.EPERM)
-REMOVED = (errno.ESTALE, errno.ENOENT)
-"""What is said of an open file that another machine has removed (L8)."""
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
 
 

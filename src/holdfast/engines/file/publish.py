@@ -39,7 +39,7 @@ from ..._platform.values import temporary_name
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
 from .interop import among, quieten
-from .steps import UNFINISHED, is_there, kinds_of_marker, on_shared_storage, with_hint, withdraw, write_all
+from .steps import REMOVED, UNFINISHED, is_there, kinds_of_marker, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,7 +181,13 @@ def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> 
     held = FileHold(env, request, fd, (found.st_dev, found.st_ino), data, False)
     guard: bool | None = None
     for _ in range(_GUARD_RETRIES if request.on_behalf_of is None else 0):
-        guard = env.guard(fd)
+        try:
+            guard = env.guard(fd)
+        except OSError as error:
+            if error.errno not in REMOVED:
+                raise
+            held.give_back()
+            return None  # removed since, by another machine (inspect.py, L8)
         if guard is not False:
             break  # None: a filesystem without kernel locks; the process stays the proof of life
         yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a probe takes it for an instant

@@ -65,10 +65,10 @@ from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from .hold import FileHold
-from .inspect import REMOVED, guard_counts, read_record
+from .inspect import guard_counts, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
-from .steps import UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
+from .steps import REMOVED, UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

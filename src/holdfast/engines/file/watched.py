@@ -24,7 +24,6 @@ from ...errors import WouldDeadlock
 from ...model import Status
 from .hold import FileHold
 from .inspect import (
-    REMOVED,
     TRIES,
     Assessment,
     Observation,
@@ -37,7 +36,7 @@ from .inspect import (
 from .policy import Verdict, describe, judge
 from .publish import publish
 from .request import FileRequest
-from .steps import with_hint
+from .steps import REMOVED, with_hint
 from .takeover import complete, take_over
 
 TYPE_CHECKING = False

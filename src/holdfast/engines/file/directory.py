@@ -38,6 +38,7 @@ from ...model import Holder
 from ...protocols.proper_lockfile import is_coarse, stamp
 from .hold import FileHold
 from .inspect import forget
+from .policy import judge
 from .publish import make_parents
 from .steps import UNWRITABLE, forget_hold, is_there, with_hint
 from .takeover import EXCLUSIVE, SETTLE, SHARED, make_claim, take_guard
@@ -384,6 +385,8 @@ class WatchedDirectory(WatchedFile):
             self.seen.refused = self._refused
             held = yield from take_over(env, request, self.seen, self.verdict)
             self._refused = self.seen.refused
+            if held is None and self.seen.blocked is not None:
+                self.verdict = judge(env, request, self.seen, self.assessed)  # it turned out to be impossible
         return held
 
     def prepare(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,12 @@ def main() -> None:
             except (AcquireTimeout, EngineUnavailable) as error:
                 outcome = str(error)
             print(f"{name}|{time.monotonic() - began:.2f}|{outcome}", flush=True)
+        for words in (("run", "-w", f"{TIMEOUT}", path, "--", "true"), ("status", path)):
+            began = time.monotonic()
+            command = [sys.executable, "-m", "holdfast", *words]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            said = " ".join(done.stderr.split())
+            print(f"command {words[0]}|{time.monotonic() - began:.2f}|{done.returncode} {said}", flush=True)
         with Lock(f"{sys.argv[1]}/local").acquire(TIMEOUT):
             print("local|0|acquired", flush=True)
     finally:

@@ -32,5 +32,10 @@ def test_a_filesystem_whose_process_is_stopped_keeps_no_call_waiting(shm: Path) 
         assert "has not answered" in rows[name][1]
     assert 5 <= rows["status"][0] < 6.5, rows
     assert "has not answered" in rows["status"][1]
+    for name, status, seconds in (("run", "75", 1), ("status", "3", 5)):
+        took, said = rows[f"command {name}"]
+        assert seconds <= took < seconds + 4, rows
+        assert said.startswith(f"{status} ")
+        assert "has not answered" in said
     assert rows["local"][1] == "acquired"
     assert rows["left"][1] == "[]"

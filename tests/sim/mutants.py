@@ -371,7 +371,7 @@ def all_follow_the_first(patch: Patch) -> None:
 
 def nobody_loses_patience(patch: Patch) -> None:
     """Q6."""
-    patch.setattr(acquire, "PATIENCE", math.inf)
+    patch.setattr(queue.QueueEntry, "patience", math.inf)
 
 
 def who_is_passed_loses_its_ticket(patch: Patch) -> None:

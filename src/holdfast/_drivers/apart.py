@@ -107,11 +107,11 @@ class Step:
     def begin(self) -> None:
         with forking:
             import threading
-        thread = threading.Thread(target=self._run, name="holdfast-apart", daemon=True)
         try:
-            start(thread)
-        except RuntimeError:
-            self._run()  # no thread is to be had: better late than never
+            start(threading.Thread(target=self._run, name="holdfast-apart", daemon=True))
+        except RuntimeError:  # no thread is to be had, or none of this kind (a subinterpreter): better late than never
+            self._run()
+            self._apart.env.operations.about_to_hang(False)
 
     def wait(self, until: float) -> bool:
         """Whether it has ended by then, and what it was left to undo is undone."""

@@ -180,9 +180,9 @@ class Operations:
         """The caller takes it off the list next, by `del`, and returns (J2)."""
         self._here.current = operation.outer
 
-    def about_to_hang(self) -> None:
+    def about_to_hang(self, may_hang: bool = True) -> None:
         """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
-        self._here.may_hang = True
+        self._here.may_hang = may_hang
 
     def exclusive(self) -> Any:
         """Around a call that no fork is to come between: `forking`, unless the call may last for ever."""

@@ -22,7 +22,7 @@ from .._admin.scan import (
 from .._core.messages import advice, duration, printable
 from .._platform import environment
 from ..engines.file.inspect import mismatch, other_protocol
-from ..lock import Lock, file_request
+from ..lock import Lock, file_request, give_up_of
 from ..protocols import is_persistent
 from .console import as_json, rows_of, rows_of_content, text_of
 from .locks import lock_options
@@ -47,7 +47,15 @@ _ALIKE = frozenset({"sema", "semats"})
 
 
 def status_(options: argparse.Namespace) -> int:
-    """Show what is known; changes nothing."""
+    """Show what is known; changes nothing. A file server that does not answer is not waited for without end."""
+    path = os.path.join(os.getcwd(), options.lock)
+    if not os.path.basename(path) or not environment().may_block(path):
+        return _status(options)
+    apart = give_up_of(Lock(path), 0.0)
+    return _status(options) if apart is None else apart.call(lambda: _status(options))
+
+
+def _status(options: argparse.Namespace) -> int:
     survey = Survey(environment())
     seen = recognised(survey, options.lock, options.protocol)
     if seen is not None:

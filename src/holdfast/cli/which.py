@@ -42,7 +42,9 @@ CHOICES = (
         "-p flock",
     ),
     Choice(
-        "dpkg, shadow, Java's FileLock, fasteners, or anything else that calls fcntl(2) or lockf(3)", "ofd", "-p ofd"
+        "dpkg, shadow, Java's FileLock, fasteners, or anything else that takes POSIX record locks (lockf)",
+        "ofd",
+        "-p ofd",
     ),
     Choice("readers that share the lock", "flock", "-p flock --shared for each reader"),
     Choice(

@@ -71,9 +71,9 @@ def test_a_lock_of_flock_neither_becomes_stale_nor_is_refreshed() -> None:
     assert FLOCK.refreshed(FLOCK.encode(record), 1e9) is None
 
 
-def test_only_flock_is_taken_for_a_lock_of_the_kernel() -> None:
-    assert [name for name in names() if is_persistent(name)] == ["flock"]
+def test_only_flock_and_ofd_are_taken_for_locks_of_the_kernel() -> None:
+    assert [name for name in names() if is_persistent(name)] == ["flock", "ofd"]
     assert not is_persistent("postgresql")
-    assert [name for name in names() if get(name).shareable] == ["flock"]
+    assert [name for name in names() if get(name).shareable] == ["flock", "ofd"]
     assert FLOCK.recheck <= 0.1
     assert SEMA.recheck == math.inf

@@ -1,4 +1,4 @@
-"""Formats on the disk, as docs/versioning.md says that they may change: what a newer version writes is held by all."""
+"""Formats on the disk, as docs/reference/index.md says that they may change: what a newer version writes is held by all."""
 
 from __future__ import annotations
 

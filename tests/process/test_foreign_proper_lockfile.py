@@ -112,6 +112,7 @@ def test_a_held_lock_of_ours_never_becomes_stale_for_them(proper_lockfile: Play,
         hold.ensure_held()
 
 
+@pytest.mark.needs("flock")
 def test_a_dead_holder_of_ours_is_replaced_by_us_at_once_and_by_them_when_it_is_stale(
     proper_lockfile: Play, play: Play, target: str
 ) -> None:

@@ -61,6 +61,7 @@ def test_readers_of_both_are_inside_together_and_no_writer(kind: str, play: Play
         assert theirs.ask("take") == "held"
 
 
+@pytest.mark.needs("linux")
 @pytest.mark.parametrize("kind", ["lockf", "open"])
 def test_ranges_that_do_not_meet_are_held_side_by_side(kind: str, play: Play, path: str) -> None:
     """F10."""
@@ -92,6 +93,7 @@ def test_a_waiter_wakes_when_they_are_done(how: str, kind: str, play: Play, path
     ours.expect("acquired", PROMPTLY)
 
 
+@pytest.mark.needs("linux")
 def test_they_wake_when_we_are_done_and_are_seen_to_wait(play: Play, path: str) -> None:
     theirs = play("lockf", path)
     hold = lock(path).acquire()
@@ -102,6 +104,7 @@ def test_they_wake_when_we_are_done_and_are_seen_to_wait(play: Play, path: str) 
     theirs.expect("acquired", PROMPTLY)
 
 
+@pytest.mark.needs("linux")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_holder_is_found(kind: str, play: Play, path: str) -> None:
     """W9: by its pid, or by whoever has the descriptor."""
@@ -124,6 +127,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.needs("linux")
 def test_a_child_that_inherited_the_lock_is_named(path: str, spawn: Callable[..., Peer]) -> None:
     """W9: the lock is that of the open file, whoever has it."""
     holder = spawn("import subprocess, sys\nfrom holdfast.lock import file_hold\npath = sys.argv[1]\n" + HANDING, path)
@@ -288,6 +292,7 @@ def test_dpkg_and_holdfast_exclude_each_other(tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
+@pytest.mark.needs("linux")
 @needs_root
 def test_shadow_and_holdfast_exclude_each_other() -> None:
     """`lckpwdf`, which passwd(1) and useradd(8) call, with an /etc of its own."""

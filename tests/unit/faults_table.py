@@ -1,4 +1,4 @@
-"""The table of docs/faults.md: what comes of each fault, call by call, as the code behaves now.
+"""The table of tests/unit/faults.md: what comes of each fault, call by call, as the code behaves now.
 
 `python tests/unit/faults_table.py` writes it anew; with names of operations (`Release …`), only their sections.
 """
@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from unit.failing import tapped
 from unit.fault_operations import OPERATIONS, Operation, Wrong, cases, once
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).with_name("faults.md")
 HEAD = """# When the system says no
 
 Each system call of each operation below is made to fail: at each of its occurrences, with every error that its man page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -220,6 +221,34 @@ def test_a_takeover_is_in_place_and_only_of_what_was_judged(contender: Directory
     two.env.once(two.env.before, "guard", lambda: os.utime(lock))
     assert not isinstance(two.run(), FileHold)
     assert lock.is_dir()
+
+
+def test_a_takeover_within_the_same_millisecond_can_be_told_from_what_was_judged(
+    contender: Directory, lock: Path
+) -> None:
+    """DL3: of two that share the guard with readers, the second finds another time than the one that it has judged."""
+    one = contender()
+    one.env.instead["time"] = lambda: 1_000_000.0
+    held = held_by(one)
+    before = held.stamp
+    held.beat()
+    assert held.stamp == before + 1_000_000 == lock.stat().st_mtime_ns
+    held.release()
+
+
+@pytest.mark.needs("flock")
+def test_a_reader_that_shares_the_guard_keeps_nobody_out(contender: Directory, lock: Path) -> None:
+    """T9, DL3: after a few tries it is taken over all the same; such a hold goes by its time."""
+    left(lock)
+    reader = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        held = held_by(contender(timeout=5))
+        assert not held.guarded
+        assert not lock.stat().st_mode & stat.S_ISVTX
+        held.release()
+    finally:
+        os.close(reader)
 
 
 def test_of_two_that_take_over_one_gets_it(contender: Directory, lock: Path) -> None:

@@ -1,6 +1,6 @@
 """Every system call of every operation made to fail: nothing leaks, nothing lies, and the next one gets the lock.
 
-docs/faults.md says what comes of each fault. It is compared here with what the code does.
+tests/unit/faults.md says what comes of each fault. It is compared here with what the code does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_no_fault_leaks_or_lies_and_each_has_the_outcome_of_the_page(
             need_own_device(memory / "file")  # elsewhere the kernel's tables are read more often than the page says
         expected = faults_table.page_sections().get(kind.name)
         now = faults_table.section(kind, rows)
-        assert now == expected, f"docs/faults.md is not what the code does: write it anew, or mend the code\n{now}"
+        assert now == expected, f"tests/unit/faults.md is not what the code does: write it anew, or mend the code\n{now}"
 
 
 def test_the_page_has_every_operation() -> None:

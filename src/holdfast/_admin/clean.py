@@ -347,7 +347,7 @@ def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Genera
             return Removal(CHANGED, verdict.reason)
         held: FileHold | None
         if seen.is_directory:
-            held = yield from directory.take_over(env, request, seen, verdict)
+            held = yield from directory.take_over(env, request, seen, verdict, insist=True)
         elif seen.unfinished:
             held = yield from complete(env, request, seen, insist=True)
         elif not verdict.by_proof or seen.fd < 0:

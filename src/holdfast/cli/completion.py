@@ -114,7 +114,9 @@ def _from_text(name: str, summary: str) -> Command:
     )
     words = tuple(word for word, _ in _COMMAND_OF_TEXT.findall(above))
     usage = text.partition("\n")[0].removeprefix("Usage: ")
-    return Command(name, summary, f"holdfast {usage}", options, words=words, text=text)
+    shown = text.partition("\nExamples:\n")[2].partition("\n\n")[0].splitlines()
+    examples = tuple(f"holdfast {line.strip()}" for line in shown)
+    return Command(name, summary, f"holdfast {usage}", options, words=words, text=text, examples=examples)
 
 
 def _present(*flags: str) -> tuple[str, ...]:

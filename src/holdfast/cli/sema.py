@@ -3,6 +3,10 @@
 Texts, streams and exit statuses are those of that command; what is done to a lock file is the engine's. The first part
 is shared with `holdfast semats`: how words are said, and how a lock outlives the command.
 
+Examples:
+  sema acquire /tmp/deploy.lock --timeout 60 --tag nightly
+  sema status /tmp/deploy.lock --json
+
 Exit status: 0 done or free; 1 held, or the time was up; 2 usage; 3 an error of the system or of the path.
 """
 
@@ -153,6 +157,10 @@ Options:
   -q, --quiet    print no messages
   -h, --help     print this
   -V, --version  print the version
+
+Examples:
+  sema acquire /tmp/deploy.lock --timeout 60 --tag nightly
+  sema status /tmp/deploy.lock --json
 
 Exit status: 0 done or free; 1 held or timed out; 2 usage; 3 system error.
 This is holdfast, which takes the arguments of the sema command."""

@@ -46,6 +46,10 @@ Options:
   -v, --verbose      say what is being done
   -h, --help         print this
 
+Examples:
+  semats acquire /tmp/build.lock --timeout 60000 --tag "npm build"
+  semats release /tmp/build.lock
+
 Exit status: 0 done; 1 not done. status and clean: 0, whatever they find; 1 if they fail.
 This is holdfast, which takes the arguments of the semats command."""
 _ABSENT = object()

@@ -8,8 +8,9 @@ DL1  mkdir creates the name exclusively, so of two that find nothing one succeed
 DL2  The guard is taken before the mark that says so (as publish.py, P2). Without a mark, others go by the time: what a
     process leaves that dies between the two is stale like any other.
 DL3  A takeover is in place: under the guard and a claim (takeover.py, T1), the path must name the inode and its time be
-    the one that was judged; then the time is set to now. The holder that was late finds another time and counts its
-    lock as lost; so does one of another implementation. One that judges from now on finds a fresh lock.
+    the one that was judged; then the time is set to now, and in any case to another one. The holder that was late finds
+    another time and counts its lock as lost; so does one of another implementation. One that judges from now on finds a
+    fresh lock.
 DL4  One that has judged before removes what the path names, ours as well: its protocol has no step that would be safe.
     So where the rule holds, the new hold settles, and looks again, before it is delivered (as T5); and so does one that
     made its directory where it had seen a stale one. A process that stops for longer than that, between its look and
@@ -37,9 +38,10 @@ from ...model import Holder
 from ...protocols.proper_lockfile import is_coarse, stamp
 from .hold import FileHold
 from .inspect import forget
+from .policy import judge
 from .publish import make_parents
 from .steps import UNWRITABLE, forget_hold, is_there, with_hint
-from .takeover import EXCLUSIVE, SETTLE, make_claim, take_guard
+from .takeover import EXCLUSIVE, SETTLE, SHARED, make_claim, take_guard
 from .watched import WatchedFile
 
 TYPE_CHECKING = False
@@ -54,8 +56,12 @@ if TYPE_CHECKING:
     from .request import FileRequest
 
 
+_TRIES = 4
+"""How often to try for the exclusive guard before sharing it with readers (T9)."""
 _GUARD_TRIES = 20
 _GUARD_PAUSE = 0.0005
+_FINE, _COARSE = 1_000_000, 1_000_000_000
+"""Nanoseconds by which two times differ."""
 _COARSEST = 2_000_000_000
 """Nanoseconds: what vfat makes of a time."""
 _FULL = (errno.EMFILE, errno.ENFILE)
@@ -97,6 +103,8 @@ class DirectoryHold(FileHold):
         boot = env.identity().boot
         for _ in range(2):
             self.setting = stamp(env.time(), boot, device, coarse=self.coarse)
+            if self.setting == self.stamp:
+                self.setting += _COARSE if self.coarse else _FINE  # DL3
             env.set_modified(self.fd, self.setting)
             kept = env.fstat(self.fd).st_mtime_ns
             if self.coarse or not is_coarse(self.setting, kept):
@@ -258,9 +266,12 @@ def _begin(env: Environment, request: FileRequest, fd: int, *, guarded: bool) ->
 
 
 def take_over(
-    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict
+    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict, *, insist: bool = False
 ) -> Generator[Wait, None, FileHold | None]:
-    """The hold, or None when another contender or the holder itself was faster (DL3)."""
+    """The hold, or None when another contender or the holder itself was faster (DL3).
+
+    `insist`: do not wait for processes that share the guard to let go of it (T9).
+    """
     require_possible(env, request)
     try:
         if seen.fd < 0:
@@ -274,7 +285,7 @@ def take_over(
     if names:
         seen.blocked = "it is not empty, so it may be somebody's data"  # DL5
         return None
-    held, removed = _take(env, request, seen)
+    held, removed = _take(env, request, seen, insist=insist)
     if removed:
         held = yield from create(env, request)
     if held is None:
@@ -298,12 +309,18 @@ def settled(env: Environment, held: DirectoryHold) -> Generator[Wait, None, File
     return None
 
 
-def _take(env: Environment, request: FileRequest, seen: Observation) -> tuple[DirectoryHold | None, bool]:
+def _take(
+    env: Environment, request: FileRequest, seen: Observation, *, insist: bool
+) -> tuple[DirectoryHold | None, bool]:
     """The hold; or, where it could only be removed, that it was (DL6)."""
     fd, held, removed = seen.fd, None, False
     guard = take_guard(env, fd)
     if guard is None:
         return None, False  # T1 (takeover.py)
+    if guard == SHARED and not insist and seen.refused < _TRIES:
+        seen.refused += 1
+        env.unguard(fd)
+        return None, False
     claim = None
     try:
         claim = make_claim(env, request.path, seen.identity, guard)
@@ -344,6 +361,8 @@ class WatchedDirectory(WatchedFile):
     def __init__(self, env: Environment, request: FileRequest) -> None:
         super().__init__(env, request)
         self._was_stale = False
+        self._refused = 0
+        """How often a takeover was refused the exclusive guard."""
         self._guardian: tuple[tuple[int, int], int | None] | None = None
         """Who has the guard of which directory, by the kernel's tables."""
 
@@ -363,7 +382,11 @@ class WatchedDirectory(WatchedFile):
             if made is not None and self._was_stale:
                 held = yield from settled(env, made)  # DL4
         elif self.verdict.reclaim:
+            self.seen.refused = self._refused
             held = yield from take_over(env, request, self.seen, self.verdict)
+            self._refused = self.seen.refused
+            if held is None and self.seen.blocked is not None:
+                self.verdict = judge(env, request, self.seen, self.assessed)  # it turned out to be impossible
         return held
 
     def prepare(self) -> bool:

@@ -1,6 +1,7 @@
 """Checks how the pages read: `prose.py [--figures] [PAGE ...]`, all pages without an argument.
 
-What counts is the prose: paragraphs, items of lists and cells of tables with whole sentences; no code, no headings.
+What counts is the prose: paragraphs, items of lists and cells of tables with whole sentences; no code, no headings, and
+nothing that a program writes between two marks (`<!-- measured -->` to `<!-- /measured -->`).
 Each page has a limit for its reading ease (Flesch), its mean sentence and its longest one; `words.toml` has the limits
 and the words that no page uses, and proselint finds nothing. `--figures` prints a row for each page, the hardest first.
 """
@@ -29,6 +30,7 @@ _SENTENCE_ENDS = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"'(*\[])|\n{2,}")
 _LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _CODE = re.compile(r"(`+).+?\1")
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
+_WRITTEN = re.compile(r"^<!-- (\w+) -->$.*?^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
 
 
 class Figures(NamedTuple):
@@ -50,7 +52,7 @@ def prose(text: str) -> str:
     """The page's paragraphs, one to a line, with `code` for each span of code."""
     made: list[str] = []
     joins = False
-    for kind, line in markdown_text.lines(text):
+    for kind, line in markdown_text.lines(_WRITTEN.sub("", text)):
         if kind != "text" or not line.strip() or line.lstrip().startswith(("#", "<", ":::", "|--", "| --")):
             joins = False
             continue

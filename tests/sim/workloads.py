@@ -346,8 +346,9 @@ _hole("semats-stopped", _renames_late)
 _hole("break-late", _breaks_the_next)
 HOLES["released-late"] = Workload(
     "released-late",
-    scenes.machines(3, "none", stay=0.2, prompt=False),
-    stops=3,
-    stop_seconds=1.05,
+    scenes.machines(3, "none", prompt=False),
+    stops=1,
+    stop_seconds=1.6,
+    stops_at=("unlink",),
     listed=False,
 )

@@ -44,8 +44,8 @@ def listed(world: World, *words: object, status: int = 0) -> list[dict[str, Any]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def names(world: World, *words: object) -> list[str]:
-    return [os.path.relpath(one["path"], world.directory) for one in listed(world, *words)]
+def names(world: World, *words: object, status: int = 0) -> list[str]:
+    return [os.path.relpath(one["path"], world.directory) for one in listed(world, *words, status=status)]
 
 
 def test_every_lock_file_is_found_and_called_rightly(world: World, place: Path, path: Path, held: int) -> None:
@@ -297,7 +297,7 @@ def test_an_age_can_be_asked_for(world: World, place: Path) -> None:
 def test_a_monitor_is_told_of_long_holds_by_the_status(world: World, place: Path, held: int) -> None:
     done = world.do("ls", "-r", "--held-longer-than", "90s")
     assert done.returncode == 1
-    assert [line.split()[-1] for line in done.stdout.splitlines()[1:]] == ["deep/er/one"]
+    assert names(world, "-r", "--held-longer-than", "90s", status=1) == ["deep/er/one"]
     done = world.do("ls", "-rq", "--held-longer-than", "1h", "deep")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

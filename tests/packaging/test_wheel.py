@@ -111,7 +111,10 @@ def test_every_module_and_the_mark_of_types_are_in_the_wheel(first: Built) -> No
     wanted = {name.removeprefix("src/") for name in first.sources if name.startswith("src/")}
     assert packed == wanted
     assert {"holdfast/py.typed", "holdfast/testing/records.json", "holdfast/cli/page.html"} <= packed
-    assert points.split() == ["[console_scripts]", "holdfast", "=", "holdfast.cli:main"]
+    assert points.split("\n\n") == [
+        "[console_scripts]\nholdfast = holdfast.cli:main",
+        "[pytest11]\nholdfast = holdfast.pytest\n",
+    ]
     assert {"share/man/man1/holdfast.1", "share/man/man1/holdfast-run.1"} <= shared
     assert {"share/bash-completion/completions/holdfast", "share/zsh/site-functions/_holdfast"} <= shared
     assert_told_truly(metadata)

@@ -792,7 +792,7 @@ MUTANTS = {
         Mutant(counted_before_the_lock_is_taken, "fenced"),
         Mutant(a_lease_is_never_over, "machines-no-guards", "random"),
         Mutant(a_lease_is_over_too_early, "machines-no-guards", "random"),
-        Mutant(an_old_reading_will_do, "machines-own-guards", "random"),
+        Mutant(an_old_reading_will_do, "machines-less-late", "random"),
         Mutant(a_lapsed_holder_is_replaced_without_a_claim, "machines-less-late", "random"),
         Mutant(no_reading_under_the_claim, "machines-less-late", "random"),
         Mutant(a_late_claimant_enters, "machines-late", "random"),

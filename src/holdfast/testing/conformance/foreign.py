@@ -23,7 +23,7 @@ def _respects(writer: str, *protocols: str) -> None:
     respects.__doc__ = {
         "holdfast": "Its record has one field more, the marker, which means nothing to others.",
         "another-tool": "The payload is any JSON object, in any layout.",
-        "a-shell-script": "Lock files are written by hand, as the specification shows.",
+        "a-shell-script": "Lock files are written by a script, as the specification shows.",
     }.get(writer, f"Its exact bytes and permissions, as {writer} writes them.")
     scenario(*protocols)(respects)
 

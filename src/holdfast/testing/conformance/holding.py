@@ -25,7 +25,7 @@ def a_free_lock_is_acquired(bench: Bench) -> None:
 
 @scenario(*ALL)
 def a_free_lock_is_acquired_at_the_first_try(bench: Bench) -> None:
-    """Who tries once gets a lock that is free, holds it until told, and tells others so."""
+    """A single try gets a free lock, holds it until told to release, and others are told that it is held."""
     running = bench.get("try")
     bench.expect_own_record(running)
     bench.expect_refused("a second one to be refused")
@@ -83,7 +83,7 @@ def a_lock_of_somebody_else_in_its_place_is_left(bench: Bench) -> None:
 
 @scenario(*ALL, needs="hold", basis="care")
 def a_lock_that_was_removed_under_its_holder_is_not_made_again(bench: Bench) -> None:
-    """Who releases what is gone already must neither hang nor leave a lock file that nobody holds."""
+    """A release of what is gone already must neither hang nor leave a lock file that nobody holds."""
     running = bench.get("hold")
     os.unlink(bench.lock)
     running.let_go()

@@ -29,7 +29,7 @@ def a_directory_is_refused(bench: Bench) -> None:
 
 @scenario("sema", "sidecar", "beads", basis="care")
 def a_symbolic_link_is_refused(bench: Bench) -> None:
-    """Whoever follows it locks something else than who does not; and in a shared directory anybody can put one."""
+    """A process that follows it locks another file than one that does not, and anybody can put one there."""
     target = os.path.join(bench.directory, "target")
     for content in (bench.record(), None):
         if content is not None:

@@ -13,7 +13,7 @@ from .dialects import Claim
 
 @scenario("sema", "semats", needs="try reclaim")
 def a_stale_lock_is_reclaimed(bench: Bench) -> None:
-    """A holder that crashed must not keep everybody out for ever."""
+    """A holder that crashed must not keep everybody out forever."""
     bench.put(bench.record(pid=bench.dead_pid(), age=3700))
     running = bench.get()
     bench.expect_own_record(running)

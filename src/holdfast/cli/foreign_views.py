@@ -10,7 +10,7 @@ from .._platform import environment, folder_watch
 from ..lock import Lock
 from .console import as_json, holder_text, rows_of_content, rows_of_waiters, text_of
 from .foreign import look_at
-from .locks import absolute, is_url
+from .locks import absolute, answered, is_url
 from .outcome import DONE, HELD, say, show
 from .target import of_survey
 
@@ -107,4 +107,5 @@ def awaited(options: argparse.Namespace) -> Awaited | None:
     if options.protocol is not None or options.slots is not None or is_url(options.lock):
         return None
     path = absolute(options.lock)
-    return None if look_at(path) is None else Awaited(options, path)
+    seen = answered(Lock(path), options.timeout, lambda: look_at(path))
+    return None if seen is None else Awaited(options, path)

@@ -66,7 +66,10 @@ _APART = 0x8 | 0x200
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; its exit status."""
     command = _Command(options)
-    locks = locks_for(options, command.stop_for_loss)
+    try:
+        locks = locks_for(options, command.stop_for_loss)
+    except AcquireTimeout as error:
+        return refused(error, options)  # a file server does not answer
     presses = [number for name in ("SIGINT", "SIGBREAK") if (number := getattr(signal, name, None)) is not None]
     try:
         for number in presses:

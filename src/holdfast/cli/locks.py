@@ -7,13 +7,13 @@ import time
 
 from .._platform import environment
 from ..engines import scheme_of
-from ..lock import Lock, Semaphore, announce, file_request
+from ..lock import Lock, Semaphore, announce, file_request, give_up_of
 from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
     from .._core.attempt import Refusal
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..model import Waiter
 
     R = TypeVar("R", bound=Resource)
+    T = TypeVar("T")
 
 _OF_LOCK = (
     *("protocol", "tag", "stale", "stale_after", "mode", "durable", "fencing", "lease", "shared", "parents"),
@@ -75,8 +76,15 @@ def lock_of(options: argparse.Namespace, *, looks: bool = False, **more: Any) ->
     """The lock that the options describe; its wait is announced after a second. `looks`: nothing is to be acquired."""
     lock = Lock(options.lock, **lock_options(options), **more)
     if not looks and not is_url(options.lock):
-        leave_to_its_program(file_request(lock).path, options.protocol)
+        path = file_request(lock).path
+        answered(lock, getattr(options, "timeout", 0.0), lambda: leave_to_its_program(path, options.protocol))
     return _announced(lock, options)
+
+
+def answered(lock: Lock, timeout: float | None, call: Callable[[], T]) -> T:
+    """What the call returns. A file server that does not answer it is waited for no longer than for the lock."""
+    apart = give_up_of(lock, timeout, acquires=True)
+    return call() if apart is None else apart.call(call)
 
 
 def leave_to_its_program(path: str, protocol: str | None) -> None:

@@ -86,7 +86,10 @@ class _Interrupted(BaseException):
 def run(options: argparse.Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
-    locks = locks_for(options, child.stop_for_loss)
+    try:
+        locks = locks_for(options, child.stop_for_loss)
+    except AcquireTimeout as error:
+        return refused(error, options)  # a file server does not answer
     for lock in locks:
         keep_later(lock)
     # What the caller ignores (nohup, a background job) stays ignored, here and in the command.

@@ -10,7 +10,7 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
-from .locks import lock_of
+from .locks import absolute, lock_of
 from .outcome import DONE, USAGE, end_quickly, say, show
 from .owner import Owner, owner_of
 
@@ -130,7 +130,7 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
 
 def wait_(options: argparse.Namespace) -> int:
     """Wait until a contender would get the lock."""
-    if os.path.lexists(options.lock):
+    if environment().may_block(absolute(options.lock)) or os.path.lexists(options.lock):
         from .foreign_views import awaited
 
         another = awaited(options)

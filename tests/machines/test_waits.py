@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from machines.test_leases import LEASE, Start, start
+from machines.test_leases import LEASE, Start, needs_time, start
 
 __all__ = ["start"]
 
 
+@needs_time
 def test_calls_end_in_time_though_the_server_does_not_answer(start: Start) -> None:
-    lab = start("silent")
+    lab = start("nfs4", "silent")
     lab.wait("ready", 120)
     lab.tell("cut-1")
     lab.gone("cut-1")
@@ -34,9 +35,10 @@ def test_calls_end_in_time_though_the_server_does_not_answer(start: Start) -> No
     assert rows["left"] == ""
 
 
+@needs_time
 def test_machines_take_turns_and_those_that_are_far_from_theirs_cost_the_server_little(start: Start) -> None:
     """The holder, the first waiter, the next one, and one that is far from its turn."""
-    lab = start("line", "10", f"{LEASE}", nodes=4)
+    lab = start("nfs4", "line", "10", f"{LEASE}", nodes=4)
     for number in (1, 2, 3):
         lab.wait(f"queue-{number}")
     time.sleep(6)  # a wait that has lasted for a while is the one whose cost counts

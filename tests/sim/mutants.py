@@ -116,7 +116,7 @@ def a_dead_claim_counts(patch: Patch) -> None:
 
 def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
     """T9: the guard is wanted exclusively."""
-    patch.setattr(takeover, "_TRIES", math.inf)
+    patch.setattr(takeover, "TRIES", math.inf)
 
 
 def no_settling(patch: Patch) -> None:

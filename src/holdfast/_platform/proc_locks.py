@@ -19,7 +19,7 @@ W6  The kernel shows the mask of an inotify watch without the flags that only go
 
 Many files are asked about at the price of one (`LinuxProcLocks`):
 
-W9  A record lock of an open file (`OFDLCK`) has no pid in the tables: it is that of whoever has the descriptor.
+W9  A record lock of an open file (`OFDLCK`) has no pid in the tables: its holder is the process with the descriptor.
 W7  `/proc/locks` is read once, the descriptors of all processes at most once for watches and once for locks, however
     many files are asked about. So all answers are of about the same moment.
 W8  Where the tables may name a file by another device than `st_dev` (W2), an entry with its inode number is only a

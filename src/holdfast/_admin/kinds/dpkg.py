@@ -1,7 +1,7 @@
 """dpkg and apt: files that stay, with a kernel lock (`fcntl`) while a command works.
 
 `lock` and `lock-frontend` in dpkg's directory of its state, `Lock` in `triggers` there, `lock` where apt keeps its
-lists and its archives. Whoever removes one of them lets a second command in beside the first.
+lists and its archives. If one of them is removed, a second command gets in beside the first.
 """
 
 from __future__ import annotations

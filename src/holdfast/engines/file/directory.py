@@ -41,7 +41,7 @@ from .inspect import forget
 from .policy import judge
 from .publish import make_parents
 from .steps import UNWRITABLE, forget_hold, is_there, with_hint
-from .takeover import EXCLUSIVE, SETTLE, SHARED, make_claim, take_guard
+from .takeover import EXCLUSIVE, SETTLE, SHARED, TRIES, make_claim, take_guard
 from .watched import WatchedFile
 
 TYPE_CHECKING = False
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from .request import FileRequest
 
 
-_TRIES = 4
-"""How often to try for the exclusive guard before sharing it with readers (T9)."""
 _GUARD_TRIES = 20
 _GUARD_PAUSE = 0.0005
 _FINE, _COARSE = 1_000_000, 1_000_000_000
@@ -127,15 +125,8 @@ class DirectoryHold(FileHold):
     def _set_by_us(self, modified: int) -> bool:
         return modified == self.stamp or (bool(self.setting) and 0 <= self.setting - modified < _COARSEST)
 
-    def _remove(self) -> bool:
-        try:
-            if self.lost or not self._is_ours():
-                return False
-            self.env.remove_directory(self.path)
-            self._leave_queue()
-            return True
-        except FileNotFoundError:
-            return False
+    def _unlink(self) -> None:
+        self.env.remove_directory(self.path)
 
     def _withdraw(self) -> None:
         self._forget()
@@ -317,7 +308,7 @@ def _take(
     guard = take_guard(env, fd)
     if guard is None:
         return None, False  # T1 (takeover.py)
-    if guard == SHARED and not insist and seen.refused < _TRIES:
+    if guard == SHARED and not insist and seen.refused < TRIES:
         seen.refused += 1
         env.unguard(fd)
         return None, False

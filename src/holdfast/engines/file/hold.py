@@ -169,11 +169,14 @@ class FileHold(HoldState):
         try:
             if self.lost or not self._is_ours():
                 return False
-            self.env.unlink(self.path)
+            self._unlink()
             self._leave_queue()
             return True
         except FileNotFoundError:
             return False  # removed since the check
+
+    def _unlink(self) -> None:
+        self.env.unlink(self.path)
 
     def _drop(self, *, sure: bool = False) -> bool:
         """Let go of the descriptor; whether it was ours (FH5). `sure`: we have just read our record from it."""

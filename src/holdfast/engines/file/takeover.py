@@ -283,7 +283,7 @@ def _is_forged(env: Environment, path: str, user: int) -> bool:
 
 SETTLE = 0.020
 """Seconds. Foreign implementations act within 1 ms of their check in all but 0.08 % of cases."""
-_TRIES = 4
+TRIES = 4
 """How often to try for the exclusive guard before sharing it with readers (T9). Probes are shared too, and take
 microseconds."""
 _PAUSE, _PATIENCE = 0.0005, 0.1
@@ -300,7 +300,7 @@ def take_over(
     in_place = _is_guard_free(env, seen)
     if not in_place:
         seen.refused += 1
-        if not insist and seen.refused < _TRIES:
+        if not insist and seen.refused < TRIES:
             return None  # T1
     if seen.claimed and is_claimed(env, request.path, seen.identity, NO_LOCKS):
         return None  # T1
@@ -525,7 +525,7 @@ def complete(
     """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     if not _is_guard_free(env, seen):  # T9
         seen.refused += 1
-        if (not insist and seen.refused < _TRIES) or not _remove(env, request, seen):
+        if (not insist and seen.refused < TRIES) or not _remove(env, request, seen):
             return None
         return (yield from publish(env, request))
     try:

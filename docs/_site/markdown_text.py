@@ -64,3 +64,12 @@ def without_directives(text: str) -> str:
         else:
             made.append(line)
     return "\n".join(made)
+
+
+def with_bars(text: str) -> str:
+    """A `\\|` in a span of code in a table as the site's Markdown has it: a bar there ends no cell."""
+    rows = (
+        _SPAN.sub(lambda span: span[0].replace("\\|", "|"), line) if kind == "text" and line.startswith("|") else line
+        for kind, line in lines(text)
+    )
+    return "\n".join(rows)

@@ -146,6 +146,12 @@ def test_what_is_for_the_tests_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> 
     assert shown == 'a\n```python title="b.py"\n<!-- code -->\n```\n'
 
 
+def test_a_bar_in_a_span_of_code_is_shown_without_its_backslash(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b` |\n```"
+    shown = loaded("markdown_text", monkeypatch).with_bars(page)
+    assert shown == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b` |\n```"
+
+
 def test_the_picture_of_the_house_shows_the_rooms_and_imports_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the numbers of modules and lines, which are those of the last `make house`."""
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -656,7 +656,7 @@ def run_several(place: Path) -> None:
 
 @scene
 def run_line(place: Path) -> None:
-    """`-c` runs a line of cmd, quotes and operators too; `--limit` ends the tree; `--on-conflict` is told the holder."""
+    """`-c` is a line of cmd, quotes and operators too; `--limit` ends the tree; `--on-conflict` is told the holder."""
     path = place / "l"
     done = holdfast_("run", "-c", 'echo "a b"&& echo %HOLDFAST_LOCK%& exit 3', path)
     assert (done.returncode, done.stdout.split("\n")[0].strip()) == (3, '"a b"'), done

@@ -660,11 +660,12 @@ def test_what_processes_have_open_is_read_without_touching_a_file(
 def test_a_program_that_has_ended_does_not_run_though_nobody_has_asked_how() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        assert child.pid in LinuxProcFiles(tables=True).running(["sleep"])
+        eventually(lambda: child.pid in LinuxProcFiles(tables=True).running(["sleep"]), what="that it runs")
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert child.pid not in LinuxProcFiles(tables=True).running(["sleep"])
     finally:
+        child.kill()
         child.wait()
 
 

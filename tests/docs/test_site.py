@@ -124,6 +124,9 @@ def test_a_link_out_of_the_pages_leads_to_what_the_site_has_of_it_and_else_is_te
     assert relinked("[a](docs/cli.md) [b](LICENSE) [c](README.md)", "repository/SECURITY.md") == (
         "[a](../cli.md) b [c](../index.md)"
     )
+    assert relinked(
+        "see [a\nlink](docs/cli.md), `[c\nd](LICENSE)`\n\n```text\n[a\nb](LICENSE)\n```", "repository/SECURITY.md"
+    ) == ("see [a\nlink](../cli.md), `[c\nd](LICENSE)`\n\n```text\n[a\nb](LICENSE)\n```")
     assert relinked("[a](pool.py) [b](../docs/cli.md)", "repository/examples.md") == (
         "[a](examples/pool.py) [b](../cli.md)"
     )

@@ -7,8 +7,8 @@ an ability that Windows has not (abilities.py), or root; each says so in the lis
 from __future__ import annotations
 
 FILES = {
-    "unit/test_agent.py": "servers, whose locks cannot be had on Windows",
-    "unit/test_engines.py": "servers, whose locks cannot be had on Windows",
+    "unit/test_agent.py": "pipes in a selector",
+    "unit/test_engines.py": "pipes in a selector",
     "unit/test_interleavings.py": "its schedules take minutes under Wine",
     "unit/test_slot_interleavings.py": "its schedules take minutes under Wine",
     "conformance/test_kit.py": "the kit needs POSIX (docs/conformance.md)",

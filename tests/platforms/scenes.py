@@ -671,6 +671,71 @@ def run_line(place: Path) -> None:
 
 
 @scene
+def hold_url(url: str, _place: Path) -> None:
+    """Hold a lock on a server until standard input ends."""
+    with holdfast.Lock(url, timeout=SOON):
+        ready()
+        sys.stdin.read()
+
+
+@scene
+def increment_by(url: str, counter: Path) -> None:
+    ours = holdfast.Lock(url, timeout=120)
+    for _ in range(10):
+        with ours:
+            counter.write_text(str(int(counter.read_text()) + 1))
+
+
+@scene
+def server(url: str, place: Path) -> None:
+    """A lock on a server: held, refused, handed on, freed by a death, counted with, and awaited on both event loops."""
+    ours, got = holdfast.Lock(url), deque[float]()
+    holder = other("hold_url", url, place)
+    assert (ours.status().locked, ours.status().holder.pid) == (True, holder.pid)
+    assert ours.try_acquire() is None
+    try:
+        ours.acquire(timeout=0.2)
+    except holdfast.AcquireTimeout:
+        pass
+    else:
+        raise AssertionError("two holders")
+
+    def acquire() -> None:
+        with ours.acquire(SOON):
+            got.append(time.perf_counter())
+
+    for dies in (False, True):
+        waiter = threading.Thread(target=acquire)
+        waiter.start()
+        await_(lambda: ours.status().waiters)
+        if dies:
+            holder.kill()
+        began = time.perf_counter()
+        holder.communicate()
+        waiter.join(SOON)
+        print(f"{'replaced' if dies else 'handed on'} after {(got.pop() - began) * 1000:.1f} ms")
+        if not dies:
+            holder = other("hold_url", url, place)
+    counter = place.with_name("counter")
+    counter.write_text("0")
+    workers = [subprocess.Popen([sys.executable, __file__, "increment_by", url, str(counter)]) for _ in range(3)]
+    assert [one.wait() for one in workers] == [0, 0, 0]
+    assert counter.read_text() == "30"
+
+    async def take() -> None:
+        async with holdfast.AsyncLock(url, timeout=SOON):
+            waiting = asyncio.ensure_future(holdfast.AsyncLock(url).acquire(0.1))
+            assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], holdfast.AcquireTimeout)
+
+    for loop in (asyncio.ProactorEventLoop(), asyncio.SelectorEventLoop()):
+        loop.run_until_complete(take())
+        loop.close()
+    done = holdfast_("run", url, "--", *python("import os; print(int(os.environ['HOLDFAST_TOKEN']) > 0)"))
+    assert (done.returncode, done.stdout) == (0, "True\n"), done
+    assert not ours.status().locked
+
+
+@scene
 def killed_flock(place: Path) -> None:
     """A lock of the kernel alone cannot be handed over: the command of a killed `holdfast run` ends with it."""
     working = Working(place / "l", "-p", "flock")

@@ -237,3 +237,20 @@ def test_contenders_that_are_killed_lose_no_increment(play: Play, protocols: str
     """`HOLDFAST_STORM_SECONDS` are for all of them together."""
     seconds = float(os.environ.get("HOLDFAST_STORM_SECONDS", "10")) / 4
     print(play("storm", seconds, protocols, limit=seconds * 2 + 300))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the servers that Debian packs")
+@pytest.mark.parametrize("scheme", ["etcd", "postgresql"])
+def test_locks_on_servers_are_had_handed_on_and_freed_by_a_death(play: Play, scheme: str) -> None:
+    from engines.etcd.servers import nodes
+    from engines.postgresql.server import Postgres, removed
+
+    if scheme == "etcd":
+        with nodes() as (node,):
+            play("server", f"etcd://{node.host}/lock?ttl=2")
+        return
+    from holdfast.engines.postgresql import init
+
+    with removed(Postgres()) as server:
+        init(server.url())
+        play("server", server.url("lock"))

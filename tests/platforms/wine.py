@@ -36,6 +36,8 @@ PACKAGES = (
     "typing-extensions==4.16.0",
 )
 """What the suites need, as packed for Windows and each of these Pythons."""
+SERVERS = ("h11==0.16.0", "psycopg==3.3.9", "psycopg-binary==3.3.9", "tzdata==2026.6")
+"""What locks on servers need, as packed for Windows."""
 _PLACES = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "/usr/lib/x86_64-linux-gnu/wine/wine64")
 _SETUP_TAKES = 300
 _SOURCE = Path(__file__).parents[2] / "src"
@@ -65,10 +67,11 @@ def setup() -> Path:
         _install(cache / "peers", PEERS)
         for version, wanted in PYTHONS.items():
             _install(cache / version, (wanted,))
-            packages = cache / f"{version}-packages"
-            _install(packages, PACKAGES, "--platform", "win_amd64", "--python-version", version, "--only-binary=:all:")
+            packages = cache / f"{version}-packages", cache / f"{version}-servers"
+            for place, needed in zip(packages, (PACKAGES, SERVERS), strict=True):
+                _install(place, needed, "--platform", "win_amd64", "--python-version", version, "--only-binary=:all:")
             name = f"python{version.replace('.', '')}"
-            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"), named(packages))
+            found = (f"{name}.zip", ".", named(_SOURCE), named(cache / "peers"), *map(named, packages))
             (cache / version / f"{name}._pth").write_text("".join(f"{one}\n" for one in found))
         if not (cache / "prefix" / "system.reg").exists():
             done = run("-c", "pass", place=cache)

@@ -1105,7 +1105,7 @@ class Process:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def pipe(self) -> tuple[int, int]:
+    def pipe(self, *, among_sockets: bool = False) -> tuple[int, int]:
         raise NotImplementedError("keepers are not simulated")
 
     def watch(self, path: str, *, readers: bool = False) -> SimWatch | None:

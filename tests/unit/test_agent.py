@@ -89,6 +89,29 @@ def test_a_job_without_a_selector_leaves_one_doorbell(
     assert log == ["done"]
 
 
+def test_a_descriptor_closed_meanwhile_ends_no_other_job_where_all_are_told_of_it(
+    agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows, whose kernel keeps no set of descriptors: all that wait are looked at then."""
+    monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
+    ends, log = env.pipe(), list[str]()
+
+    def steps(name: str, seconds: float) -> Steps:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and name not in log:
+            yield Wait((ends[0],) if name == "closed" else (), until)
+        log.append(name)
+
+    closed = agent.start(steps("closed", 60), "waiting for a descriptor that another closes")
+    eventually(lambda: closed.begun and agent._waits is not None and agent._waits.until > time.monotonic())
+    for fd in ends:
+        env.close(fd)
+    closed.stop()
+    agent.start(steps("another", 0.01), "at work")
+    eventually(lambda: not agent._jobs)
+    assert log == ["another"]
+
+
 def test_a_full_doorbell_can_be_rung(agent: Agent, env: Stepped) -> None:
     agent._doorbell = ends = env.pipe()
     fill(ends[1])

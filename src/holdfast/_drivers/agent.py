@@ -29,6 +29,7 @@ from collections.abc import Collection, Generator
 
 from .._core.wait import Wait
 from .._platform.interface import Environment
+from .._platform.sockets import receive, send
 from .background import report, ring, start
 
 _IDLE = 10.0
@@ -109,7 +110,7 @@ class Agent:
         job = Job(self, steps, what, last=last)
         with self._mutex:
             if self._doorbell is None:
-                self._doorbell = self._env.pipe()
+                self._doorbell = self._env.pipe(among_sockets=True)
             if self._waits is None:
                 self._waits = _Waits(self._doorbell[0], self._jobs)  # may fail: the table of descriptors is full
             self._jobs[job] = None
@@ -159,7 +160,7 @@ class Agent:
             raise
 
     def _ring(self) -> None:
-        ring(self._doorbell)
+        ring(self._doorbell, send)
 
     def _run(self) -> None:
         generation, ripe, waits = self._env.generation, self._ripe, self._waits
@@ -273,7 +274,10 @@ class _Waits:
     def sleep(self) -> list[int]:
         """Until then, or a descriptor is ready; those that are."""
         pause = min(max(0.0, self.until - time.monotonic()), _LONGEST)
-        return [key.fd for key, _ in self._selector.select(pause)]
+        try:
+            return [key.fd for key, _ in self._selector.select(pause)]
+        except OSError:
+            return [*self._registered]  # one was closed, and the kernel keeps no set of them
 
     def over(self, ready: list[int]) -> list[Job]:
         """The jobs that are to be resumed."""
@@ -281,7 +285,7 @@ class _Waits:
         found: dict[Job, None] = {}
         for fd in ready:
             if fd == self._doorbell:
-                os.read(fd, 1024)
+                receive(fd, 1024)
             else:
                 found.update(dict.fromkeys(self._by_fd.get(fd, ())))
         now = time.monotonic()

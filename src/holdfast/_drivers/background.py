@@ -461,11 +461,11 @@ def start(thread: threading.Thread) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def ring(doorbell: tuple[int, int] | None) -> None:
+def ring(doorbell: tuple[int, int] | None, write: Callable[[int, bytes], int] = os.write) -> None:
     """Wake the thread that waits for the first of these descriptors."""
     if doorbell is not None:
         try:
-            os.write(doorbell[1], b"!")
+            write(doorbell[1], b"!")
         except BlockingIOError:
             pass  # it is ringing already
 

@@ -138,7 +138,7 @@ def wait_for(wait: Wait) -> bool:
     from .._platform.handles import wait_for_handles
 
     if not wait_for_handles(wait.fds, max(0.0, pause)):
-        select.select(wait.fds, wait.writes, (), max(0.0, pause))
+        select.select(wait.fds, wait.writes, wait.writes, max(0.0, pause))  # a connection that fails is exceptional
     return True  # or perhaps not, but to wake early is harmless
 
 

@@ -274,8 +274,12 @@ class Environment(Protocol):
         """
 
     # events
-    def pipe(self) -> tuple[int, int]:
-        """Two descriptors that never block: what is written to the second makes the first readable."""
+    def pipe(self, *, among_sockets: bool = False) -> tuple[int, int]:
+        """Two descriptors that never block: what is sent (sockets.py) to the second makes the first readable.
+
+        `among_sockets`: it is waited for together with sockets alone. OSError (EOPNOTSUPP) where that makes a
+        difference, and it is not so.
+        """
 
     def watch(self, path: str, *, readers: bool = False) -> Watch | None:
         """Watch the file that the path names now; None where that cannot be done. FileNotFoundError: it is gone.

@@ -211,9 +211,9 @@ class GenericEnvironment:
         self.local_queues = {}
         self.generation += 1
 
-    def adopt(self, fd: int) -> Descriptor:
+    def adopt(self, fd: int, kind: Callable[[int], Descriptor] = Descriptor) -> Descriptor:
         """Enter a descriptor among those of ours, and use what is returned in its place."""
-        return self._descriptors.open(int, fd, lasting=True)
+        return self._descriptors.open(int, fd, kind=kind, lasting=True)
 
     def is_open(self, fd: int) -> bool:
         return fd in self._descriptors
@@ -505,7 +505,7 @@ class GenericEnvironment:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def pipe(self) -> tuple[int, int]:
+    def pipe(self, *, among_sockets: bool = False) -> tuple[int, int]:  # noqa: ARG002
         if not hasattr(os, "set_blocking") or os.name != "posix":  # on Windows, `select` takes nothing but sockets
             raise OSError(_unsupported(), "pipes cannot be waited for")
         with self._forking:

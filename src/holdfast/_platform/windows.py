@@ -611,6 +611,18 @@ class WindowsEnvironment(GenericEnvironment):
 
     # -- events --------------------------------------------------------------------------------------------------------
 
+    def pipe(self, *, among_sockets: bool = False) -> tuple[int, int]:
+        if not among_sockets:
+            return super().pipe()
+        import socket
+
+        from .sockets import Socket
+
+        ends = socket.socketpair()
+        for one in ends:
+            one.setblocking(False)
+        return self.adopt(ends[0].detach(), Socket), self.adopt(ends[1].detach(), Socket)
+
     def watch(self, path: str, *, readers: bool = False) -> FileWatch | None:
         if readers or "events" in self.without:  # the end of a kernel lock makes no event
             return None

@@ -10,7 +10,6 @@ EW4  No step blocks: the socket never does, and a name (unlike an address) is lo
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import ssl
 from collections.abc import Generator
@@ -21,6 +20,7 @@ import h11
 from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.interface import Environment
+from ..._platform.sockets import Socket, reason, receive, send
 from ..connections import resolve
 from .url import Endpoint
 
@@ -158,7 +158,7 @@ class Connection:
         """Whether something has come; the end counts."""
         self._require_open()
         try:
-            data = os.read(self.fd, _CHUNK)
+            data = receive(self.fd, _CHUNK)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -201,7 +201,7 @@ class Connection:
         while view:
             self._require_open()
             try:
-                view = view[os.write(self.fd, view) :]
+                view = view[send(self.fd, view) :]
             except BlockingIOError:
                 yield from self._wait(until, reading=False)
             except OSError as error:
@@ -244,7 +244,7 @@ class Connection:
     def _read_raw(self, until: float) -> Generator[Wait, None, bytes]:
         while True:
             try:
-                return os.read(self.fd, _CHUNK)
+                return receive(self.fd, _CHUNK)
             except BlockingIOError:
                 yield from self._wait(until, reading=True)
             except OSError as error:
@@ -298,7 +298,7 @@ def _begin(
     owner: Any = env  # of a real process: no simulated one has sockets
     with forking:  # a child must find the descriptor among those that it closes (EW2)
         made = socket.socket(family, socket.SOCK_STREAM)
-        fd: int = owner.adopt(made.detach())
+        fd: int = owner.adopt(made.detach(), Socket)
     plug = socket.socket(family, socket.SOCK_STREAM, fileno=fd)
     try:
         plug.setblocking(False)
@@ -314,7 +314,7 @@ def _begin(
     plug.detach()
     if failed and failed not in _IN_PROGRESS:
         env.close(fd)
-        raise Unreachable(os.strerror(failed))
+        raise Unreachable(reason(failed))
     try:
         return Connection(env, endpoint, fd, tls)
     except BaseException:
@@ -328,7 +328,7 @@ def _is_connected(fd: int) -> bool:
     try:
         failed = plug.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
-            raise Unreachable(os.strerror(failed))
+            raise Unreachable(reason(failed))
         plug.getpeername()
         return True
     except OSError:

@@ -1,0 +1,49 @@
+"""Sockets by their descriptors. On Windows these are numbers of another kind: what reads, writes and closes files does
+not take them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .descriptors import Descriptor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Socket(Descriptor):
+    """One of ours."""
+
+
+def _of_windows() -> tuple[Callable[[int, int], bytes], Callable[[int, Any], int], Callable[[int], str]]:
+    import ctypes
+    import socket
+
+    library: Any = ctypes
+    api = library.WinDLL("ws2_32")
+    Socket.end = socket.close
+
+    def checked(done: int) -> int:
+        if done < 0:
+            raise library.WinError(api.WSAGetLastError())
+        return done
+
+    def receive(fd: int, most: int) -> bytes:
+        buffer = ctypes.create_string_buffer(most)
+        size = checked(api.recv(ctypes.c_size_t(fd), buffer, most, 0))
+        return buffer.raw[:size]
+
+    def send(fd: int, data: Any) -> int:
+        text = bytes(data)
+        return checked(api.send(ctypes.c_size_t(fd), text, len(text), 0))
+
+    return receive, send, library.FormatError
+
+
+if sys.platform == "win32":
+    receive, send, reason = _of_windows()
+else:
+    receive, send, reason = os.read, os.write, os.strerror

@@ -222,7 +222,7 @@ _OPTIONS = {
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
     "lease": _option("--lease=DURATION", _LEASE,
         type=duration),
-    "line": _option("-c --command=LINE", "run this line of /bin/sh, instead of CMD", dest="line"),
+    "line": _option("-c --command=LINE", "run this line of /bin/sh, of cmd on Windows, instead of CMD", dest="line"),
     "parents": _option("--parents", "create missing directories"),
     "mode": _option("--mode=OCTAL",
         "permission bits of a new lock file, before the umask (default: the protocol's; sema: 644)",
@@ -417,7 +417,8 @@ def _wrong_command(options: Namespace, command: list[str]) -> str:
     if options.line is not None and command:
         return "-c and CMD exclude each other"
     if options.line is not None:
-        command = ["/bin/sh", "-c", options.line]
+        on_windows = os.sep == "\\"
+        command = [os.environ["COMSPEC"], "/d", "/s", "/c"] if on_windows else ["/bin/sh", "-c", options.line]
     if not command or not command[0]:
         return "no command; write: holdfast run [options] LOCK -- CMD [ARG ...]"
     options.cmd = command
@@ -434,7 +435,13 @@ def _is_program(name: str) -> bool:
     """Whether a shell would start something by that name; a file here of that name is meant before one of PATH."""
     if os.sep not in name and os.path.lexists(name):
         return False
-    files = [os.path.join(place, name) for place in ([""] if os.sep in name else os.get_exec_path())]
+    endings = [""]
+    if os.sep == "\\":
+        endings = os.environ.get("PATHEXT", ".EXE").upper().split(";")
+        if os.path.splitext(name)[1].upper() in endings:
+            endings = [""]
+    places = [""] if os.sep in name else os.get_exec_path()
+    files = [os.path.join(place, name + ending) for place in places for ending in endings]
     return any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
 
 

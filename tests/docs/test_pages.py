@@ -69,8 +69,16 @@ def _fs_safe(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
         return str(missing)
 
 
+def _proper_lockfile(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
+    try:
+        return {'from "proper-lockfile"': f'from "{node.proper_lockfile()}/index.js"'}
+    except node.Missing as missing:
+        return str(missing)
+
+
 SERVERS: dict[str, Callable[..., dict[str, str] | str]] = {
     "postgresql": _postgresql,
     "etcd": _etcd,
     "fs-safe": _fs_safe,
+    "proper-lockfile": _proper_lockfile,
 }

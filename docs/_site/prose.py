@@ -30,7 +30,7 @@ _ABBREVIATED = r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)"
 _SENTENCE_ENDS = re.compile(rf"(?<=[.!?]){_ABBREVIATED}[\"')*]*\s+|\n{{2,}}", re.IGNORECASE)
 _LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _CODE = re.compile(r"(`+).+?\1")
-_ITEM = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
+_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 _WRITTEN = re.compile(r"^<!-- (\w+) -->$.*?^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
 
 

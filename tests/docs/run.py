@@ -89,7 +89,7 @@ class _Run:
         for need in sorted({need for block in self._planned.blocks for need in block.needs}):
             if need in _TOOLS:
                 if absent := [tool for tool in _TOOLS[need] if shutil.which(tool) is None]:
-                    missing[need] = f"{' and '.join(absent)} is not installed"
+                    missing[need] = f"not installed: {' and '.join(absent)}"
                 continue
             found = servers(need)
             if isinstance(found, str):

@@ -40,7 +40,7 @@ def test_a_page_shows_what_works(name: str, request: pytest.FixtureRequest, ran:
 
 
 def _postgresql(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The roles and databases that pages mention, with the tables of locks."""
+    """The roles and databases that pages mention, with the tables of locks. One server stands for two."""
     from holdfast.engines.postgresql import init
 
     server: Postgres = request.getfixturevalue("postgres")
@@ -51,7 +51,8 @@ def _postgresql(request: pytest.FixtureRequest) -> dict[str, str]:
         if not server.ask("select 1 from pg_database where datname = %s", database):
             server.ask(f"create database {database}")
             init(f"postgresql://postgres@127.0.0.1:{server.port}/{database}")
-    return {"db.example": f"127.0.0.1:{server.port}"}
+    here = f"127.0.0.1:{server.port}"
+    return {"db1.example,db2.example": here, "db.example": here}
 
 
 def _etcd(request: pytest.FixtureRequest) -> dict[str, str]:
@@ -68,8 +69,16 @@ def _fs_safe(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
         return str(missing)
 
 
+def _proper_lockfile(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
+    try:
+        return {'from "proper-lockfile"': f'from "{node.proper_lockfile()}/index.js"'}
+    except node.Missing as missing:
+        return str(missing)
+
+
 SERVERS: dict[str, Callable[..., dict[str, str] | str]] = {
     "postgresql": _postgresql,
     "etcd": _etcd,
     "fs-safe": _fs_safe,
+    "proper-lockfile": _proper_lockfile,
 }

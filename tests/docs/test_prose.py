@@ -53,8 +53,8 @@ def test_the_figures_are_of_whole_sentences(prose: ModuleType) -> None:
 
 
 def test_a_sentence_may_begin_with_code_or_a_small_letter(prose: ModuleType) -> None:
-    text = prose.prose("It holds, e.g. a lock. `a.b()` follows (now). holdfast waits.\n")
-    assert prose.sentences(text) == ["It holds, e.g. a lock.", "code follows (now).", "holdfast waits."]
+    text = prose.prose("- It holds since 6.6. `a.b()`, e.g. a lock, follows (now). holdfast waits.\n")
+    assert prose.sentences(text) == ["It holds since 6.6.", "code, e.g. a lock, follows (now).", "holdfast waits."]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from holdfast import errors
 from holdfast.cli import outcome
 from holdfast.cli.completion import Command, commands
 from holdfast.cli.manual import notes_of
-from holdfast.cli.options import BEADS, SUMMARIES, duration
+from holdfast.cli.options import BEADS, PROTOCOLS, SUMMARIES, duration
 from holdfast.cli.parser import parse, parser_of
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -55,8 +55,10 @@ def test_the_table_has_the_type_of_each_option_that_is_a_plain_value() -> None:
 @pytest.mark.parametrize("row", rows("locks.md", "Options at a glance"), ids=lambda row: row[0].strip("`"))
 def test_the_example_of_an_option_gives_another_value_than_its_default(row: list[str], tmp_path: Path) -> None:
     name = row[0].strip("`")
-    lock = eval(row[4].strip("`"), {"Lock": holdfast.Lock, "path": tmp_path / "l"})
-    assert lock._options[name] != options_of(holdfast.Lock)[name].default
+    given = eval(f"dict({row[4].strip('`')})")
+    assert given[name] != options_of(holdfast.Lock)[name].default
+    protocol = next((each for each in PROTOCOLS if f"with `{each}`" in row[3]), "sema")
+    holdfast.Lock(tmp_path, **{"protocol": protocol, **given})
 
 
 @pytest.mark.parametrize("kind", [holdfast.AsyncLock, holdfast.Semaphore, holdfast.AsyncSemaphore])

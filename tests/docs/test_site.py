@@ -109,6 +109,38 @@ def test_the_site_has_at_most_seventy_pages(monkeypatch: pytest.MonkeyPatch) -> 
     assert pages <= 70
 
 
+FOUND = {
+    "xdist": "howto/build-cache.md",
+    "django": "howto/web-workers.md",
+    "celery": "howto/web-workers.md",
+    "nfs": "howto/shared-storage.md",
+    "lustre": "howto/shared-storage.md",
+    "windows": "platforms.md",
+    "docker": "howto/containers.md",
+    "kubernetes": "howto/kubernetes.md",
+    "git": "kinds.md",
+    "redis": "howto/redis.md",
+    "patroni": "postgresql.md",
+    "cron": "howto/cron.md",
+    "systemd": "howto/systemd.md",
+    "filelock": "migrating/filelock.md",
+}
+
+
+@pytest.mark.parametrize("word", FOUND)
+def test_the_search_finds_the_page_that_helps(word: str) -> None:
+    """It puts headings far above text, so that page has the word in one, and no other has it in its title."""
+    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
+    titled, headed = set(), set()
+    for path in (ROOT / "docs").glob("**/*.md"):
+        headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        name = path.relative_to(ROOT / "docs").as_posix()
+        titled.update([name] if pattern.search(headings[0]) else [])
+        headed.update([name] if any(map(pattern.search, headings)) else [])
+    assert titled <= {FOUND[word]}
+    assert FOUND[word] in headed
+
+
 def test_a_link_out_of_the_pages_leads_to_what_the_site_has_of_it_and_else_is_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -165,7 +165,7 @@ class RemoteHold(HoldState):
 
     def _how_lost(self) -> str:
         why = self.why_lost or "its time has run out without a word from the server"
-        return f"was lost while it was held here: {why}. Another process may be inside."
+        return f"was lost while it was held here: {why.rstrip('.')}. Another process may be inside."
 
     def _is_ours(self) -> bool:
         return not self.why_lost and self.env.monotonic() < self.lapses

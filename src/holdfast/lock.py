@@ -785,8 +785,8 @@ def bind(lock: Resource, owner: int, *, keeper: bool = False) -> None:
         )
     if file_request(lock).protocol.persistent:
         raise ValueError(
-            f"a {lock.protocol} lock is held by a process that has the file open, so it cannot be left to a shell; "
-            f"run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
+            f"the kernel's lock ({lock.protocol}) is held by a process that has the file open, so it cannot be left to "
+            f"a shell; run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
         )
     if file_request(lock).protocol.all_beat and not keeper:
         raise ValueError(

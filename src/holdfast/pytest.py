@@ -7,6 +7,11 @@ OP1  The result is written in full and then renamed, while the lock is held. So 
      no result or all of it; without one, the next worker takes the lock over and makes it again.
 OP2  A worker looks for the result only while it holds the lock, so no two workers ever make it at the same time.
 OP3  What has raised an exception is not tried again by the other workers: they are told of it.
+OP4  A worker that has the result keeps a shared kernel lock until its own session is over. One that gets that lock
+     exclusively then is the last: nobody alive has the result, and nobody gets it meanwhile (OP2). The death of a
+     worker drops its lock.
+OP5  The result is removed before its teardown begins. A worker that comes later makes it again, also if the teardown
+     was broken off.
 """
 
 from __future__ import annotations
@@ -14,11 +19,16 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .lock import Hold
 
 T = TypeVar("T")
 
@@ -30,45 +40,91 @@ class OncePerSession:
         self._directory = directory
         self._worker = worker
         self._known: dict[str, Any] = {}
+        self._at_end = ExitStack()
 
-    def __call__(self, name: str, make: Callable[[], T], *, timeout: float | None = None) -> T:
+    def __call__(
+        self,
+        name: str,
+        make: Callable[[], T],
+        *,
+        teardown: Callable[[T], object] | None = None,
+        timeout: float | None = None,
+    ) -> T:
         """The result of `make`, which is called once in the whole session for each `name`, by the first worker.
 
         The workers of pytest-xdist get copies of one result, so it must be something that can be pickled: a path, a
         URL, a port. Without xdist it is the very object. `timeout`: how long to wait for the worker that makes it, in
         seconds; `None`: without limit.
 
+        `teardown` is called with the result at the end of the session, by the last of the workers that have it: when
+        all others have ended, or were killed. Results are torn down in the reverse order of their making. Each worker
+        has to give it. None: what was made stays.
+
         Raises what `make` raises; RuntimeError in the other workers then, with the reason; AcquireTimeout; TypeError if
-        the result cannot be pickled. Not promised: anything to workers on other machines, nor that what was made is
-        undone at the end, since no worker knows that it is the last one.
+        the result cannot be pickled. Not promised: anything to workers on other machines; a teardown if the last
+        worker is killed; nor that a worker which asks for the first time after the teardown gets the same result: it
+        is made again then, and torn down, too.
         """
         if name not in self._known:
             shared = self._directory
-            self._known[name] = make() if shared is None else self._shared(shared, name, make, timeout)
+            if shared is None:
+                self._known[name] = value = make()
+                if teardown is not None:
+                    self._at_end.callback(teardown, value)
+            else:
+                self._known[name] = self._shared(shared, name, make, teardown, timeout)
         found: T = self._known[name]
         return found
 
-    def _shared(self, directory: Path, name: str, make: Callable[[], T], timeout: float | None) -> T:
+    def close(self) -> None:
+        """The session of this worker is over: tear down what no other worker has. All of it, whatever fails."""
+        self._known.clear()
+        self._at_end.close()
+
+    def _shared(
+        self, directory: Path, name: str, make: Callable[[], T], teardown: Callable[[T], object] | None,
+        timeout: float | None,
+    ) -> T:  # fmt: skip
         from .lock import Lock
 
         place = directory / f"holdfast-once-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        with Lock(f"{place}.lock", tag=f"once_per_session: {name}", timeout=timeout):  # OP2
-            if place.exists():
-                made, result, worker = pickle.loads(place.read_bytes())
-                if made:
-                    found: T = result
-                    return found
-                raise RuntimeError(f"{name!r} could not be made by the worker {worker}: {result}")
-            try:
-                value = make()
-            except Exception as error:  # OP3
-                _write(place, (False, f"{type(error).__name__}: {error}", self._worker))
-                raise
-            try:
-                _write(place, (True, value, self._worker))
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                raise TypeError(f"other workers cannot get {name!r}: it cannot be pickled ({error})") from error
-            return value
+        mutex = Lock(f"{place}.lock", tag=f"once_per_session: {name}", timeout=timeout)
+        with mutex:  # OP2
+            value = self._found_or_made(place, name, make)
+            in_use = Lock(f"{place}.in-use", protocol="flock", shared=True).acquire()  # OP4
+        self._at_end.callback(_end, place, name, in_use, value, teardown)
+        return value
+
+    def _found_or_made(self, place: Path, name: str, make: Callable[[], T]) -> T:
+        if place.exists():
+            made, result, worker = pickle.loads(place.read_bytes())
+            if made:
+                found: T = result
+                return found
+            raise RuntimeError(f"{name!r} could not be made by the worker {worker}: {result}")
+        try:
+            value = make()
+        except Exception as error:  # OP3
+            _write(place, (False, f"{type(error).__name__}: {error}", self._worker))
+            raise
+        try:
+            _write(place, (True, value, self._worker))
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise TypeError(f"other workers cannot get {name!r}: it cannot be pickled ({error})") from error
+        return value
+
+
+def _end(place: Path, name: str, in_use: Hold, value: T, teardown: Callable[[T], object] | None) -> None:
+    """This worker needs it no longer."""
+    from .lock import Lock
+
+    with Lock(f"{place}.lock", tag=f"teardown of once_per_session: {name}"):
+        in_use.release()
+        last = Lock(f"{place}.in-use", protocol="flock").try_acquire() if teardown is not None else None
+        if last is not None and teardown is not None:  # OP4
+            with last:
+                place.unlink(missing_ok=True)  # OP5
+                teardown(value)
 
 
 def _write(place: Path, found: tuple[bool, object, str]) -> None:
@@ -79,8 +135,12 @@ def _write(place: Path, found: tuple[bool, object, str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def once_per_session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OncePerSession:
+def once_per_session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OncePerSession]:
     """Call a function once in the whole session, also under pytest-xdist: `once_per_session("database", make_it)`."""
     worker = getattr(request.config, "workerinput", {}).get("workerid")
     shared = tmp_path_factory.getbasetemp().parent if worker else None  # of this session, and of all its workers
-    return OncePerSession(shared, worker or "")
+    once = OncePerSession(shared, worker or "")
+    yield once
+    once.close()

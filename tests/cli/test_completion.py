@@ -121,6 +121,16 @@ def test_fish_completes_the_command_behind_the_dashes(world: World, place: Path)
     assert in_fish(world, "holdfast run alpha.lock -- cat alp") == ["alpha.lock"]
 
 
+@needs("fish")
+def test_fish_completes_the_command_that_begins_behind_the_lock(world: World, place: Path) -> None:
+    assert "mkfifo" in in_fish(world, "holdfast run alpha.lock mkfi")
+    assert "mkfifo" in in_fish(world, "holdfast run -qw 5 --mode=600 alpha.lock -n mkfi")
+    assert in_fish(world, "holdfast run alpha.lock beta") == ["beta one.lock"]
+    assert in_fish(world, "holdfast run alpha.lock cat alp") == ["alpha.lock"]
+    assert in_fish(world, "holdfast run alpha.lock --non") == ["--nonblock"]
+    assert in_fish(world, "holdfast run -w al") == []
+
+
 class Typist:
     """A shell on a terminal, in which `holdfast` only says what it was called with."""
 
@@ -173,6 +183,12 @@ def test_a_shell_completes_what_it_should(typist: Typist) -> None:
         ("holdfast sema try alpha.lock --js\t", "<sema><try><alpha.lock><--json>"),
         ("holdfast run alpha.lock -- mkfif\t", "<run><alpha.lock><--><mkfifo>"),
         ("holdfast run alpha.lock -- cat al\t", "<run><alpha.lock><--><cat><alpha.lock>"),
+        ("holdfast run alpha.lock mkfif\t", "<run><alpha.lock><mkfifo>"),
+        ("holdfast run -qw 5 --mode=600 alpha.lock -n mkfif\t", "<run><-qw><5><--mode=600><alpha.lock><-n><mkfifo>"),
+        ("holdfast run alpha.lock be\t", "<run><alpha.lock><beta one.lock>"),
+        ("holdfast run alpha.lock cat al\t", "<run><alpha.lock><cat><alpha.lock>"),
+        ("holdfast run alpha.lock --non\t", "<run><alpha.lock><--nonblock>"),
+        ("holdfast run -w al\t", "<run><-w><al>"),
         ("holdfast --ver\t", "<--version>"),
         ("holdfast nonsense --x\t", "<nonsense><--x>"),
     ]:

@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.support import World, eventually
+from cli.support import PATIENCE, World, eventually
+from holdfast import Lock
+from holdfast._platform import environment
+from holdfast.cli import keepers
 
 STAY = "import sys; print('held', flush=True); sys.stdin.read()"
 LOCK = ("-p", "proper-lockfile")
@@ -81,6 +85,28 @@ def test_a_shell_holds_it_by_its_keeper(world: World, target: Path, lock: Path) 
     os.write(shell.process.stdin.fileno(), b"\n")
     shell.hear("released")
     eventually(lambda: not lock.exists(), what="the release")
+
+
+def test_the_next_holder_is_not_taken_for_the_keeper_that_was_ended(
+    world: World, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk gives the number of a directory that was removed to the next one, which says as little of its holder."""
+    target = disk / "state.json"
+    target.touch()
+    lock = Lock(target, protocol="proper-lockfile")
+    shell = world.sh('$H try -p proper-lockfile "$1" && echo held; read line', target, stdin=subprocess.PIPE)
+    shell.hear("held")
+    next_holds = []
+
+    def end(watched: int, real: Callable[[int], bool] = keepers._end_process) -> bool:
+        ended = real(watched)
+        next_holds.append(lock.acquire(timeout=PATIENCE))
+        return ended
+
+    monkeypatch.setattr(keepers, "_end_process", end)
+    assert keepers.end_keeper(lock, environment().identity(shell.pid))
+    next_holds[0].ensure_held()
+    next_holds[0].release()
 
 
 def test_a_shell_without_a_keeper_cannot_hold_it(world: World, target: Path, lock: Path) -> None:

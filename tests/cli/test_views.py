@@ -15,6 +15,8 @@ from cli.test_errors import HOSTILE
 from cli.test_ls import on_terminal
 
 NOW = int(time.time())
+DEAD = 999_999_999 % 4_000_000
+"""A number that no process has."""
 STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -33,6 +35,21 @@ def test_a_long_row_is_folded_between_words_beside_the_names(world: World, path:
             break
         words += line.split()
     assert words == tag.split()
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("words", [["ls"], ["ls", "--all"], ["clean", "--approve-stale"], ["doctor"]], ids=" ".join)
+def test_no_word_is_broken_at_the_edge_of_a_terminal(world: World, path: Path, width: int, words: list[str]) -> None:
+    """Only a word that is longer than a line, as a path is, goes on beyond it."""
+    for name in ("a", "a-longer-name", "another"):
+        path.with_name(f"{name}.lock").write_text(f"pid={DEAD}\ntimestamp=17\n")
+    shown = [STYLE.sub("", line) for line in on_terminal(world, width, *words).rest().splitlines()]
+    whole = world.do(*words)
+    told = set((whole.stdout + whole.stderr).split())
+    if words[0] != "ls":
+        assert len(told) > 20
+        assert {word for line in shown for word in line.split() if not word[0].isdigit()} <= told
+    assert all(len(line) <= width for line in shown if " " in line.strip() and "/" not in line), shown
 
 
 @pytest.mark.parametrize("command", ["ls", "clean"])

@@ -262,3 +262,17 @@ def test_a_role_that_was_granted_locks_may_use_them(world: World, postgres: Post
     finally:
         postgres.ask(f"drop schema {schema} cascade")
         postgres.ask(f"drop role {quoted}")
+
+
+def test_a_waiter_is_told_its_place_in_the_queue_and_when_that_changes(world: World, url: str) -> None:
+    lock = f"{url}queue"
+    holder = holding(world, lock)
+    first = world.start([*HOLDFAST, "run", "-q", lock, "--", "true"])
+    eventually(lambda: len(holdfast.Lock(lock).status().waiters) == 1)
+    second = world.start([*HOLDFAST, "run", lock, "--", "true"], stderr=subprocess.STDOUT)
+    assert second.hear("holdfast: waiting for ").endswith("; number 2 of 2 in the queue")
+    first.signal(signal.SIGTERM)
+    assert second.hear("holdfast: waiting for ").endswith("; number 1 of 1 in the queue")
+    assert holder.process.stdin is not None
+    holder.process.stdin.close()
+    assert (first.wait(), holder.wait(), second.wait()) == (-signal.SIGTERM, 0, 0)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 TESTS = """
 import os
@@ -27,18 +30,54 @@ def test_it(once_per_session, number):
 """
 
 
+WITH_TEARDOWN = """
+import os, signal
+import pytest
+
+def note(word):
+    with open("notes", "a") as notes:
+        notes.write(f"{word}\\n")
+
+@pytest.fixture(scope="session")
+def database(once_per_session):
+    yield once_per_session("database", lambda: note("made") or 4711, teardown=lambda port: note(f"torn {port}"))
+
+@pytest.mark.parametrize("number", range(12))
+def test_it(database, number):
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    note("tested")
+"""
+
+
 def test_it_is_found_by_its_entry_point() -> None:
     (found,) = importlib.metadata.entry_points(group="pytest11", name="holdfast")
     assert found.value == "holdfast.pytest"
 
 
+def session(directory: Path, tests: str, *words: object) -> str:
+    """What a session of its own says."""
+    (directory / "test_it.py").write_text(tests)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HOLDFAST"))}
+    command = ["-m", "pytest", "-q", *words, "-p", "xdist", "-p", "holdfast.pytest", "--basetemp", directory / "temp"]
+    env = {**plain, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # those of this environment cost more than the test
+    done = subprocess.run([sys.executable, *command], cwd=directory, env=env, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
 def test_what_is_expensive_is_made_once_though_a_worker_dies_over_it(tmp_path: Path) -> None:
     """OP1, OP2."""
-    (tmp_path / "test_it.py").write_text(TESTS)
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HOLDFAST"))}
-    words = ["-m", "pytest", "-q", "-n", "2", "-p", "xdist", "-p", "holdfast.pytest", "--basetemp", tmp_path / "temp"]
-    env = {**plain, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # those of this environment cost more than the test
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert "1 failed, 11 passed" in done.stdout, done.stdout + done.stderr
+    said = session(tmp_path, TESTS, "-n", "2")
+    assert "1 failed, 11 passed" in said, said
     assert len((tmp_path / "calls").read_text().split()) == 2
     assert len((tmp_path / "seen").read_text().split()) == 11
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_it_is_torn_down_once_at_the_end_though_a_worker_that_has_it_is_killed(tmp_path: Path, workers: int) -> None:
+    """OP4; OP5 if xdist replaces that worker only after the others have ended."""
+    said = session(tmp_path, WITH_TEARDOWN, "-n", str(workers))
+    assert "1 failed, 11 passed" in said, said
+    notes = (tmp_path / "notes").read_text()
+    assert re.fullmatch("(made\n(tested\n)+torn 4711\n){1,2}", notes), notes
+    assert notes.count("tested") == 11

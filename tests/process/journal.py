@@ -30,8 +30,10 @@ def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str
     """
     outcome = Outcome(int((state / "counter").read_text()))
     counter, open_by = 0, None
-    for line in (state / "journal").read_text().splitlines():
-        kind, *words = line.split()
+    lines = (state / "journal").read_text().splitlines()
+    ending = " ." if any(line.endswith(" .") for line in lines) else ""  # without it, a line was cut off (inside.py)
+    for line in lines:
+        kind, *words = line.removesuffix(ending).split() if line and line.endswith(ending) else "e"
         if kind == "e":
             continue
         if kind == "x":

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,23 @@ import pytest
 from holdfast import AcquireTimeout, Lock
 from holdfast.pytest import OncePerSession
 
+Worker = Callable[..., OncePerSession]
 
-def test_the_first_worker_makes_it_and_the_others_get_it(tmp_path: Path) -> None:
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    """One of a session whose directory this is; it ends with the test."""
+    with ExitStack() as ends:
+
+        def begin(name: str, directory: Path | None = tmp_path) -> OncePerSession:
+            one = OncePerSession(directory, name)
+            ends.callback(one.close)
+            return one
+
+        yield begin
+
+
+def test_the_first_worker_makes_it_and_the_others_get_it(worker: Worker) -> None:
     """OP2: those that come meanwhile wait for it."""
     calls: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
@@ -26,22 +43,22 @@ def test_the_first_worker_makes_it_and_the_others_get_it(tmp_path: Path) -> None
         return {"port": 4711}
 
     results: list[dict[str, int]] = []
-    workers = [OncePerSession(tmp_path, f"gw{number}") for number in range(3)]
+    workers = [worker(f"gw{number}") for number in range(3)]
     threads = [threading.Thread(target=lambda w=w: results.append(w("db", make, timeout=20))) for w in workers]
     for thread in threads:
         thread.start()
     assert begun.wait(20)
     with pytest.raises(AcquireTimeout, match="once_per_session: db"):
-        OncePerSession(tmp_path, "gw3")("db", make, timeout=0)
+        worker("gw3")("db", make, timeout=0)
     go_on.set()
     for thread in threads:
         thread.join()
     assert (calls, results) == (["made"], [{"port": 4711}] * 3)
     assert workers[0]("db", make) is workers[0]("db", make)
-    assert OncePerSession(tmp_path, "gw0")("another", lambda: 1) == 1
+    assert worker("gw0")("another", lambda: 1) == 1
 
 
-def test_a_worker_that_died_while_it_wrote_leaves_no_result(tmp_path: Path) -> None:
+def test_a_worker_that_died_while_it_wrote_leaves_no_result(worker: Worker, tmp_path: Path) -> None:
     """OP1."""
     code = """
 import os, sys, pathlib, holdfast.pytest as plugin
@@ -49,35 +66,110 @@ plugin.os.replace = lambda *paths: os._exit(9)
 plugin.OncePerSession(pathlib.Path(sys.argv[1]), "gw0")("db", lambda: "half")
 """
     assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == 9
-    assert OncePerSession(tmp_path, "gw1")("db", lambda: "whole", timeout=20) == "whole"
-    assert OncePerSession(tmp_path, "gw2")("db", lambda: "again", timeout=20) == "whole"
+    assert worker("gw1")("db", lambda: "whole", timeout=20) == "whole"
+    assert worker("gw2")("db", lambda: "again", timeout=20) == "whole"
     assert not list(tmp_path.glob("*.unfinished"))
 
 
-def test_a_failure_is_told_to_the_others_and_not_repeated(tmp_path: Path) -> None:
+def test_a_failure_is_told_to_the_others_and_not_repeated(worker: Worker) -> None:
     """OP3."""
     with pytest.raises(ZeroDivisionError):
-        OncePerSession(tmp_path, "gw0")("db", lambda: 1 // 0)
+        worker("gw0")("db", lambda: 1 // 0)
     with pytest.raises(RuntimeError, match="'db' could not be made by the worker gw0: ZeroDivisionError: integer div"):
-        OncePerSession(tmp_path, "gw1")("db", lambda: 1)
+        worker("gw1")("db", lambda: 1)
 
 
-def test_an_interruption_is_no_failure(tmp_path: Path) -> None:
+def test_an_interruption_is_no_failure(worker: Worker) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        OncePerSession(tmp_path, "gw0")("db", interrupted)
-    assert OncePerSession(tmp_path, "gw1")("db", lambda: 1) == 1
+        worker("gw0")("db", interrupted)
+    assert worker("gw1")("db", lambda: 1) == 1
 
 
-def test_what_cannot_be_pickled_is_refused_with_workers_only(tmp_path: Path) -> None:
+def test_what_cannot_be_pickled_is_refused_with_workers_only(worker: Worker, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="other workers cannot get 'db': it cannot be pickled"):
-        OncePerSession(tmp_path, "gw0")("db", lambda: lambda: 1)
-    made = OncePerSession(None, "")("db", lambda: lambda: 1)
+        worker("gw0")("db", lambda: lambda: 1)
+    made = worker("", None)("db", lambda: lambda: 1)
     assert made() == 1
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".lock"] == []
     assert not Lock(tmp_path / "x").status().locked
+
+
+# -- teardown ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_worker_that_has_it_tears_it_down(worker: Worker) -> None:
+    """OP4, OP5: once; one that comes after that makes it anew."""
+    torn: list[str] = []
+    made = iter(["first", "second"])
+    workers = [worker(f"gw{number}") for number in range(3)]
+    for one in workers:
+        assert one("db", made.__next__, teardown=torn.append) == "first"
+    for one in workers[:2]:
+        one.close()
+        assert torn == []
+    workers[2].close()
+    assert torn == ["first"]
+    again = worker("gw3")
+    assert again("db", made.__next__, teardown=torn.append) == "second"
+    again.close()
+    again.close()
+    assert torn == ["first", "second"]
+
+
+def test_a_worker_that_was_killed_keeps_nobody_from_tearing_it_down(worker: Worker, tmp_path: Path) -> None:
+    """OP4: nor is it torn down while that worker has it."""
+    code = """
+import sys, pathlib, holdfast.pytest as plugin
+plugin.OncePerSession(pathlib.Path(sys.argv[1]), "gw0")("db", lambda: "value", teardown=print)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    torn: list[str] = []
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        for name in ("gw1", "gw2"):
+            one = worker(name)
+            assert one("db", lambda: "another", teardown=torn.append) == "value"
+            if name == "gw2":
+                other.kill()
+                other.wait()
+            one.close()
+            assert torn == (["value"] if name == "gw2" else [])
+
+
+@pytest.mark.parametrize("name", ["gw0", ""])
+def test_all_is_torn_down_in_reverse_order_whatever_fails(worker: Worker, tmp_path: Path, name: str) -> None:
+    """OP5: what could not be torn down is made anew."""
+    torn: list[int] = []
+
+    def teardown(value: int) -> None:
+        torn.append(value)
+        assert value != 2, "cannot be torn down"
+
+    directory = tmp_path if name else None
+    one = worker(name, directory)
+    for value in (1, 2, 3):
+        one(f"number {value}", lambda value=value: value, teardown=teardown)
+    with pytest.raises(AssertionError, match="cannot be torn down"):
+        one.close()
+    assert torn == [3, 2, 1]
+    assert worker("gw1", directory)("number 2", lambda: 22) == 22
+
+
+def test_nobody_gets_it_while_it_is_torn_down(worker: Worker) -> None:
+    """OP4."""
+
+    def teardown(_value: str) -> None:
+        with pytest.raises(AcquireTimeout, match="teardown of once_per_session: db"):
+            worker("gw1")("db", lambda: "another", timeout=0)
+
+    one = worker("gw0")
+    one("db", lambda: "value", teardown=teardown)
+    one.close()
 
 
 def test_the_plugin_is_offered_and_loads_no_more_than_the_locks(tmp_path: Path) -> None:

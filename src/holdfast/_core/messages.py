@@ -102,10 +102,10 @@ def waiting(refusal: Refusal, place: str = "") -> str:
 
 
 def place_in(waiters: Sequence[Waiter], pid: int) -> str:
-    """The place of a process in the queue; nothing where it cannot be seen."""
+    """The place of a process in the queue; nothing where it cannot be seen, or is not the only one of that number."""
     queued = [one.position for one in waiters if one.position is not None]
-    place = next((one.position for one in waiters if one.pid == pid), None)
-    return "" if place is None else f"number {place} of {len(queued)} in the queue"
+    places = [one.position for one in waiters if one.pid == pid and one.position is not None]
+    return "" if len(places) != 1 else f"number {places[0]} of {len(queued)} in the queue"
 
 
 def situation(refusal: Refusal) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 
 from .._admin.clean import (
@@ -27,7 +28,7 @@ from .._platform import environment
 from ..errors import HoldfastError
 from .console import dumped
 from .locks import absolute
-from .outcome import DONE, FAILED, HELD, say, show
+from .outcome import DONE, FAILED, HELD, folded, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class _Report:
         elif result == _FAILED:
             say(f"{one.path} could not be removed: {why}")
         elif not self._options.quiet:
-            show(f"{_VERBS[result]} {_called(kind, one.protocol)} {printable(one.path, 4096)}: {printable(why)}")
+            line = f"{_VERBS[result]} {_called(kind, one.protocol)} {printable(one.path, 4096)}: {printable(why)}"
+            show(folded(line, sys.stdout))
 
     def end(self) -> None:
         """What all of it comes to."""

@@ -18,6 +18,8 @@ from .parser import Parser, parser_of
 
 _OWN_WORDS = ("sema", "semats")
 """Commands that take the arguments of another tool, and say what they are in a text of their own."""
+_LOOSE = "run"
+"""The command whose CMD may begin without `--` (options.split_run)."""
 _FILES = {"FILE", "EVENTS", "PAGE"}
 _OF_TEXT = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: <(\w+)>)? +(\S.*)$", re.MULTILINE)
 _COMMAND_OF_TEXT = re.compile(r"^  ([a-z-]+) +(\S.*)$", re.MULTILINE)
@@ -158,7 +160,7 @@ def _flags(options: tuple[Option, ...]) -> str:
 
 _BASH = r"""# bash completion for holdfast; made by: holdfast completion bash
 _holdfast() {
-    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} key at words=
+    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} key at words= word lock=
     COMPREPLY=()
     # bash makes --option=value three words.
     if [[ $current == = ]]; then
@@ -185,6 +187,36 @@ _holdfast() {
                 fi
                 return
             done ;;
+    esac
+    case $key in
+        @LOOSE@)
+            for (( at = 2; at < COMP_CWORD; at++ )); do
+                word=${COMP_WORDS[at]}
+                case $word in
+                    -c|--command)
+                        lock=none
+                        break ;;
+                    =) (( at++ )) ;;
+                    -*)
+                        [[ $word == --* ]] || word=-${word: -1}
+                        [[ " @TAKES@ " == *" $word "* && ${COMP_WORDS[at+1]} != = ]] && (( at++ )) ;;
+                    *)
+                        [[ -z $lock ]] || break
+                        lock=$at ;;
+                esac
+            done
+            if [[ -z $lock || $lock == none ]]; then
+                :
+            elif (( at < COMP_CWORD )); then
+                declare -F _command_offset >/dev/null && _command_offset $at
+                return
+            elif (( at == COMP_CWORD )) && [[ -n $current && $current != -* ]]; then
+                while IFS= read -r word; do
+                    COMPREPLY+=("$word")
+                done < <(compgen -c -- "$current"; compgen -f -- "$current")
+                compopt -o filenames 2>/dev/null
+                return
+            fi ;;
     esac
     case "$key $before" in
 @VALUES@
@@ -241,6 +273,8 @@ def bash(found: list[Command]) -> str:
         "TOP": _flags(TOP),
         "SECONDS": "\n".join(seconds),
         "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
+        "LOOSE": _LOOSE,
+        "TAKES": _takes(found),
         "VALUES": "\n".join(rows),
         "FILES": "|".join(files),
         "PROCESSES": "|".join(processes),
@@ -255,6 +289,12 @@ def _pattern(command: Command) -> str:
     return f"{_quoted(command.name + ' ')}*" if command.text else _quoted(command.name)
 
 
+def _takes(found: list[Command]) -> str:
+    """The options of that command that have a value."""
+    (loose,) = [command for command in found if command.name == _LOOSE]
+    return " ".join(flag for option in loose.options if option.metavar is not None for flag in option.flags)
+
+
 def _filled(template: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z]+)@", lambda name: values[name[1]], template)
 
@@ -264,7 +304,7 @@ def _filled(template: str, values: dict[str, str]) -> str:
 _ZSH = r"""#compdef holdfast
 # zsh completion for holdfast; made by: holdfast completion zsh
 _holdfast() {
-    local key at
+    local key at word lock=
     if (( CURRENT == 2 )); then
         local -a commands=(
 @COMMANDS@
@@ -284,6 +324,34 @@ _holdfast() {
                 shift $at words
                 (( CURRENT -= at ))
                 _normal
+                return
+            fi ;;
+    esac
+    case $key in
+        (@LOOSE@)
+            for (( at = 3; at < CURRENT; at++ )); do
+                word=$words[at]
+                case $word in
+                    (-c|--command*)
+                        lock=none
+                        break ;;
+                    (-*)
+                        [[ $word == --* ]] || word=-$word[-1]
+                        [[ " @TAKES@ " == *" $word "* ]] && (( at++ )) ;;
+                    (*)
+                        [[ -z $lock ]] || break
+                        lock=$at ;;
+                esac
+            done
+            if [[ -z $lock || $lock == none ]]; then
+                :
+            elif (( at < CURRENT )); then
+                shift $(( at - 1 )) words
+                (( CURRENT -= at - 1 ))
+                _normal
+                return
+            elif (( at == CURRENT )) && [[ $words[at] != -* ]]; then
+                _alternative 'files:file:_files' 'commands:command:_command_names -e'
                 return
             fi ;;
     esac
@@ -320,6 +388,8 @@ def zsh(found: list[Command]) -> str:
         "TOP": " ".join(map(_zsh_option, TOP)),
         "SECONDS": "\n".join(seconds),
         "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
+        "LOOSE": _LOOSE,
+        "TAKES": _takes(found),
         "OPTIONS": "\n".join(options),
     }
     return _filled(_ZSH, filled)
@@ -348,29 +418,54 @@ function __holdfast_at --description 'whether these are the words in front'
     set -e tokens[1]
     test (count $tokens) -ge (count $argv); or return 1
     set -l front $tokens[1..(count $argv)]
-    test "$argv" = "$front"; or return 1
-    not contains -- -- $tokens
+    test "$argv" = "$front"; and not __holdfast_behind
 end
 function __holdfast_first --description 'whether the command is still to come'
     test (count (commandline -opc)) -eq (math 1 + (count $argv)); and begin
         test (count $argv) -eq 0; or __holdfast_at $argv
     end
 end
+function __holdfast_before --description 'how many words stand before another command; next, if its name may be typed'
+    set -l tokens (commandline -opc)
+    contains -i -- -- $tokens; and return
+    contains -- "$tokens[2]" @LOOSE@; or return 1
+    set -l lock
+    set -l at 3
+    while test $at -le (count $tokens)
+        set -l word $tokens[$at]
+        switch $word
+            case -c --command '--command=*'
+                return 1
+            case '-*'
+                string match -q -- '--*' $word; or set word -(string sub -s -1 -- $word)
+                contains -- $word @TAKES@; and set at (math $at + 1)
+            case '*'
+                test -n "$lock"; and echo (math $at - 1); and return
+                set lock $at
+        end
+        set at (math $at + 1)
+    end
+    test -n "$lock"; and test $at -eq (math 1 + (count $tokens)); and echo next
+end
 function __holdfast_behind --description 'whether the words of another command are typed'
-    contains -- -- (commandline -opc)
+    string match -qr -- '^[0-9]+$' (__holdfast_before)
+end
+function __holdfast_next --description 'whether the name of another command is typed'
+    test "$(__holdfast_before)" = next; and string match -qr -- '^[^-]' (commandline -ct)
 end
 function __holdfast_command --description 'complete the words of another command'
     set -l tokens (commandline -opc)
-    set -e tokens[1..(contains -i -- -- $tokens)]
+    set -e tokens[1..(__holdfast_before)]
     complete -C (string join ' ' -- (string escape -- $tokens) (commandline -ct))
 end
 complete -c holdfast -f
-complete -c holdfast -n __holdfast_behind -a '(__holdfast_command)'"""
+complete -c holdfast -n __holdfast_behind -a '(__holdfast_command)'
+complete -c holdfast -n __holdfast_next -a '(complete -C (commandline -ct))'"""
 
 
 def fish(found: list[Command]) -> str:
     """The script for fish."""
-    lines = [_FISH]
+    lines = [_filled(_FISH, {"LOOSE": _LOOSE, "TAKES": _takes(found)})]
     for name, summary in SUMMARIES.items():
         lines.append(f"complete -c holdfast -n __holdfast_first -a {name} -d {_fish(summary)}")
     lines += [_fish_option("__holdfast_first", option) for option in TOP]

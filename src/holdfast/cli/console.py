@@ -85,8 +85,11 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen,
     return found
 
 
+_NEVER_LESS = 4
+
+
 def _fitted(columns: Sequence[Column], widths: dict[int, int], width: int) -> dict[int, int]:
-    """The widths, made smaller: first what can be cut, then whole columns."""
+    """The widths, made smaller: first what can be cut, then whole columns, then what can be cut once more."""
     while (over := sum(widths.values()) + _GAP * (len(widths) - 1) - width) > 0:
         loose = [n for n in widths if columns[n].cut and widths[n] > columns[n].least]
         if loose:
@@ -98,6 +101,9 @@ def _fitted(columns: Sequence[Column], widths: dict[int, int], width: int) -> di
             continue
         last = max(widths, key=lambda n: (columns[n].drop, n))
         if not columns[last].drop:
+            at = max((n for n in widths if columns[n].cut), key=widths.__getitem__, default=None)
+            if at is not None:
+                widths[at] = max(_NEVER_LESS, widths[at] - over)
             break
         del widths[last]
     return widths

@@ -123,7 +123,10 @@ _VERDICTS = {
     UNUSABLE: "it cannot be used for locks",
 }
 _WIDEST = 100
-_INDENT = 22
+_INDENT = 31
+_NARROW_INDENT = 10
+_LEAST = 30
+"""Columns for a finding; else it stands below its name."""
 
 
 def doctor_(options: argparse.Namespace) -> int:
@@ -213,16 +216,19 @@ def _as_text(directory: str, verdict: str, findings: list[Finding], on: Screen) 
     from textwrap import wrap
 
     # In a pipe nothing is folded: a line is a finding, and the next one what it means.
-    width = None if on.width is None else max(20, min(on.width, _WIDEST) - _INDENT - 10)
+    room = None if on.width is None else min(on.width, _WIDEST)
+    below = room is not None and room < _INDENT + _LEAST
+    indent = " " * (_NARROW_INDENT if below else _INDENT)
     lines = [f"{on.paint(_VERDICTS[verdict], _STYLES[verdict])}: {printable(directory, 4000)}", ""]
     for one in findings:
-        for number, text in enumerate((one.text, one.means)):
-            if not text:
-                continue
-            text = printable(text, 4000)
-            for line_number, line in enumerate(wrap(text, width) if width else [text]):
-                first = number == line_number == 0
-                level = on.paint(f"{one.level:<9}", _STYLES[one.level]) if first else " " * 9
-                name = one.name if first else ""
-                lines.append(f"{level} {name:<{_INDENT - 2}} {on.paint(line, 'dim') if number else line}".rstrip())
+        parts = []
+        for number, text in enumerate(printable(text, 4000) for text in (one.text, one.means) if text):
+            folded = [text] if room is None else wrap(text, max(20, room - len(indent)))
+            parts += [indent + (on.paint(part, "dim") if number else part) for part in folded]
+        name = f"{on.paint(f'{one.level:<9}', _STYLES[one.level])} {one.name}"
+        if below:
+            parts.insert(0, name)
+        else:
+            parts[0] = name + " " * (_INDENT - 10 - len(one.name)) + parts[0].lstrip()
+        lines += parts
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._platform import environment
-from ..engines.file.inspect import Assessment, glance
+from ..engines.file.inspect import Assessment, forget, glance, observe
 from ..engines.file.remove import why_not_of
 from ..liveness import Liveness
 from ..lock import file_request
@@ -79,9 +79,20 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
     False where there is no such keeper, or the lock is still its.
     """
     env = environment()
-    seen = glance(env, file_request(lock))
-    why_not = _why_not_titled if seen is not None and seen.is_directory else _why_not_recorded
-    if seen is None or why_not(seen, owner) is not None:
+    seen = observe(env, file_request(lock))
+    if seen is None:
+        return False
+    try:
+        return _end_keeper_of(lock, owner, seen)
+    finally:
+        forget(env, seen)
+
+
+def _end_keeper_of(lock: Lock, owner: Identity, seen: Observation) -> bool:
+    """While what was seen is kept open, no successor has its number."""
+    env = environment()
+    why_not = _why_not_titled if seen.is_directory else _why_not_recorded
+    if why_not(seen, owner) is not None:
         return False
     keeper = keeper_of(seen.identity)
     watched = None if keeper is None else _watch(env, keeper)

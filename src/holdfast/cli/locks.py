@@ -32,6 +32,8 @@ _OF_LOCK = (
 _LOOK_EVERY, _PAUSES = 2.0, 200
 """Seconds between looks of a waiter for its place in the queue; and at least so many times what a look takes of the
 processor, as a thousand waiters may look at a queue of a thousand."""
+_ASK_EVERY = 0.5
+"""The same for each waiter in a queue on a server, which a crowd is not to keep busy with questions."""
 
 
 def is_url(text: str | None) -> bool:
@@ -128,7 +130,9 @@ class _WaitingNotice:
         if place != self._told:
             self._told = place
             say(waiting(refusal, place))
-        return max(_LOOK_EVERY, spent * _PAUSES) if place else None
+        if not place:
+            return None
+        return max(_LOOK_EVERY, spent * _PAUSES, _ASK_EVERY * len(waiters) if is_url(self._lock.path) else 0.0)
 
     def _waiters(self, refusal: Refusal) -> Sequence[Waiter]:
         """Of a lock on a server, the engine has just looked for them; of a file, nobody has."""

@@ -36,16 +36,20 @@ def say(text: str) -> None:
         text = masked(text)
     from .._core.messages import printable
 
-    text = f"holdfast: {printable(text, 4000)}"
-    width = screen(sys.stderr).width
-    if width is not None and len(text) > width:
-        from textwrap import wrap
-
-        text = "\n".join(wrap(text, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * 10))
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(folded(f"holdfast: {printable(text, 4000)}", sys.stderr), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
+
+
+def folded(line: str, stream: TextIO) -> str:
+    """What is printable, for this stream: on a terminal folded between words, so that a path stays in one piece."""
+    width = screen(stream).width
+    if width is None or len(line) <= width:
+        return line
+    from textwrap import wrap
+
+    return "\n".join(wrap(line, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * 10))
 
 
 def show(text: str) -> None:

@@ -19,6 +19,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
 
 from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait, lock_of
 from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
@@ -588,7 +589,7 @@ class View:
         self._body = max(1, room - 1)
         self._first = max(0, min(self._first, len(scene.rows) - self._body))
         if self.helping:
-            body = [fit(line, width) for line in HELP.splitlines()]
+            body = [part for line in HELP.splitlines() for part in wrap(line, width, subsequent_indent=" " * 9) or [""]]
         elif scene.rows:
             shown = scene.rows[self._first : self._first + self._body]
             body = table(shown, now, on, self._floors)

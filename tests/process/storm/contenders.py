@@ -27,7 +27,7 @@ TOGETHER = 3
 OF_CHILD = "c"
 """What the name of a forked child that contends has more than its parent's."""
 FORK_SHARE, STEP_SHARE, HASTE_SHARE = 0.03, 0.02, 0.1
-CLOCK_STEPS = {"sema": 1000, "semats": 1000, "sidecar": 5}
+CLOCK_STEPS = {"sema": 1000, "semats": 1000, "sidecar": 5, "proper-lockfile": 4}
 """Seconds; a year for the rest. No more where foreign implementations contend that judge by age."""
 YEAR = 365 * 86400
 
@@ -187,6 +187,16 @@ def stand_in(contender: Contender) -> None:
         time.sleep(0.001)
 
 
+def lockf(contender: Contender) -> None:
+    """Any other program with a record lock of its process."""
+    import fcntl
+
+    while contender.again():
+        with open(contender.path, "a") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            contender.inside.visit(contender.name, "-")
+
+
 def rude(contender: Contender) -> None:
     """Comes in without the lock: for the test of the detector."""
     while contender.again():
@@ -200,6 +210,7 @@ KINDS: dict[str, Callable[[Contender], None]] = {
     "uvloop": uvloop_tasks,
     "face": face,
     "stand-in": stand_in,
+    "lockf": lockf,
     "rude": rude,
 }
 

@@ -3,7 +3,7 @@
     python monitor.py PLAN
 
 PLAN is JSON: `path`, `protocol`, `state`, `seconds`, `kinds` (names of `KINDS`, repeated as often as wanted), and
-`modules`, where fs-safe is, by its versions. What happened is printed as JSON.
+`modules`, the Node and the module of the kinds that need one. What happened is printed as JSON.
 
 A stopped holder keeps the lock: while it is stopped inside, the journal must not grow (`robbed`). A stopped waiter is
 passed: the others go on meanwhile (`passed`). This process adopts whatever its children leave behind, and waits for
@@ -52,10 +52,11 @@ RUN = f"""
 while [ -e "$3/go" ]; do
     {HOLDFAST} run -q -p "$2" -t "$4" "$1" -- {ONCE}
     status=$?
-    [ $status -eq 0 ] || [ $status -eq 137 ] || exit $status
+    [ $status -eq 0 ] || [ $status -eq 137 ] || [ $status -eq 3 ] || exit $status
     sleep 0.1
 done
 """
+"""3: its guardian was killed, at once with the command or before that was started."""
 SHELL = f"""
 while [ -e "$3/go" ]; do
     if {HOLDFAST} acquire -q -w 20 -p "$2" -t "$4" "$1"; then
@@ -92,6 +93,7 @@ while [ -e "$3/go" ]; do
     sleep 0.05
 done
 """
+FCNTL = FLOCK.replace("flock ", "flock --fcntl ")
 CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 TIME = ["unshare", "--time", "--boottime", "864000", "--monotonic", "432000", "--fork", "--kill-child"]
 
@@ -106,18 +108,21 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    **{name: Kind(name[0], 6) for name in contenders.KINDS if name not in ("stand-in", "rude")},
+    **{name: Kind(name[0], 6) for name in contenders.KINDS if name not in ("stand-in", "rude", "lockf")},
     "stand-in": Kind("S"),
+    "lockf": Kind("l", 6),
     "rude": Kind("X"),
     "container": Kind("c", 2, prefix=tuple(CONTAINER), python="sync"),
     "other clock": Kind("o", 2, prefix=tuple(TIME), python="sync"),
     "run": Kind("R", 1, RUN),
     "shell": Kind("H", 1, SHELL),
     "flock(1)": Kind("F", 2, FLOCK),
+    "flock(1) --fcntl": Kind("L", 2, FCNTL),
     "drop-in sema": Kind("D", 0, SEMA),
     "drop-in semats": Kind("D", 0, SEMATS),
     "fs-safe 0.3.0": Kind("N"),
     "fs-safe 0.21.0": Kind("M"),
+    "proper-lockfile": Kind("P"),
 }
 """How each is started: a fork of this process, a script, or a program with words before it."""
 
@@ -156,7 +161,8 @@ class Crowd(Storm):
         elif kind in self.plan["modules"]:
             node, module = self.plan["modules"][kind]
             arguments = [self.path, self.state, name, sys.executable, str(HERE / "inside.py")]
-            pid = self._execute([node, str(HERE / "fs_safe.mjs"), module, *arguments])
+            script = "proper_lockfile.mjs" if kind == "proper-lockfile" else "fs_safe.mjs"
+            pid = self._execute([node, str(HERE / script), module, *arguments])
         else:
             pid = fork(lambda: contenders.be(kind, contenders.Contender(*words, self.alone.proc)))
         self.workers[pid], self.kinds[pid] = name, kind
@@ -200,7 +206,7 @@ class Crowd(Storm):
         if inside in may and random.random() < KINDS[self.kinds[inside]].weight / 4:
             victims[0] = inside
         for pid in set(victims):
-            if self.kinds[pid] not in ("run", "flock(1)") or random.random() < 0.3:
+            if self.kinds[pid] not in ("run", "flock(1)", "flock(1) --fcntl") or random.random() < 0.3:
                 self.end(pid)
             else:
                 self.kill_one_below(pid)

@@ -19,6 +19,8 @@ import time
 
 LINGER, LINGER_SHARE = 0.003, 0.1
 """Some stay inside for up to so many seconds, so that the lock changes hands and signals find somebody inside."""
+END = b" ."
+"""Of each line, which has one to itself: the kernel ends the write of one that is killed at the end of a page."""
 _EXITING, _KILL_PENDING = 0x4, 1 << 8
 _CERTAIN = 0.05
 """Seconds for which one that is in the way may take to be seen as one that is being killed."""
@@ -67,14 +69,14 @@ class Inside:
 
     def entered(self) -> list[int]:
         """The processes that were inside last, the latest at the end."""
-        return [int(line[2:]) for line in self.tail() if line.startswith(b"e ")]
+        return [int(line.split()[1]) for line in self.tail() if line.startswith(b"e ") and line.endswith(END)]
 
     def tail(self) -> list[bytes]:
         size = os.fstat(self.journal).st_size
         return os.pread(self.journal, 4096, max(0, size - 4096)).splitlines()
 
     def _say(self, *words: object) -> None:
-        os.write(self.journal, (" ".join(map(str, words)) + "\n").encode())
+        os.write(self.journal, b"\n%s%s\n" % (" ".join(map(str, words)).encode(), END))
 
     def _is_being_killed(self, pid: int) -> bool:
         """The signal is pending, then the process is exiting; in between it is neither for an instant."""

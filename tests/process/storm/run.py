@@ -25,10 +25,15 @@ KINDS = {
     "sidecar": (*COMMON, "shell", "face", "fs-safe 0.3.0", "fs-safe 0.21.0"),
     "beads": (*COMMON, "shell", "face"),
     "flock": (*COMMON, "flock(1)"),
+    "ofd": (*COMMON, "lockf", "flock(1) --fcntl"),
+    "proper-lockfile": (*COMMON, "shell", "proper-lockfile"),
 }
 PRIVILEGED = ("container", "other clock")
-LOOSE = "RHFDNMS"
+LOOSE = "RHFDNMSPL"
 """Letters of kinds in which another process is inside than the one that the lock file names."""
+
+STAYS = ("flock", "ofd", "proper-lockfile")
+"""Protocols with a file that is there before and after; whose lock does not say from whom it was taken over."""
 
 LONG = 20.0
 """Seconds in which contenders of each kind get in, also where they are killed now and then before they do."""
@@ -67,6 +72,8 @@ def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[
     for directory in (locks, state):
         directory.mkdir()
     path = locks if protocol == "beads" else locks / "counter.lock"
+    if protocol in STAYS:
+        path.touch()
     wanted, modules, missing = available(kinds or KINDS[protocol] + PRIVILEGED)
     plan = {
         "path": str(path),
@@ -77,7 +84,7 @@ def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[
         "modules": modules,
     }
     told = play(plan, seconds + 120)
-    outcome = read_journal(state, set(told["killed"]), told=protocol != "flock", loose=LOOSE)
+    outcome = read_journal(state, set(told["killed"]), told=protocol not in STAYS, loose=LOOSE)
     result = Result(told, outcome, missing)
     print(result.line(protocol))
     judge(result)
@@ -89,7 +96,7 @@ def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[
     command = [sys.executable, "-c", PASS_THROUGH, str(path), protocol]
     passed = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert passed.returncode == 0, passed.stderr
-    assert os.listdir(locks) == (["counter.lock"] if protocol == "flock" else [])
+    assert os.listdir(locks) == (["counter.lock"] if protocol in STAYS else [])
     return result
 
 
@@ -132,7 +139,7 @@ def end_session(leader: int) -> None:
 
 
 def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]], dict[str, str]]:
-    """The kinds that can be had here, the modules of fs-safe, and why the others cannot be had."""
+    """The kinds that can be had here, the modules for Node, and why the others cannot be had."""
     found: list[str] = []
     modules: dict[str, tuple[str, str]] = {}
     missing: dict[str, str] = {}
@@ -144,14 +151,18 @@ def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, s
                 raise node.Missing("unshare(1) is not installed")
             if kind == "container" and abilities.lacking("unnamed"):
                 raise node.Missing("the temporary name that a killed one leaves is for another of its own to remove")
-            if kind == "flock(1)" and shutil.which("flock") is None:
+            if kind.startswith("flock(1)") and shutil.which("flock") is None:
                 raise node.Missing("flock(1) is not installed")
+            if kind.endswith("--fcntl") and "--fcntl" not in subprocess.getoutput("flock --help"):
+                raise node.Missing("this flock(1) has no --fcntl: that of util-linux 2.41 has")
             if kind == "run" and not hasattr(os, "posix_spawnp"):
                 raise node.Missing("holdfast run needs posix_spawnp, which PyPy lacks")
             if kind == "uvloop" and find_spec("uvloop") is None:
                 raise node.Missing("uvloop is not installed")
             if kind.startswith("fs-safe"):
                 modules[kind] = (node.node(), node.fs_safe(kind.split()[1]))
+            if kind == "proper-lockfile":
+                modules[kind] = (node.node(), node.proper_lockfile())
             found.append(kind)
         except node.Missing as why:
             missing[kind] = str(why)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
@@ -168,7 +169,7 @@ class AcquireAttempt(Contender):
                 if self.attempt.is_over():
                     return (yield from self.look_and_refuse())
                 if self.attempt.announces:
-                    yield from self.look_for_people()
+                    yield from self._look_by(keys_of)
                 self.attempt.waiting(self.last, self.who)
                 yield from self._watch_those(entrant, seen)
             except (Unreachable, EngineUnavailable):
@@ -294,8 +295,12 @@ class AcquireAttempt(Contender):
         return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
     def look_for_people(self) -> Generator[Wait, None, None]:
+        yield from self._look_by(first_of)
+
+    def _look_by(self, keys: Callable[..., Generator[Wait, None, tuple[Any, ...]]]) -> Generator[Wait, None, None]:
+        """Of those who wait, and so of our place, only `keys_of` knows."""
         try:
-            seen, slots = yield from first_of(self.cluster, self.queue, self.env.monotonic() + _GRACE)
+            seen, slots, *_ = yield from keys(self.cluster, self.queue, self.env.monotonic() + _GRACE)
             if not self._is_free(seen, slots):
                 self._note(seen, slots)
         except (EngineUnavailable, Refused):

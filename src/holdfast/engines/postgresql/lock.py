@@ -210,6 +210,8 @@ class AcquireAttempt(Contender):
         connection.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.lock_url.key, limit))
         ask_at = env.monotonic() + _ASK_EVERY
         while True:
+            if attempt.announces:
+                yield from self._look_aside()
             attempt.waiting(self.last, self.who)
             until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
             yield connection.wait(until)
@@ -228,6 +230,18 @@ class AcquireAttempt(Contender):
             if now >= ask_at:
                 yield from self._require_known(connection)
                 ask_at = env.monotonic() + _ASK_EVERY
+
+    def _look_aside(self) -> Generator[Wait, None, None]:
+        """Look who waits now, by a session of its own: the other one waits."""
+        limit = self.env.monotonic() + _GRACE
+        try:
+            other = yield from connect(self.env, self.lock_url, limit)
+            try:
+                self._seen = yield from look_at(other, self.lock_url, limit)
+            finally:
+                other.close()
+        except (Broken, Refused, EngineUnavailable):
+            pass
 
     def _require_known(self, connection: Connection) -> Generator[Wait, None, None]:
         """Broken if the server does not know that we wait, or cannot be reached: then the answer will never come."""

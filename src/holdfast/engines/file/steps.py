@@ -49,6 +49,21 @@ def on_shared_storage(env: Environment, path: str, device: int) -> bool:
     return env.storage(path, device).shared
 
 
+def exists_now(env: Environment, path: str) -> bool:
+    """Whether there is a file, even if another machine has only just made it. An NFS client remembers for a minute that
+    there was none, unless its directory is opened: then it asks the server whether that has changed."""
+    if env.exists(path):
+        return True
+    directory = path.rpartition("/")[0]
+    if not env.may_block(path) or not env.storage(path).shared:
+        return False
+    try:
+        env.close(env.open_directory(f"{directory}/."))
+    except OSError:
+        return False
+    return env.exists(path)
+
+
 def write_all(env: Environment, fd: int, data: bytes) -> None:
     """One write; more only after a short one, as the kernel does just before ENOSPC."""
     written = env.write(fd, data, 0)

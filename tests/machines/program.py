@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Hold, Lock, LockLost, UnsupportedFilesystem
 
@@ -160,6 +161,7 @@ def silent() -> None:
     lock = Lock(PATH)
     lock.acquire(timeout=120).release()
     lock.status()
+    held = Lock(f"{SHARE}/held", lease=0).acquire(timeout=120)
     tell("ready")
     await_("is-cut")
     calls: dict[str, Callable[[], object]] = {
@@ -168,6 +170,9 @@ def silent() -> None:
         "acquire async": lambda: asyncio.run(_acquire(AsyncLock(PATH))),
         "try_acquire": lock.try_acquire,
         "status": lock.status,
+        "ensure_held": held.ensure_held,
+        "making semats": lambda: Lock(f"{SHARE}/below/l", protocol="semats"),
+        **{name: partial(command, name) for name in ("ls", "clean", "doctor")},
     }
     for name, call in calls.items():
         began = time.monotonic()
@@ -183,12 +188,20 @@ def silent() -> None:
     tell("asked")
     await_("is-mended")
     lock.acquire(timeout=120).release()
+    held.release()
     until = time.monotonic() + 60
     while threads := [one for one in threading.enumerate() if one.name.startswith("holdfast-") and _is_step(one)]:
         assert time.monotonic() < until, threads
         time.sleep(0.1)
     print(f"left|{' '.join(sorted(name for name in os.listdir(SHARE) if not name.endswith('.token')))}")
     tell("done")
+
+
+def command(name: str) -> None:
+    """EngineUnavailable if it says that the server does not answer."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", name, SHARE], capture_output=True, text=True, timeout=60)
+    if done.returncode == 3:
+        raise EngineUnavailable(" ".join((done.stdout + done.stderr).split()))
 
 
 def _is_step(thread: threading.Thread) -> bool:

@@ -28,7 +28,7 @@ from .._platform import environment
 from ..errors import EngineUnavailable, HoldfastError
 from .console import dumped
 from .locks import absolute
-from .outcome import DONE, FAILED, HELD, say, show
+from .outcome import DONE, FAILED, HELD, problem_at, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -
     apart = at_place(environment(), absolute(place))
     for one in found if apart is None else apart.each(found, batch=0):
         if isinstance(one, Unreadable):
-            say(f"{one.path}: {one.error.strerror or one.error}")
+            say(problem_at(one.path, one.error))
             report.unseen += 1
         elif isinstance(one, Kept):
             report.tell(_KEPT, one, f"{one.why} (--approve-stale lets it go)")

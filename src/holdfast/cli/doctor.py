@@ -32,6 +32,7 @@ from .._platform import environment
 from .._platform.interface import Abilities, Limits
 from .._platform.probes import abilities, limits
 from ..engines import engine_of
+from ..engines.file.steps import disconnected
 from ..errors import EngineUnavailable, HoldfastError
 from ..lock import Lock
 from ..model import Value
@@ -216,7 +217,8 @@ def _impossible(directory: str, error: OSError) -> Finding:
     means = (
         "create it first"
         if missing
-        else {
+        else disconnected(environment(), f"{directory}/.", error)
+        or {
             errno.ENOTDIR: "choose a directory",
             errno.EACCES: "choose a directory that you may write to and search; no lock can be acquired in this one, "
             "and those in it can only be looked at",

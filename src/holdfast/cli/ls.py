@@ -28,7 +28,7 @@ from .._platform import environment
 from ..errors import EngineUnavailable
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
 from .locks import absolute, is_url
-from .outcome import DONE, FAILED, masked, say, screen, show
+from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
 from .outcome import HELD as HELD_CODE
 from .target import found_at, of_survey
 
@@ -77,7 +77,7 @@ def ls_(options: argparse.Namespace) -> int:
                 listing.add(one)
         else:
             complete = complete and not isinstance(one, Unreadable)
-            text = f"{one.path}: {one.error.strerror or one.error}" if isinstance(one, Unreadable) else one
+            text = problem_at(one.path, one.error) if isinstance(one, Unreadable) else one
             if isinstance(one, Unreadable) or not options.quiet:
                 say(text)
     listing.end()

@@ -25,6 +25,7 @@ REMOVED = (errno.ESTALE, errno.ENOENT)
 """What is said of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
+_DISCONNECTED = (errno.EIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN)
 _NEEDS = {  # what is missing, by the error that says so
     errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
     "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
@@ -116,6 +117,16 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
     let_go(env, fd)
 
 
+def disconnected(env: Environment, path: str, error: OSError) -> str:
+    """What to do about a mount that gives errors only, as its client does not reconnect; empty for anything else."""
+    if error.errno not in _DISCONNECTED or not env.may_block(path):
+        return ""
+    return (
+        f"{env.server_at(path)} fails, or its client (9p, FUSE) has lost the connection and makes no new one: see "
+        "whether the server runs, and mount it again"
+    )
+
+
 def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
     """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
     known = prepare()
@@ -146,6 +157,9 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
     }.get(error.errno or 0)
     if message:
         return InvalidPath(message, path=path, protocol=request.protocol.name)
+    lost = disconnected(env, path, error) if env is not None else ""
+    if lost:
+        return OSError(error.errno, f"{error.strerror}; {lost}", path)
     need = _NEEDS.get(error.errno or 0)
     if need is None or env is None:
         return error

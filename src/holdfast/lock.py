@@ -114,16 +114,32 @@ class BaseHold:
 
     @property
     def lost(self) -> bool:
-        """Whether the lock file was removed or replaced while it was held; looked up now. False after a release."""
+        """Whether the lock file was removed or replaced while it was held; looked up now. False after a release.
+
+        Raises EngineUnavailable if a file server does not answer for five seconds; with a lease it is not asked.
+        """
         if not self._is_released():
-            self._held.check()
+            self._look(self._held.check)
         return self._held.lost
 
     def ensure_held(self) -> None:
-        """Return if this handle holds the lock now. Raises LockLost; NotHeld after a release or in a forked child."""
+        """Return if this handle holds the lock now.
+
+        Raises LockLost; NotHeld after a release or in a forked child; EngineUnavailable if a file server does not
+        answer for five seconds, but with a lease it is not asked.
+        """
         if self._is_released() and not self._held.inert:
             raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
-        self._held.ensure()
+        self._look(self._held.ensure)
+
+    def _look(self, check: Callable[[], object]) -> None:
+        held = self._held
+        if held.waits or held.inert or not held.env.may_block(held.path):
+            check()
+        else:
+            with forking:
+                from ._drivers.apart import look
+            look(held, check)
 
     def _release(self) -> None:
         held = self._held

@@ -179,7 +179,7 @@ class SemaphoreConfig(Value):
     - `stale_timeout`: age in seconds above which others' locks are taken over. None or 0: never.
     - `acquire_timeout`: how long `acquire` waits, in seconds. None: for ever; 0: it tries once.
     - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
-      changes. An upper bound: there, holdfast looks every 25 ms at least (100 ms on network filesystems), and where
+      changes. An upper bound: there, holdfast looks every 25 ms at least (50 ms on network filesystems), and where
       changes are told it does not look again and again at all. Less than 1 ms counts as that.
     - `stale` (ours): `"protocol"`: by age alone, as the specification says. `"safe"`: at once where the holder is
       proven dead, and else not before it is both old and dead.

@@ -100,7 +100,7 @@ class Semaphore:
 
     - `stale_timeout`: age in seconds above which a lock is taken over if its process is dead as well. None or 0: never.
     - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
-      changes. An upper bound: there, holdfast looks every 25 ms at least (100 ms on network filesystems), and where
+      changes. An upper bound: there, holdfast looks every 25 ms at least (50 ms on network filesystems), and where
       changes are told it does not look again and again at all. Less than 1 ms counts as that.
     - `acquire_timeout`: how long `acquire` and `with` wait, in seconds. None: for ever; 0: they try once.
     - `max_tag_length`: characters at which a tag is cut, at most 10 000.

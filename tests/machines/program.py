@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Hold, Lock, LockLost, UnsupportedFilesystem
 
@@ -159,6 +161,7 @@ def silent() -> None:
     lock = Lock(PATH)
     lock.acquire(timeout=120).release()
     lock.status()
+    held = Lock(f"{SHARE}/held", lease=0).acquire(timeout=120)
     tell("ready")
     await_("is-cut")
     calls: dict[str, Callable[[], object]] = {
@@ -167,6 +170,9 @@ def silent() -> None:
         "acquire async": lambda: asyncio.run(_acquire(AsyncLock(PATH))),
         "try_acquire": lock.try_acquire,
         "status": lock.status,
+        "ensure_held": held.ensure_held,
+        "making semats": lambda: Lock(f"{SHARE}/below/l", protocol="semats"),
+        **{name: partial(command, name) for name in ("ls", "clean", "doctor")},
     }
     for name, call in calls.items():
         began = time.monotonic()
@@ -182,6 +188,7 @@ def silent() -> None:
     tell("asked")
     await_("is-mended")
     lock.acquire(timeout=120).release()
+    held.release()
     until = time.monotonic() + 60
     while threads := [one for one in threading.enumerate() if one.name.startswith("holdfast-") and _is_step(one)]:
         assert time.monotonic() < until, threads
@@ -190,16 +197,23 @@ def silent() -> None:
     tell("done")
 
 
+def command(name: str) -> None:
+    """EngineUnavailable if it says that the server does not answer."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", name, SHARE], capture_output=True, text=True, timeout=60)
+    if done.returncode == 3:
+        raise EngineUnavailable(" ".join((done.stdout + done.stderr).split()))
+
+
 def _is_step(thread: threading.Thread) -> bool:
     return thread.name.removeprefix("holdfast-") in ("apart", "step")
 
 
-def requests() -> int:
-    """How many this machine has sent to the server of the directory, of whatever kind."""
+def requests() -> Counter[str]:
+    """How many this machine has sent to the server of the directory, by kind."""
     with open("/proc/self/mountstats") as file:
         ours = file.read().partition(f" mounted on {SHARE} with fstype")[2].partition("\ndevice ")[0]
-    rows = ours.partition("per-op statistics")[2].splitlines()
-    return sum(int(row.split()[1]) for row in rows if row.strip())
+    rows = [row.split() for row in ours.partition("per-op statistics")[2].splitlines() if row.strip()]
+    return Counter({row[0].rstrip(":"): int(row[1]) for row in rows})
 
 
 def turns() -> list[str]:
@@ -237,7 +251,9 @@ def line(seconds: str, lease: str) -> None:
         await_("all-wait")
         began, sent = time.monotonic(), requests()
         time.sleep(float(seconds))
-        print(f"REQUESTS {(requests() - sent) / (time.monotonic() - began):.2f}")
+        sent, passed = requests() - sent, time.monotonic() - began
+        kinds = ", ".join(f"{kind} {number}" for kind, number in sent.most_common())
+        print(f"REQUESTS {sent.total() / passed:.2f} a second; in {passed:.1f} s {kinds}")
         tell(f"counted-{NODE}")
 
     counting = threading.Thread(target=count_requests)
@@ -245,6 +261,34 @@ def line(seconds: str, lease: str) -> None:
     with lock.acquire(timeout=300):
         tell(f"acquired-{NODE}", f"{time.time()}")
     counting.join()
+
+
+def hand_over(kind: str, seconds: str, inside: str, packages: str) -> None:
+    """Take the lock again at once after each release, and say when we had it. The first second is for imports."""
+    acquire = _filelock(kind, packages) if kind.endswith("FileLock") else _holdfast(kind)
+    acquire()()  # a server of NFS 3 that has just started grants no kernel lock for some seconds
+    tell(f"here-{NODE}")
+    await_(f"here-{1 - NODE}")
+    began, had = time.monotonic(), []
+    while time.monotonic() < began + 1 + float(seconds):
+        release = acquire()
+        had.append((time.time(), time.monotonic() - began))
+        time.sleep(float(inside))
+        release()
+    tell(f"had-{NODE}", " ".join(str(moment) for moment, passed in had if passed >= 1))
+
+
+def _holdfast(protocol: str) -> Callable[[], Callable[[], object]]:
+    lock = Lock(PATH, protocol=protocol, lease=10 if protocol == "sema" else None)
+    return lambda: lock.acquire(timeout=100).release
+
+
+def _filelock(kind: str, packages: str) -> Callable[[], Callable[[], object]]:
+    sys.path.append(packages)
+    import filelock
+
+    lock = getattr(filelock, kind)(f"{SHARE}/theirs", timeout=100)
+    return lambda: lock.acquire() and lock.release
 
 
 async def _acquire(lock: AsyncLock) -> None:

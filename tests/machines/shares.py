@@ -120,7 +120,6 @@ gluster volume start share force
 """,
         mount="mkdir -p /var/log/glusterfs; mount -t glusterfs -o attribute-timeout=0,entry-timeout=0"
         " 10.9.0.1:/share /media/share",
-        within=2.0,
         memory=320,
     ),
 }

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLos
 from holdfast._drivers import apart
 from holdfast._drivers.apart import Apart, Step
 from holdfast._platform import environment, fork, procfs
+from holdfast.engines.file import paths
 from unit.stepping import Stepped
 
 PATIENCE = 20.0
@@ -357,6 +359,71 @@ def test_locks_elsewhere_do_not_wait_for_a_silent_server(
     assert time.monotonic() - began < ROOM
     server.comes_back()
     until(lambda: not fork.in_flight)
+
+
+def test_a_long_look_is_waited_for_as_long_as_it_runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP6: one that computes, or is answered, is not one that waits for a server."""
+    monkeypatch.setattr(apart, "ANSWER", 0.4)
+    monkeypatch.setattr(apart, "_PULSE", 0.05)
+    env, pulses = environment(), [0]
+    look = apart.at_place(env, server.directory)
+    assert look is not None
+
+    def busy() -> str:
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            sum(range(1000))
+        return "done"
+
+    assert look.call(busy, meanwhile=lambda: pulses.append(1)) == "done"
+    assert len(pulses) > 3
+
+    def items() -> Iterator[int]:
+        for number in range(300):
+            if number == 200:
+                server.dies()
+            env.exists(server.directory)
+            env.stat(f"{server.directory}/.")
+            yield number
+
+    found: list[int] = []
+    took, said = seconds(lambda: found.extend(look.each(items())), EngineUnavailable)
+    assert took < ROOM
+    assert found == [*range(200)]
+    assert said.startswith(f"nothing can be known of {server.directory}: the server of a test has not answered for 0.")
+    server.comes_back()
+
+
+def test_links_on_a_silent_server_are_followed_no_longer_than_it_may_take(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP3: a `Lock` of these protocols asks when it is made."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    answers, real = threading.Event(), paths._look
+    monkeypatch.setattr(paths, "_look", lambda at: real(at) if answers.wait(PATIENCE) else None)
+    for protocol in ("semats", "sidecar"):
+        make = partial(Lock, f"{server.directory}/l", protocol=protocol)
+        took, said = seconds(make, EngineUnavailable)
+        assert SHORT <= took < SHORT + ROOM
+        assert "the server of a test has not answered" in said
+    answers.set()
+    assert Lock(f"{server.directory}/l", protocol="semats").path == f"{server.directory}/l"
+
+
+def test_a_look_at_a_hold_is_not_waited_for_without_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP3, AP5: `ensure_held`, which may be called again and again."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    hold = Lock(f"{server.directory}/l", lease=0).acquire()
+    server.dies()
+    for _ in range(apart.MOST_LEFT + 2):
+        took, said = seconds(hold.ensure_held, EngineUnavailable)
+        assert took < SHORT + ROOM
+        assert "has not answered" in said
+    assert len([one for one in threading.enumerate() if one.name == "holdfast-apart"]) <= apart.MOST_LEFT
+    server.comes_back()
+    hold.ensure_held()
+    assert not hold.lost
+    hold.release()
 
 
 def test_no_more_than_a_few_threads_are_left_behind_at_one_server(server: Server) -> None:

@@ -470,6 +470,38 @@ def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypat
         hold.release()
 
 
+def test_a_server_that_has_lost_the_connection_makes_no_noise_after_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LE9: there is no guard to drop, and a beat that fails after the loss is no news."""
+    resets, told, asked = threading.Event(), threading.Event(), threading.Event()
+    made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
+    hold = made.acquire()
+
+    def reset(_fd: int) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    def sync(fd: int) -> None:
+        resets.wait(60)
+        reset(fd)
+
+    def unguard(fd: int) -> None:
+        asked.set()
+        reset(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made._env, "sync", sync)
+        patch.setattr(made._env, "unguard", unguard)
+        assert told.wait(30)
+        assert asked.wait(30)
+        resets.set()
+        assert lock._keeper is not None
+        eventually(lambda: not lock._keeper._beating, what="the end of the beat")  # type: ignore[union-attr]
+    with pytest.raises(LockLost):
+        hold.release()
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
+
+
 @pytest.mark.parametrize("step", ["open_existing", "write"])
 def test_a_beat_that_cannot_be_written_keeps_nobody_from_hearing_of_the_loss(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,20 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
     assert with_hint(plain, contender.request) is plain
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.ECONNRESET])
+def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, disk: Path, contend: Contend) -> None:
+    """9p and FUSE clients do not reconnect: the error alone would not say what to do."""
+    contender = contend(disk / "l")
+    plain = OSError(number, os.strerror(number), "elsewhere")
+    assert with_hint(plain, contender.request, contender.env) is plain  # type: ignore[arg-type]
+    contender.env.instead["may_block"] = lambda _path: True
+    contender.env.instead["server_at"] = lambda _path: "the server of /mnt (9p, host)"
+    error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
+    assert (type(error), error.errno) == (type(plain), number)  # type: ignore[attr-defined]
+    assert f"{os.strerror(number)}; the server of /mnt (9p, host) fails" in str(error)
+    assert "mount it again" in str(error)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_replaces_a_lock_file_while_it_is_looked_at_is_not_read(kind: str, disk: Path, contend: Contend) -> None:
     """L6: regular when asked by path, something else when opened: the descriptor is judged."""

@@ -20,6 +20,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import QueueEntry, is_turn, turn_name, turn_number
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.turns import EntryWithTurn
+from holdfast.engines.file.uncontended import _is_contended
 from holdfast.model import Identity
 from unit.stepping import Clock, Contender, Stepped, is_ready
 
@@ -43,7 +44,7 @@ class Machines:
             env.instead[name] = self.clock.read
         env.instead["storage"] = lambda *_: Storage("nfs4", shared=True, events=False)
         env.instead["may_block"] = lambda _path: True
-        env.instead["poll_limit"] = lambda _path: 0.1
+        env.instead["poll_limit"] = lambda _path: 0.05
         return env
 
     def contend(self, env: Stepped, **options: Any) -> Contender:
@@ -152,8 +153,8 @@ def test_a_waiter_far_from_its_turn_asks_the_server_twice_a_second_at_most(machi
     machines.pass_time(60)
     looks = [step for step in env.steps if step == "open_directory"]
     assert 60 / turns._FAR - 2 <= len(looks) <= 60 / turns._FAR + 60 / turns._BEAT_EVERY + 2
-    # Of a directory and a file that have not changed, one request each; the other steps find it in the kernel's cache.
-    asking = len(looks) + env.steps.count("rename") + 4 * 60 / turns.LOOK_EVERY
+    # An NFS client asks twice to open the directory, then once for the names; it knows a file that has not changed.
+    asking = 2 * len(looks) + env.steps.count("list_directory") + env.steps.count("rename") + 4 * 60 / turns.LOOK_EVERY
     assert asking <= 2 * 60, env.steps
     assert not far.done
     held(holder).release()
@@ -161,6 +162,32 @@ def test_a_waiter_far_from_its_turn_asks_the_server_twice_a_second_at_most(machi
         machines.pass_time(10, until=lambda one=one: one.done)
         held(one).release()
     assert nothing_left(machines)
+
+
+def test_a_first_waiter_removes_only_once_what_dead_waiters_have_left(machines: Machines) -> None:
+    """Else each of its looks would ask the server about the tickets of all other machines."""
+    holder = machines.contend(machines.machine(0))
+    env = machines.machine(2)
+    later = machines.contend(machines.machine(1))  # its ticket is ahead, its turn is not
+    machines.pass_time(1)
+    machines.contend(env)
+    held(holder).release()
+    machines.pass_time(5, until=lambda: later.done)
+    machines.pass_time(1)
+    env.steps.clear()
+    machines.pass_time(5)
+    assert env.steps.count("guarded") > 20, "it is first, and looks often"
+    assert "open_fifo" not in env.steps
+
+
+def test_a_queue_that_another_machine_has_just_made_is_found(machines: Machines) -> None:
+    """MT7: a client remembers that there was none, until it opens the directory that it is in."""
+    holder = machines.contend(machines.machine(0))
+    machines.contend(machines.machine(1))
+    env, remembered = machines.machine(2), [False]
+    env.instead["exists"] = lambda path: remembered[0] and os.path.exists(path)
+    env.before["open_directory"] = lambda _path: remembered.__setitem__(0, True)
+    assert _is_contended(env, holder.request, None)
 
 
 def test_the_turn_of_a_dead_machine_holds_up_the_others_for_a_bounded_time(machines: Machines) -> None:

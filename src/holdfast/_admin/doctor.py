@@ -160,7 +160,7 @@ def _visibility(can: Abilities) -> Finding:
 def _events(can: Abilities) -> Finding:
     if can.events:
         return Finding("events", GOOD, "waiters are woken by an event")
-    pause = "100 ms" if can.storage.shared else "25 ms"
+    pause = "50 ms" if can.storage.shared else "25 ms"
     return Finding(
         "events", WEAKER, "not every change of a file here makes an event, or there are no events",
         f"waiters poll: a release is noticed after up to {pause} by the next one, later by those behind it",

@@ -17,6 +17,9 @@ AP4  No other thread waits for a call that may hang: descriptors are opened and 
 AP5  The threads are daemons, so a process does not wait for them at its end, or only until `GRACE` after they were left
      behind. Where `MOST_LEFT` of them are behind at one server, no further one is begun: the next caller waits until
      one has ended, or until it gives up.
+AP6  What looks at many files (`ls`, `clean`, `doctor`) may rightly take long. So its caller gives up when the thread
+     has used no processor time for `ANSWER` seconds: then it is inside one call, and that waits for the server. Nothing
+     is printed in such a thread, as a reader of that who pauses would be taken for the server.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ import atexit
 import os
 import time
 
+from .._core.options import Request
 from .._platform.fork import forking
+from .._platform.operations import partial
 from ..errors import EngineUnavailable
 from ..model import INFINITY
 from .background import call_aside, report, start
@@ -34,11 +39,10 @@ from .sync import LOOK_EVERY, wait_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any, TypeVar
 
     from .._core.hold import HoldState
-    from .._core.options import Request
     from .._core.wait import Wait
     from .._platform.interface import Environment
     from .._platform.operations import Operation
@@ -55,6 +59,9 @@ MOST_LEFT = 4
 _CROWDED_POLL = 0.05
 _AT_EXIT_POLL = 0.01
 _LONGEST = 3600.0
+_PULSE = 0.25
+_BATCH = 0.1
+"""Seconds: what comes within them is handed over together."""
 
 _going: dict[Step, None] = {}
 _left: dict[str, dict[object, float]] = {}
@@ -97,6 +104,8 @@ class Step:
         self._undo: Callable[[], object] | None = None
         self._gate = _thread.allocate_lock()
         self._gate.acquire()
+        self._clock: int | None = None
+        """That of the processor time of its thread."""
         self._result: Any = None
         self._error: BaseException | None = None
         self._ended = False
@@ -121,6 +130,28 @@ class Step:
             elif time.monotonic() >= until:
                 return self._ended
         return True
+
+    def wait_while_it_runs(self, meanwhile: Callable[[], object]) -> bool:
+        """Whether it has ended: not if it is stuck in one call (AP6). Where that cannot be seen, it is waited for."""
+        used, until = -1.0, 0.0
+        while not self._ended:
+            now, spent = time.monotonic(), self._spent()
+            if spent != used:
+                used, until = spent, now + ANSWER
+            elif now >= until:
+                return self._ended
+            self.wait(now + _PULSE)
+            meanwhile()
+        return True
+
+    def _spent(self) -> float:
+        """The processor time that its thread has used; the time of day where there is no such clock."""
+        if self._clock is None:
+            return 0.0 if hasattr(time, "pthread_getcpuclockid") else time.monotonic()
+        try:
+            return time.clock_gettime(self._clock)
+        except OSError:
+            return time.monotonic()  # it has just ended
 
     def done(self) -> bool:
         return self._ended
@@ -152,6 +183,8 @@ class Step:
         if self._claims.setdefault("begin", "thread") != "thread":
             return
         _going[self] = None
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(_thread.get_ident())
         self._apart.env.operations.about_to_hang()
         try:
             self._result = self._context.run(self._call)
@@ -270,12 +303,14 @@ class Apart:
         if not at[0].wait(now + (GRACE if now < self.until else 0.0)):
             self.leave_behind(at[0])
 
-    def call(self, function: Callable[[], T]) -> T:
-        """What the function returns or raises. Nothing of it is undone: if it has begun, it goes on to its end."""
+    def call(self, function: Callable[[], T], *, meanwhile: Callable[[], object] | None = None) -> T:
+        """What the function returns or raises. Nothing of it is undone: if it has begun, it goes on to its end.
+
+        `meanwhile`: it may take as long as it runs (AP6), and this is called from time to time."""
         step = Step(self, function)
         try:
             step.begin()
-            if not step.wait(self.until):
+            if not (step.wait(self.until) if meanwhile is None else step.wait_while_it_runs(meanwhile)):
                 raise self.no_answer(time.monotonic() - step.began)
             result: T = step.outcome()
             return result
@@ -284,6 +319,18 @@ class Apart:
             if step.leave(bool) and not step.wait(now + (GRACE if now < self.until else 0.0)):
                 self.leave_behind(step)
             raise
+
+    def each(self, items: Iterator[T], *, meanwhile: Callable[[], object] = bool, batch: float = _BATCH) -> Iterator[T]:
+        """The same items, made in threads (AP6). `batch=0`: none is made before the one before it is dealt with."""
+        ended = False
+        while not ended:
+            found: list[T] = []
+            try:
+                ended = self.call(partial(_add_some, items, found, batch), meanwhile=meanwhile)
+            except EngineUnavailable:
+                yield from found.copy()
+                raise
+            yield from found
 
     def is_crowded(self, now: float) -> bool:
         """Whether too many are behind at this server to begin another one; raises when the time is up (AP5)."""
@@ -318,6 +365,37 @@ class Apart:
         with forking:
             from .._core.messages import no_answer
         return no_answer(self.request, self.server, self._timeout, seconds, acquires=self._acquires)
+
+
+def _add_some(items: Iterator[T], found: list[T], seconds: float) -> bool:
+    """Add those that come within this time, one at least. Whether that is the end of them."""
+    until = time.monotonic() + seconds
+    for item in items:
+        found.append(item)
+        if time.monotonic() >= until:
+            return False
+    return True
+
+
+def at_place(env: Environment, place: str) -> Apart | None:
+    """What lets a look at a file or directory give up waiting for its server; None where there is none."""
+    path = f"{place}/."
+    if not env.may_block(path):
+        return None
+    request = Request("", place, path, {})
+    request.target = place
+    return Apart(env, request, 0.0)
+
+
+def look(held: HoldState, check: Callable[[], object]) -> None:
+    """A look at a hold, which its server has to answer within `ANSWER`; a lease is judged by the clock alone."""
+    if held.lease is not None:
+        check()
+        return
+    apart = Apart(held.env, held.request, 0.0)
+    while apart.is_crowded(time.monotonic()):
+        time.sleep(_CROWDED_POLL)
+    apart.call(check)
 
 
 def apart_of(held: HoldState) -> Apart | None:

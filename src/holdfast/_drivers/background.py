@@ -390,7 +390,7 @@ class Keeper:
         try:
             held.beat()
         except OSError:
-            if not held.released:
+            if not (held.released or held.lost):
                 held.next_beat = time.monotonic() + held.beat_every / _RETRIES
                 raise
         finally:

@@ -544,7 +544,7 @@ class GenericEnvironment:
         return Storage("", events=False, text="of a type that cannot be known")
 
     def poll_limit(self, path: str) -> float:
-        return 0.1 if self.storage(path).shared else 0.025
+        return 0.05 if self.storage(path).shared else 0.025
 
     def events_reach(self, path: str) -> bool:
         return self.storage(path).events

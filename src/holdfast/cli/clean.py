@@ -23,16 +23,19 @@ from .._admin.clean import (
 )
 from .._admin.scan import Found, Survey, Unreadable, joined
 from .._core.messages import printable
+from .._drivers.apart import at_place
 from .._drivers.sync import drive
 from .._platform import environment
-from ..errors import HoldfastError
+from ..errors import EngineUnavailable, HoldfastError
 from .console import dumped
 from .locks import absolute
-from .outcome import DONE, FAILED, HELD, folded, say, show
+from .outcome import DONE, FAILED, HELD, folded, problem_at, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from .._drivers.apart import Apart
 
 _TOGETHER = 100
 """So many settle at once: each has a descriptor open."""
@@ -46,7 +49,12 @@ def clean_(options: argparse.Namespace) -> int:
     env = PinnedEnvironment(environment())
     try:
         for place in options.places or ["."]:
-            _clean(env, place, options, report)
+            try:
+                _clean(env, place, options, report)
+            except EngineUnavailable as error:
+                say(str(error))
+                report.unseen += 1
+                env = PinnedEnvironment(environment())  # the one before is still used by the thread that waits
     finally:
         env.leave()
     report.end()
@@ -56,10 +64,13 @@ def clean_(options: argparse.Namespace) -> int:
 
 
 def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -> None:
+    """Nothing is looked for before what was found before it is dealt with: directories are kept open for it."""
     pending: list[Leftover] = []
-    for one in _of_place(env, place, options, pending):
+    found = _of_place(env, place, options, pending)
+    apart = at_place(environment(), absolute(place))
+    for one in found if apart is None else apart.each(found, batch=0):
         if isinstance(one, Unreadable):
-            say(f"{one.path}: {one.error.strerror or one.error}")
+            say(problem_at(one.path, one.error))
             report.unseen += 1
         elif isinstance(one, Kept):
             report.tell(_KEPT, one, f"{one.why} (--approve-stale lets it go)")
@@ -68,9 +79,9 @@ def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -
         else:
             pending.append(one)
             if len(pending) == _TOGETHER:
-                _remove(env, pending, options, report)
+                _remove(env, pending, options, report, apart)
                 pending.clear()
-    _remove(env, pending, options, report)
+    _remove(env, pending, options, report, apart)
 
 
 def _of_place(
@@ -114,9 +125,14 @@ def _of_place(
         yield one
 
 
-def _remove(env: Any, pending: list[Leftover], options: argparse.Namespace, report: _Report) -> None:
+def _remove(
+    env: Any, pending: list[Leftover], options: argparse.Namespace, report: _Report, apart: Apart | None
+) -> None:
     jobs = [remove(env, one, approved=options.approve_stale) for one in pending]
-    for one, removal in zip(pending, drive(side_by_side(jobs)), strict=True):
+    removals = (
+        drive(side_by_side(jobs)) if apart is None else apart.call(lambda: drive(side_by_side(jobs)), meanwhile=bool)
+    )
+    for one, removal in zip(pending, removals, strict=True):
         if isinstance(removal, Removal) and removal.result == REMOVED:
             report.tell(REMOVED, one, one.why)
         elif isinstance(removal, Removal) and removal.result != BLOCKED:

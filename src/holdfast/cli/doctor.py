@@ -26,12 +26,14 @@ from .._admin.doctor import (
 )
 from .._admin.scan import Survey
 from .._core.messages import printable
+from .._drivers.apart import at_place
 from .._drivers.sync import drive
 from .._platform import environment
 from .._platform.interface import Abilities, Limits
 from .._platform.probes import abilities, limits
 from ..engines import engine_of
-from ..errors import HoldfastError
+from ..engines.file.steps import disconnected
+from ..errors import EngineUnavailable, HoldfastError
 from ..lock import Lock
 from ..model import Value
 from .console import dumped
@@ -39,7 +41,12 @@ from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from .._drivers.apart import Apart
+
+    T = TypeVar("T")
 
 NAME = "holdfast-doctor"
 """The lock that is acquired to see whether that can be done."""
@@ -131,19 +138,33 @@ _LEAST = 30
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
-    directory, env = _absolute(options.place), environment()
+    directory = _absolute(options.place)
+    places = [directory, *([_absolute(options.peer)] if options.peer else [])]
+    apart = next(filter(None, [at_place(environment(), place) for place in places]), None)
     can: Abilities | None = None
     have: Limits | None = None
     try:
-        can, have = abilities(env, directory), limits(directory)
-        uid = os.geteuid() if hasattr(os, "geteuid") else None
-        findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory)]
-        findings += of_other_programs(Survey(env), directory)
+        findings, can, have = _answered(apart, lambda: _looked_at(directory))
+    except EngineUnavailable as error:
+        findings = [Finding("server", UNUSABLE, str(error), "no lock there can be acquired until it answers")]
     except OSError as error:
         findings = [_impossible(directory, error)]
     else:
-        findings += _between(options, directory)
+        findings += _answered(apart, lambda: _between(options, directory))
     return _tell(options, "directory", directory, findings, abilities=_plain(can), limits=_plain(have))
+
+
+def _answered(apart: Apart | None, look: Callable[[], T]) -> T:
+    """What it returns; EngineUnavailable if a file server does not answer."""
+    return look() if apart is None else apart.call(look, meanwhile=bool)
+
+
+def _looked_at(directory: str) -> tuple[list[Finding], Abilities, Limits]:
+    env = environment()
+    can, have = abilities(env, directory), limits(directory)
+    uid = os.geteuid() if hasattr(os, "geteuid") else None
+    findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory)]
+    return [*findings, *of_other_programs(Survey(env), directory)], can, have
 
 
 def _absolute(place: str) -> str:
@@ -199,7 +220,8 @@ def _impossible(directory: str, error: OSError) -> Finding:
     means = (
         "create it first"
         if missing
-        else {
+        else disconnected(environment(), f"{directory}/.", error)
+        or {
             errno.ENOTDIR: "choose a directory",
             errno.EACCES: "choose a directory that you may write to and search; no lock can be acquired in this one, "
             "and those in it can only be looked at",

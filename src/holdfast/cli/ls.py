@@ -23,10 +23,12 @@ from .._admin.scan import (
     Unreadable,
 )
 from .._core.messages import brief_command, printable
+from .._drivers.apart import at_place
 from .._platform import environment
+from ..errors import EngineUnavailable
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
 from .locks import absolute, is_url
-from .outcome import DONE, FAILED, masked, say, screen, show
+from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
 from .outcome import HELD as HELD_CODE
 from .target import found_at, of_survey
 
@@ -75,7 +77,7 @@ def ls_(options: argparse.Namespace) -> int:
                 listing.add(one)
         else:
             complete = complete and not isinstance(one, Unreadable)
-            text = f"{one.path}: {one.error.strerror or one.error}" if isinstance(one, Unreadable) else one
+            text = problem_at(one.path, one.error) if isinstance(one, Unreadable) else one
             if isinstance(one, Unreadable) or not options.quiet:
                 say(text)
     listing.end()
@@ -170,13 +172,16 @@ def _everything(
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
     named = [
-        (path, bool(expanded)) for place in places for expanded in [_expanded(place)] for path in expanded or [place]
+        (path, bool(expanded))
+        for place in places
+        for expanded in [_expanded_in_time(place)]
+        for path in expanded or [place]
     ]
     several = len(named) > 1 or options.all
     listing.follow(one_place=not several)
     seen: set[str] = set()
     for path, expanded in named:
-        for one in _of_place(survey, path, listing, recursive=options.recursive):
+        for one in _of_place_in_time(survey, path, listing, recursive=options.recursive):
             if isinstance(one, Found) and several:
                 if one.status.path in seen:
                     continue
@@ -199,7 +204,9 @@ def _of_the_kernel(survey: Survey) -> Iterator[Found]:
     yield from kernel_locks(env, survey, files)
 
 
-def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool) -> Iterator[Found | Unreadable | str]:
+def _of_place(
+    survey: Survey, place: str, entering: Callable[[str], object] | None, *, recursive: bool
+) -> Iterator[Found | Unreadable | str]:
     if is_url(place):
         yield from found_at(place)
         return
@@ -207,13 +214,38 @@ def _of_place(survey: Survey, place: str, listing: _Listing, *, recursive: bool)
     try:
         os.lstat(path)
         if os.path.isdir(path):
-            yield from survey.tree(path, listing.look_at_clock) if recursive else survey.directory(path)
+            yield from survey.tree(path, entering) if recursive else survey.directory(path)
             return
         one = survey.file(path)
     except (OSError, ValueError) as error:
         yield Unreadable(path, error if isinstance(error, OSError) else OSError(0, str(error)))
         return
     yield one if one is not None else f"{path} is no lock file of a known protocol"
+
+
+def _of_place_in_time(
+    survey: Survey, place: str, listing: _Listing, *, recursive: bool
+) -> Iterator[Found | Unreadable | str]:
+    """The same; a file server that does not answer is said to be unreadable."""
+    apart = None if is_url(place) else at_place(environment(), absolute(place))
+    if apart is None:
+        yield from _of_place(survey, place, listing.look_at_clock, recursive=recursive)
+        return
+    try:
+        yield from apart.each(_of_place(survey, place, None, recursive=recursive), meanwhile=listing.look_at_clock)
+    except EngineUnavailable as error:
+        yield Unreadable(place, error)
+
+
+def _expanded_in_time(place: str) -> list[str]:
+    """The same, or nothing where a file server does not answer: then the place itself is asked for."""
+    apart = None if is_url(place) or _MAGIC.isdisjoint(place) else at_place(environment(), absolute(place))
+    if apart is None:
+        return _expanded(place)
+    try:
+        return apart.call(lambda: _expanded(place), meanwhile=bool)
+    except EngineUnavailable:
+        return []
 
 
 def _expanded(place: str) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from .._platform import environment
+from ..engines.file.steps import disconnected
 from ..errors import HoldfastError, LockLost
 from ..model import Value
 
@@ -65,7 +66,7 @@ def failed(error: Exception) -> int:
     if isinstance(error, HoldfastError):
         text = str(error)
     elif isinstance(error, OSError):
-        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        text = problem_at(error.filename, error) if error.filename and error.strerror else str(error)
     elif isinstance(error, (ValueError, TypeError)):
         say(str(error))
         return USAGE
@@ -76,6 +77,13 @@ def failed(error: Exception) -> int:
         return FAILED
     say(text)
     return LOST if isinstance(error, LockLost) else FAILED
+
+
+def problem_at(path: str, error: OSError) -> str:
+    """What the system says of a path, and what to do if its server is lost."""
+    lost = disconnected(environment(), f"{path}/.", error)
+    said = str(error.strerror or error)
+    return f"{path}: {said}; {lost}" if lost and lost not in said else f"{path}: {said}"
 
 
 def end_quickly(status: int) -> NoReturn:

@@ -348,8 +348,11 @@ class FileHold(HoldState):
         """LE9 (lease.py)."""
         if self.lease is not None:
             with self.mutex:
-                if not self.released and self._has_descriptor():
-                    self.env.unguard(self.fd)
+                try:
+                    if not self.released and self._has_descriptor():
+                        self.env.unguard(self.fd)
+                except OSError:
+                    pass  # its server has lost the connection, and with it the guard
 
     def _how_lost(self) -> str:
         if self.lease is not None and not self.lease.replaced:

@@ -176,7 +176,7 @@ def require_directory(env: Environment, request: FileRequest) -> None:
             protocol=request.protocol.name,
         ) from error
     except OSError as error:
-        raise with_hint(error, request) from error
+        raise with_hint(error, request, env) from error
 
 
 def reread(env: Environment, request: FileRequest, seen: Observation) -> None:

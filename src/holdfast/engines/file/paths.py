@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 
+from ..._platform import environment
 from ..._platform.fork import forking
 from ...errors import InvalidPath
 
@@ -59,6 +60,17 @@ def followed(path: str, protocol: str, *, last: bool = False) -> str:
         at = "/" if target.startswith("/") else above
         rest.extend(target.split("/")[::-1])
     return at
+
+
+def _followed_in_time(path: str, protocol: str, *, last: bool = False) -> str:
+    """The same; EngineUnavailable if a file server on the way does not answer."""
+    env = environment()
+    if not env.may_block(f"{path}/."):
+        return followed(path, protocol, last=last)
+    with forking:
+        from ..._drivers.apart import at_place
+    apart = at_place(env, path)
+    return apart.call(lambda: followed(path, protocol, last=last)) if apart else followed(path, protocol, last=last)
 
 
 def _look(path: str) -> tuple[os.stat_result, str | None]:
@@ -109,11 +121,11 @@ def locate(path: str | os.PathLike[str], protocol: Protocol, *, links: bool = Tr
     if protocol.is_directory:  # as text first, as it does, whether or not links are followed then
         named = os.path.normpath(named).replace(os.sep, "/")
     if protocol.resolves == "path" and links:
-        named = followed(named, protocol.name, last=True)
+        named = _followed_in_time(named, protocol.name, last=True)
     elif protocol.resolves == "directory":
         # First as text, then the links: other implementations do it in this order, so another would name another file.
         directory, name = os.path.split(os.path.normpath(named))
-        named = os.path.join(followed(directory, protocol.name), name).replace(os.sep, "/")
+        named = os.path.join(_followed_in_time(directory, protocol.name), name).replace(os.sep, "/")
     return named, (named.rstrip("/") if in_directory else named) + protocol.suffix
 
 

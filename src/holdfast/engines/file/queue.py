@@ -606,6 +606,8 @@ class QueueEntry:
         self._before = ""
         """The ticket right ahead of us, and the descriptor that follows it; -1: it is polled."""
         self._follows = -1
+        self._swept = False
+        """Whether we have removed what dead waiters left, since we became first."""
         self._nudges = 0
         self._listened = False
         """Whether the last wait was for our own ticket, too."""
@@ -656,13 +658,13 @@ class QueueEntry:
         try:
             ticket, before, tries = self._ticket, self._before, _TRIES
             ahead = self._ahead_of_ours(names)
-            sweeps = ticket is None or bool(ahead)
+            sweeps = ticket is None or (bool(ahead) and not self._swept)
             while ahead:
                 name = ahead.pop()
                 if not self._waits_for(queue, name):
                     continue
                 if self._follow(queue, name):
-                    self._ahead = len(ahead) + 1
+                    self._ahead, self._swept = len(ahead) + 1, False
                     self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
                     self._moved_up = self._moved_up or (before not in ("", name))
                     return True
@@ -672,6 +674,7 @@ class QueueEntry:
             self._before = ""  # closing what followed it can wait until we have the lock
             if sweeps:
                 queue.sweep()
+                self._swept = True
             if ticket is None:
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
         finally:

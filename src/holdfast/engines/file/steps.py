@@ -25,6 +25,7 @@ REMOVED = (errno.ESTALE, errno.ENOENT)
 """What is said of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
+_DISCONNECTED = (errno.EIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN)
 _NEEDS = {  # what is missing, by the error that says so
     errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
     "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
@@ -47,6 +48,21 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
 def on_shared_storage(env: Environment, path: str, device: int) -> bool:
     """Whether machines share the filesystem of that file."""
     return env.storage(path, device).shared
+
+
+def exists_now(env: Environment, path: str) -> bool:
+    """Whether there is a file, even if another machine has only just made it. An NFS client remembers for a minute that
+    there was none, unless its directory is opened: then it asks the server whether that has changed."""
+    if env.exists(path):
+        return True
+    directory = path.rpartition("/")[0]
+    if not env.may_block(path) or not env.storage(path).shared:
+        return False
+    try:
+        env.close(env.open_directory(f"{directory}/."))
+    except OSError:
+        return False
+    return env.exists(path)
 
 
 def write_all(env: Environment, fd: int, data: bytes) -> None:
@@ -101,6 +117,16 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
     let_go(env, fd)
 
 
+def disconnected(env: Environment, path: str, error: OSError) -> str:
+    """What to do about a mount that gives errors only, as its client does not reconnect; empty for anything else."""
+    if error.errno not in _DISCONNECTED or not env.may_block(path):
+        return ""
+    return (
+        f"{env.server_at(path)} fails, or its client (9p, FUSE) has lost the connection and makes no new one: see "
+        "whether the server runs, and mount it again"
+    )
+
+
 def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
     """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
     known = prepare()
@@ -131,6 +157,9 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
     }.get(error.errno or 0)
     if message:
         return InvalidPath(message, path=path, protocol=request.protocol.name)
+    lost = disconnected(env, path, error) if env is not None else ""
+    if lost:
+        return OSError(error.errno, f"{error.strerror}; {lost}", path)
     need = _NEEDS.get(error.errno or 0)
     if need is None or env is None:
         return error

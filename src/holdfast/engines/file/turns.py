@@ -10,8 +10,9 @@ MT1  Exclusion never depends on turns, as on tickets (Q1). What fails here is ig
 MT2  A waiter that is not first opens the directory anew to read it, so that a network filesystem asks its server: after
      half the time in which it expects to be first, by how long the last one ahead has taken to go, or takes already;
      `_NEAR` seconds at least; at most `_NEXT` if only one is ahead, else `_FAR`. It looks at the lock file each
-     `LOOK_EVERY` seconds. So far from its turn it makes no more than two requests a second, its beats included. When
-     the next one gets the lock, it has the time of that hold to find out that it is first.
+     `LOOK_EVERY` seconds, and reads the tickets of its own machine only when no turn is ahead. So far from its turn it
+     makes no more than two requests a second, its beats included. When the next one gets the lock, it has the time of
+     that hold to find out that it is first.
 MT3  The first waiter stays first until it leaves: a later turn has a higher number. It reads the names with each beat.
 MT4  A beat is a change of the name, each `_BEAT_EVERY` seconds. A turn that has not changed for `_LASTS` seconds of an
      observer's own monotonic clock, in which it has looked on, is a dead machine's, and is removed. No clock is
@@ -23,7 +24,7 @@ MT6  A waiter removes its turn when it has the lock, so the next one looks at th
      when it gives up, whatever interrupts it: its name is known before the file is made. Nothing has such a file open,
      so NFS keeps no `.nfs` file of it. Who leaves last removes the directory.
 MT7  A process that takes the lock again makes a new turn, behind the others: machines take turns, whatever their number
-     of waiters.
+     of waiters. It finds the queue even if it remembers that there was none (`steps.exists_now`).
 MT8  A directory that is read while a name in it changes may show neither the old name nor the new one. So a turn is
      gone when two readings in a row have not shown it.
 """
@@ -50,7 +51,7 @@ _EARLY = 0.5
 """Seconds by which a beat may come early, so that it goes with a look."""
 _LASTS = 12.0
 """Seconds: four beats (MT4)."""
-_NEAR, _NEXT, _FAR = 0.02, 0.5, 3.0
+_NEAR, _NEXT, _FAR = 0.005, 0.5, 3.0
 """Seconds between looks at the directory (MT2)."""
 _MODE = 0o644
 _SECONDS_SEEN = 6.0
@@ -220,6 +221,9 @@ class EntryWithTurn(QueueEntry):
         self._behind_turn = False
 
     def is_first(self) -> bool:
+        if self._behind_turn and self._turn.is_behind():
+            self.first_ahead = self._turn.first_ahead
+            return False
         first = super().is_first()
         self._behind_turn = first and self._turn.is_behind()
         if self._behind_turn:

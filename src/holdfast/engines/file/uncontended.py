@@ -12,7 +12,7 @@ from ..._platform.fork import forking, to_load
 from ...errors import set_error_path
 from ...model import INFINITY
 from .publish import publish
-from .steps import UNWRITABLE, prepare
+from .steps import UNWRITABLE, exists_now, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _is_contended(env: Environment, request: FileRequest, timeout: float | None)
     """Whether a newcomer has to queue (queue.py, Q5)."""
     if not request.fair or (timeout == 0 and not request.shared):
         return False
-    if request.queue not in env.local_queues and not env.exists(request.queue):
+    if request.queue not in env.local_queues and not exists_now(env, request.queue):
         return False
     with forking:
         from .queue import is_contended

@@ -155,7 +155,7 @@ class WatchedFile:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise with_hint(error, self.request) from error
+            raise with_hint(error, self.request, self.env) from error
         return (found.st_dev, found.st_ino)
 
     @property

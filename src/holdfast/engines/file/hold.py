@@ -11,6 +11,7 @@ FH4  Without a guard, only the record of a living process says that the lock is 
      stays as it is and is released again, at exit at the latest: else no process could acquire while this one lives.
 FH5  A caller may have closed our descriptor (`os.closerange`), and its number may belong to another file. So we check
      that it leads to our file before we unlock or close it; if not, we leave it alone, and the lock is lost.
+FH6  A heartbeat of which only a part could be written is ours all the same: the record is what the file has now.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record, next_beat
-from .steps import UNWRITABLE, withdraw
+from .steps import UNWRITABLE, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,8 +254,16 @@ class FileHold(HoldState):
     def _write_beat(self, at: int, text: bytes) -> None:
         with self.mutex:
             if not self.released:
-                self.env.write(self.fd, text, at)
+                self._write(self.fd, at, text)
                 self.data = self.pending
+
+    def _write(self, fd: int, at: int, text: bytes) -> None:
+        """FH6."""
+        try:
+            write_all(self.env, fd, text, at)
+        except OSError:
+            self.data = self._fresh(fd)
+            raise
 
     def _next_beat(self) -> tuple[int, bytes] | None:
         """What is to be written for the next beat, and where; `pending` is the whole record then."""
@@ -293,7 +302,7 @@ class FileHold(HoldState):
                 if not self._is_identity_of(fd) or env.read(fd, len(self.data) + 1) not in known:
                     lease.replaced = True
                     return
-                env.write(fd, change[1], change[0])
+                self._write(fd, *change)
                 env.sync(fd)
             finally:
                 env.close(fd)

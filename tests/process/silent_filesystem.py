@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock
@@ -20,6 +22,23 @@ def bindfs() -> int:
     raise LookupError("no bindfs runs in this namespace")
 
 
+def told(name: str, call: Callable[[], object]) -> None:
+    """Make this call, and print how long it took and what came of it."""
+    began = time.monotonic()
+    try:
+        outcome = call() or "answered"
+    except (AcquireTimeout, EngineUnavailable) as error:
+        outcome = error
+    print(f"{name}|{time.monotonic() - began:.2f}|{outcome}\n", end="", flush=True)
+
+
+def command(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    return f"{done.returncode} {' '.join((done.stdout + done.stderr).split())}"
+
+
 def main() -> None:
     place = os.environ["HOLDFAST_TEST_PLACE"]
     path = f"{place}/l"
@@ -27,40 +46,28 @@ def main() -> None:
     lock.acquire().release()
     hold = Lock(f"{place}/held", lease=0).acquire()
     os.mkdir(f"{place}/below")
+    calls = {
+        "acquire": lambda: lock.acquire(TIMEOUT) and None,
+        "wait": lambda: lock.wait(TIMEOUT) and None,
+        "task": lambda: asyncio.run(acquired(AsyncLock(path))),
+        "status": lambda: lock.status() and None,
+        "ensure_held": hold.ensure_held,
+        "lost": lambda: hold.lost and None,
+        "making semats": lambda: Lock(f"{place}/below/l", protocol="semats") and None,
+        "making sidecar": lambda: Lock(f"{place}/below/l", protocol="sidecar") and None,
+        "command run": lambda: command("run", "-w", f"{TIMEOUT}", path, "--", "true"),
+        "command status": lambda: command("status", path),
+        "command ls": lambda: command("ls", place),
+        "command ls -r": lambda: command("ls", "-r", f"{place}/*"),
+        "command clean": lambda: command("clean", "--yes", place),
+        "command doctor": lambda: command("doctor", place),
+    }
     server = bindfs()
     os.kill(server, signal.SIGSTOP)
     try:
-        for name, call in {
-            "acquire": lambda: lock.acquire(TIMEOUT),
-            "wait": lambda: lock.wait(TIMEOUT),
-            "task": lambda: asyncio.run(acquired(AsyncLock(path))),
-            "status": lock.status,
-            "ensure_held": hold.ensure_held,
-            "lost": lambda: hold.lost,
-            "making semats": lambda: Lock(f"{place}/below/l", protocol="semats"),
-            "making sidecar": lambda: Lock(f"{place}/below/l", protocol="sidecar"),
-        }.items():
-            began = time.monotonic()
-            try:
-                call()
-                outcome = "answered"
-            except (AcquireTimeout, EngineUnavailable) as error:
-                outcome = str(error)
-            print(f"{name}|{time.monotonic() - began:.2f}|{outcome}", flush=True)
-        for words in (
-            ("run", "-w", f"{TIMEOUT}", path, "--", "true"),
-            ("status", path),
-            ("ls", place),
-            ("ls", "-r", f"{place}/*"),
-            ("clean", "--yes", place),
-            ("doctor", place),
-        ):
-            began = time.monotonic()
-            command = [sys.executable, "-m", "holdfast", *words]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-            said = " ".join((done.stdout + done.stderr).split())
-            name = " ".join(words[:-1]) if words[0] == "ls" else words[0]
-            print(f"command {name}|{time.monotonic() - began:.2f}|{done.returncode} {said}", flush=True)
+        with ThreadPoolExecutor(len(calls)) as pool:  # at once, as all do little but wait
+            for done in [pool.submit(told, *item) for item in calls.items()]:
+                done.result()
         with Lock(f"{sys.argv[1]}/local").acquire(TIMEOUT):
             print("local|0|acquired", flush=True)
     finally:

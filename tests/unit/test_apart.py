@@ -26,7 +26,7 @@ from holdfast.engines.file import paths
 from unit.stepping import Stepped
 
 PATIENCE = 20.0
-SHORT = 0.2
+SHORT = 0.05
 ROOM = 5.0
 """Seconds beyond the deadline and the grace, on a busy machine."""
 
@@ -71,7 +71,7 @@ class Server:
 def server(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     (shm / "share").mkdir()
     made = Server(monkeypatch, shm / "share")
-    monkeypatch.setattr(apart, "GRACE", 0.3)
+    monkeypatch.setattr(apart, "GRACE", 0.15)
     yield made
     made.comes_back()
     assert_nothing_left(shm / "share")
@@ -311,8 +311,11 @@ def test_ctrl_c_ends_a_wait_for_a_server_and_leaves_nothing(server: Server) -> N
         pass
 
 
-def test_ctrl_c_while_a_server_answers_leaves_nothing_when_it_is_raised(server: Server) -> None:
+def test_ctrl_c_while_a_server_answers_leaves_nothing_when_it_is_raised(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AP3: the operation is undone by then."""
+    monkeypatch.setattr(apart, "GRACE", PATIENCE)
     lock = Lock(f"{server.directory}/l")
     held = lock.acquire()
     other = threading.Timer(0.05, lambda: signal.pthread_kill(main, signal.SIGINT))
@@ -348,7 +351,7 @@ def test_locks_elsewhere_do_not_wait_for_a_silent_server(
         patched.setattr(env, "open_unnamed", lambda _directory, _mode: asks[call]())
         server.dies()
         server.asked.clear()
-        seconds(lambda: Lock(f"{at}/l").acquire(SHORT), AcquireTimeout)
+        seconds(lambda: Lock(f"{at}/l").acquire(4 * SHORT), AcquireTimeout)
         assert fork.in_flight, "inside the call"
     began = time.monotonic()
     with Lock(shm / "local").acquire(PATIENCE):
@@ -503,8 +506,10 @@ def test_several_locks_of_a_task_are_given_back_as_well(server: Server, shm: Pat
 PROCESS = """
 import os, signal, sys, threading, time
 import holdfast
+from holdfast._drivers import apart
 from holdfast._platform import environment
 
+apart.GRACE = 0.15
 env = environment()
 share, what = sys.argv[1:]
 silent = threading.Event()

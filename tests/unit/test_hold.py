@@ -262,6 +262,37 @@ def test_an_on_lost_that_fails_hides_neither_the_loss_nor_stops_the_release(disk
     assert not contender.env.open_descriptors()
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["written in two parts", "no room for the second part"])
+@pytest.mark.parametrize("options", [{}, {"lease": 60}], ids=["plain", "lease"])
+def test_a_heartbeat_of_which_only_a_part_is_written_keeps_the_lock(
+    options: dict[str, float], full: bool, disk: Path, contend: Contend
+) -> None:
+    """FH6: each digit of the time may change, so what is in the file then is neither the old record nor the new one."""
+    contender = contend(disk / "l", **options)
+    held, env, parts = contender.get(), contender.env, []
+
+    def write(fd: int, data: bytes, offset: int) -> int:
+        parts.append(data)
+        if full and len(parts) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(fd, data[: len(data) // 2] if len(parts) == 1 else data, offset)
+
+    env.instead["time"] = lambda: env.real.time() + 2_000_000_000
+    env.instead["write"] = write
+    if full:
+        with pytest.raises(OSError, match="No space left"):
+            held.beat()
+    else:
+        held.beat()
+    assert len(parts) == 2
+    assert held.verify()
+    del env.instead["write"]
+    held.beat()
+    assert held.verify()
+    assert held.data == (disk / "l").read_bytes()
+    held.release()
+
+
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 @pytest.mark.parametrize("reuse", ["file", "pipe", "none"])
 @pytest.mark.parametrize("end", ["release", "give_back", "abandon"])

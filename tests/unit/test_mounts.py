@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._platform import procfs
+from holdfast._platform import procfs, storage
 from holdfast._platform.procfs import Mount, mount_at
 from unit.stepping import Stepped
 
@@ -67,6 +67,7 @@ def test_a_silent_server_does_not_stop_the_event_loop(
     path: str, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environments().real
+    assert storage.storage_at(None, []).events, "imported: that looks at directories, but not at the lock's"
 
     def hangs(*_args: object) -> None:
         raise AssertionError("a look at a directory of a server may last for ever")

@@ -61,7 +61,8 @@ class LinuxEnvironment(PosixEnvironment):
         self._hub: Hub | None = None
         self._blocking: dict[str, tuple[bool, float]] = {}
         self._table: list[procfs.Mount] = []
-        self._slow: list[procfs.Mount] = []
+        self._slow: tuple[list[procfs.Mount], list[procfs.Mount]] = ([], [])
+        """A table, and what of it may be slow."""
         self._table_text, self._table_until = "", 0.0
         self._mounts: dict[int, tuple[Storage, float]] = {}
         self._directory_logs: DirectoryLogs | None = None
@@ -315,8 +316,11 @@ class LinuxEnvironment(PosixEnvironment):
 
     def _slow_mount(self, directory: str) -> procfs.Mount | None:
         """The mount whose server, or process, a step on a file here may have to wait for; nothing on it is touched."""
-        table = self._mount_table()
-        return procfs.mount_on_the_way(directory, table, self._slow) if self._slow else None
+        table, (known, slow) = self._mount_table(), self._slow
+        if known is not table:
+            slow = [mount for mount in table if not self._storage(mount, table).events]
+            self._slow = table, slow
+        return procfs.mount_on_the_way(directory, table, slow) if slow else None
 
     def _mount_table(self) -> list[procfs.Mount]:
         """What is mounted, as it was at most a moment ago."""
@@ -324,8 +328,7 @@ class LinuxEnvironment(PosixEnvironment):
         if now >= self._table_until:
             text = procfs.read(procfs.MOUNTS) or self._table_text  # no descriptor may be left
             if text != self._table_text:
-                table = procfs.parse_mounts(text)
-                self._table, self._slow = table, [one for one in table if not self._storage(one, table).events]
+                self._table = procfs.parse_mounts(text)
             self._table_text, self._table_until = text, now + _MOUNT_LASTS
         return self._table
 

@@ -124,7 +124,7 @@ class Mount:
     @property
     def upper(self) -> str:
         """The upper directory, if it is an overlay."""
-        return self.options.get("upperdir", "")
+        return self.options.get("upperdir", "") if "upperdir=" in self._right else ""
 
     @property
     def numbers(self) -> str:

@@ -42,7 +42,7 @@ def storage_at(mount: procfs.Mount | None, table: list[procfs.Mount], release: s
     """What this mount means; an overlay has the storage of its upper directory, as far as the table shows that."""
     if mount is None:
         return Storage("", text="of a type that cannot be known")
-    found = storage_of(mount.kind, mount.options, mount.source, release)
+    found = storage_of(mount.kind, mount.options if mount.kind in _ROWS else {}, mount.source, release)
     if not mount.upper:
         return found
     below = procfs.mount_at(mount.upper, table)

@@ -25,7 +25,7 @@ from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record, next_beat
-from .steps import UNWRITABLE, withdraw
+from .steps import UNWRITABLE, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class FileHold(HoldState):
     def _write_beat(self, at: int, text: bytes) -> None:
         with self.mutex:
             if not self.released:
-                self.env.write(self.fd, text, at)
+                write_all(self.env, self.fd, text, at)
                 self.data = self.pending
 
     def _next_beat(self) -> tuple[int, bytes] | None:
@@ -298,7 +298,7 @@ class FileHold(HoldState):
                 if not self._is_identity_of(fd) or not self._recognize(content, before):
                     lease.replaced = True
                     return
-                env.write(fd, change[1], change[0])
+                write_all(env, fd, change[1], change[0])
                 env.sync(fd)
             finally:
                 env.close(fd)

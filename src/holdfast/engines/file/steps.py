@@ -65,13 +65,13 @@ def exists_now(env: Environment, path: str) -> bool:
     return env.exists(path)
 
 
-def write_all(env: Environment, fd: int, data: bytes) -> None:
+def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str = "the lock file's record") -> None:
     """One write; more only after a short one, as the kernel does just before ENOSPC."""
-    written = env.write(fd, data, 0)
+    written = env.write(fd, data, offset)
     while written < len(data):
-        count = env.write(fd, data[written:], written)
+        count = env.write(fd, data[written:], offset + written)
         if count == 0:
-            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
+            raise OSError(errno.ENOSPC, f"{what} could not be written whole")
         written += count
 
 

@@ -10,6 +10,7 @@ beginning anywhere. It prints, as JSON, how many trials there were and what was 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import json
 import os
@@ -27,7 +28,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import holdfast
-from holdfast import AcquireTimeout, Lock, LockLost, Semaphore, acquire_all
+from holdfast import AcquireCancelled, AcquireTimeout, Lock, LockLost, Semaphore, acquire_all
+from holdfast._drivers import sync
 from holdfast._platform import environment, linux
 from holdfast._platform.fork import forking
 from holdfast.events import Event
@@ -36,8 +38,36 @@ from process.interrupts.tracer import built, spelled
 WAIT = 0.003
 """Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
 PROMPTLY = 2.0
+WAITING = ("wait", "cancelled", "cancelled_by_event")
+"""Operations that wait for a lock which another process holds all the time."""
 WRONG = 20
 """Failures after which the rest is not tried."""
+
+
+class Timer:
+    """A descriptor that becomes readable some time after it was set (timerfd)."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = self._libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+        assert self._fd >= 0, os.strerror(ctypes.get_errno())
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self, seconds: float) -> None:
+        new = (ctypes.c_long * 4)(0, 0, 0, int(seconds * 1e9))
+        assert self._libc.timerfd_settime(self._fd, 0, new, None) == 0, os.strerror(ctypes.get_errno())
+
+
+class ThirdTime:
+    """An event that is set when it is asked about for the third time: twice it is waited."""
+
+    asked = 0
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        return self.asked >= 3
 
 
 class Trials:
@@ -55,6 +85,7 @@ class Trials:
         self.count = 0
         self.heard: list[str] = []
         self.losses: list[LockLost] = []
+        self.timer = Timer()
 
     def hear(self, event: Event) -> None:
         self.heard.append(event.kind)
@@ -83,6 +114,14 @@ class Trials:
     def wait(self) -> None:
         with suppress(AcquireTimeout):
             self.lock().acquire(timeout=WAIT)
+
+    def cancelled(self) -> None:
+        with suppress(AcquireCancelled):
+            self.lock().acquire(cancel=self.timer)
+
+    def cancelled_by_event(self) -> None:
+        with suppress(AcquireCancelled):
+            self.lock().acquire(cancel=ThirdTime())
 
     def flock(self) -> Any:
         return Lock(self.path, protocol="flock", tag="main").acquire()
@@ -118,6 +157,8 @@ class Trials:
         if self.name == "takeover":
             with open(self.path, "wb") as file:
                 file.write(self.dead)
+        elif self.name == "cancelled":
+            self.timer.set(WAIT)
         elif self.name == "release":
             self.held = self.lock().acquire()
         elif self.name == "lost":
@@ -162,7 +203,7 @@ class Trials:
     def check(self, before: set[int]) -> None:
         """Nothing is left, once the next one has come; and it comes at once."""
         begun = time.monotonic()
-        if self.name == "wait":
+        if self.name in WAITING:
             Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()
         elif self.name == "semaphore":
             both = [Semaphore(self.path, 2, heartbeat=0).acquire(timeout=PROMPTLY) for _ in range(2)]
@@ -279,8 +320,9 @@ class Trials:
         self.dead = os.read(ready, 4096)
         os.close(ready)
         with suppress(AcquireTimeout):
-            self.lock().acquire(timeout=0.05)
-        if self.name == "wait":
+            self.lock().acquire(timeout=0.25)  # enough to make what is made once, on a busy machine as well
+        sync.LOOK_EVERY = WAIT
+        if self.name in WAITING:
             self.kept = {"l"}
         else:
             os.kill(child, signal.SIGKILL)

@@ -33,7 +33,7 @@ from ...model import Evidence, Status
 from .fencing import fenced
 from .flock import WatchedFlock
 from .interop import about_to_rename
-from .queue import QueueEntry, waiters
+from .queue import FIRST_LOOK, QueueEntry, waiters
 from .steps import answered, prepare
 from .watched import FIRST_POLL, WatchedFile
 
@@ -220,7 +220,7 @@ class AcquireAttempt:
         if self._entry.has_reason_to_look():
             return True
         if self._recheck_at == 0.0 and all(file.path_exists() for file in self.files):
-            self._recheck_at = now + self._entry.first_look()
+            self._recheck_at = now + FIRST_LOOK
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
     def _may_pass(self, *, free: bool) -> bool:

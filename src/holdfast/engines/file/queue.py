@@ -71,7 +71,7 @@ PATIENCE = 0.020
 _REMEMBERED = 1.0
 """Seconds for which later waits of this process ignore a ticket that was passed (Q6)."""
 FIRST_LOOK = 0.010
-"""Seconds, for each waiter ahead, before the first look of a waiter at a lock that was there when it came."""
+"""Seconds that a waiter behind others lets pass before its first look at a lock that was there when it came."""
 _RECHECK_EACH = 1.0
 """Seconds between looks at the lock, for each waiter ahead."""
 _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
@@ -135,11 +135,13 @@ class Queue:
             names = self._env.list_directory(self._fd)
         except OSError:
             names = []
-        if there and name not in names:
-            return None
         # A waiter is woken when few or none are left before it, while all that came later are behind.
-        found = [one for one in names if one < name]
+        found = [one for one in names if one <= name]
         found.sort()
+        if found and found[-1] == name:
+            found.pop()
+        elif there:
+            return None
         return found
 
     def tickets(self) -> list[str]:
@@ -831,10 +833,6 @@ class QueueEntry:
         self._issuing = ""
 
     # -- waiting -------------------------------------------------------------------------------------------------------
-
-    def first_look(self) -> float:
-        """Seconds until the first look at a lock that was there when we came, although a waiter is ahead."""
-        return min(RECHECK, FIRST_LOOK * (self._behind_here or self._ahead))
 
     def recheck(self, now: float) -> float:
         """Seconds until the next look at the lock although a waiter is ahead (A2): one for each waiter ahead, or as

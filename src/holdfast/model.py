@@ -100,6 +100,7 @@ class Identity(Value):
 
 
 _WITH_TIME, _WITH_LEASE = "2", "3"
+_LEASED = f"{_WITH_LEASE} ".encode()
 _MARKER_PARTS = {"1": 7, _WITH_TIME: 8, _WITH_LEASE: 10}
 """The versions of the marker that can be read, with their numbers of words."""
 _BEAT_AT = 8
@@ -170,7 +171,7 @@ def next_beat(data: bytes, key: bytes) -> tuple[int, bytes] | None:
 
     `key`: the text before the marker.
     """
-    at = data.find(key + _WITH_LEASE.encode() + b" ")
+    at = data.find(key + _LEASED)
     if at < 0:
         return None
     at += len(key)

@@ -144,10 +144,10 @@ def published_by_renaming(patch: Patch) -> None:
 def marked_before_it_is_guarded(patch: Patch) -> None:
     """P2: the name appears, and the guard is taken afterwards."""
 
-    def publish_unnamed(env: Any, request: Any) -> FileHold:
-        fd = env.open_unnamed(request.directory, request.mode)
-        found = env.fstat(fd)
-        data = request.compose(env, found.st_dev, guarded=True)
+    def publish_unnamed(env: Any, request: Any, blank: Any) -> FileHold:
+        fd = blank.fd
+        env.unguard(fd)
+        data = request.compose(env, blank.identity[0], guarded=True)
         write_all(env, fd, data)
         try:
             env.link_unnamed(fd, request.path)
@@ -155,7 +155,7 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
             env.close(fd)
             raise
         env.guard(fd)
-        return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, True)
+        return FileHold(env, request, fd, blank.identity, data, True)
 
     patch.setattr(publish, "_publish_unnamed", publish_unnamed)
 

@@ -525,14 +525,14 @@ def idle_first(world: World) -> None:
 
     def stopped(me: Actor) -> None:
         wanted = requests(7, LOCK)[0]
-        place = QueueEntry(me.process, wanted, me.world.kernel.now - 1.0)
+        place = QueueEntry(me.process, wanted, me.world.kernel.now)
         place.is_first()
         place.queue_up()
         me.sleep(100.0)
         place.leave()
 
     world.actor(world.process("S", 107), stopped, crashable=False)
-    ours(world, 2, lambda who: holder(requests(who, LOCK)))
+    ours(world, 2, lambda who: holder(requests(who, LOCK), begins_after=0.5))
     world.checkers = usual(newcomer(), bound=1.5)
 
 

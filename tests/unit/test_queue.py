@@ -180,6 +180,45 @@ def test_a_release_wakes_only_the_next_one(held: Contender, queued: Contend, pla
     assert not place.exists()
 
 
+@pytest.mark.needs("unnamed")
+@pytest.mark.parametrize("end", ["acquired", "cannot be linked", "another is faster", "gives up"])
+def test_a_waiter_has_its_file_made_before_its_turn(
+    end: str, held: Contender, queued: Contend, arrive: Contend, path: str
+) -> None:
+    """P10: without a name and empty. What is not used of it is closed; what cannot be used is made again."""
+
+    def refuse() -> None:
+        raise OSError(errno.EXDEV, "the directory is another one by now")
+
+    first, waiter, hasty = queued(), queued(), arrive(fair=False)
+    release(held)
+    settle(first)
+    ours = waiter.env.real.operations.made
+    blanks = [fd for fd in ours.values() if stat.S_ISREG(os.fstat(fd).st_mode)]
+    assert [(os.fstat(fd).st_nlink, os.fstat(fd).st_size) for fd in blanks] == [(0, 0)]
+    inode = os.fstat(blanks[0]).st_ino
+    if end == "gives up":
+        waiter.steps.close()
+        assert not any(waiter.env.real.is_open(fd) for fd in blanks)
+        return
+    if end == "cannot be linked":
+        waiter.env.once(waiter.env.before, "link_unnamed", refuse)
+    if end == "another is faster":
+        waiter.env.once(waiter.env.before, "link_unnamed", hasty.get)
+    del waiter.env.steps[:]
+    release(first)
+    settle(waiter)
+    assert ("open_unnamed" in waiter.env.steps) == (end == "cannot be linked")
+    if end == "another is faster":
+        assert not waiter.inside
+        release(hasty)
+        settle(waiter)
+    assert waiter.inside
+    assert end != "acquired" or os.stat(path).st_ino == inode
+    release(waiter)
+    assert not [fd for fd in ours.values() if stat.S_ISREG(os.fstat(fd).st_mode)]
+
+
 def test_a_waiter_is_woken_when_the_lock_file_is_gone_and_not_before(
     held: Contender, queued: Contend, path: str
 ) -> None:
@@ -802,7 +841,8 @@ def test_a_waiter_that_has_passed_others_and_was_too_late_does_not_wait_for_them
     queued()
     other, rival = queued(), arrive(fair=False)
     release(held)
-    other.env.once(other.env.before, "open_unnamed", rival.get)
+    for step in ("link_unnamed", "open_new"):  # whichever it publishes by
+        other.env.once(other.env.before, step, lambda: rival.inside or rival.get())
     while not rival.inside:
         clock.now = max(clock.now, other.waits[-1].deadline)
         assert other.step() is not None

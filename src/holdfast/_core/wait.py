@@ -140,7 +140,7 @@ class Deadline:
 
     def require_same_process(self) -> None:
         """RuntimeError after a fork by a signal handler: our descriptors are closed, or belong to other files now."""
-        if self.is_inherited:
+        if self._generation != self.env.generation:
             raise RuntimeError(
                 f"the process was forked while it waited for {self.request.target}; acquire again in the child"
             )

@@ -176,24 +176,7 @@ class LinuxEnvironment(PosixEnvironment):
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
-    def guard(self, fd: int, *, shared: bool = False) -> bool | None:
-        try:
-            return super().guard(fd, shared=shared)
-        except PermissionError:
-            if not self._is_on_smb(fd):
-                raise
-            return False
-
-    def guarded(self, fd: int) -> bool | None:
-        try:
-            return super().guarded(fd)
-        except PermissionError:
-            if not self._is_on_smb(fd):
-                raise
-            return True
-
     def _is_on_smb(self, fd: int) -> bool:
-        """LX1."""
         mount = procfs.mount_of(os.fstat(fd).st_dev, procfs.mounts())
         return mount is not None and mount.kind in SMB
 
@@ -336,16 +319,16 @@ class LinuxEnvironment(PosixEnvironment):
         return self.storage(path).events
 
     def storage(self, path: str, device: int | None = None) -> Storage:
-        directory = os.path.dirname(path)
         try:
-            device = os.stat(directory).st_dev if device is None else device
+            device = os.stat(os.path.dirname(path)).st_dev if device is None else device
         except OSError:
             return self._storage(None, [])
         found, until = self._mounts.get(device, (None, 0.0))
         now = time.monotonic()
         if found is None or now >= until:
             table = self._mount_table()
-            mount = procfs.mount_of(device, table) or procfs.mount_at(os.path.realpath(directory), table)
+            directory = os.path.realpath(os.path.dirname(path))
+            mount = procfs.mount_of(device, table) or procfs.mount_at(directory, table)
             found = self._storage(mount, table)
             self._mounts[device] = (found, now + _MOUNT_LASTS)
         return found

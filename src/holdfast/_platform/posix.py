@@ -218,6 +218,8 @@ class PosixEnvironment(GenericEnvironment):
         except OSError as error:
             if error.errno in _NO_FLOCK:
                 return None
+            if isinstance(error, PermissionError) and self._is_on_smb(fd):
+                return False
             raise
         return True
 
@@ -232,8 +234,14 @@ class PosixEnvironment(GenericEnvironment):
         except OSError as error:
             if error.errno in _NO_FLOCK:
                 return None
+            if isinstance(error, PermissionError) and self._is_on_smb(fd):
+                return True
             raise
         fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+
+    def _is_on_smb(self, fd: int) -> bool:  # noqa: ARG002
+        """LX1 (linux.py)."""
         return False
 
     def unguard(self, fd: int) -> None:

@@ -128,7 +128,7 @@ class AcquireAttempt:
         if self._deadline.is_inherited:
             return  # forked meanwhile: our descriptor numbers may belong to other files by now
         for file in self.files:
-            file.rest()
+            file.close()
         if self._entry is not None:
             self._entry.leave()
 
@@ -254,11 +254,12 @@ class AcquireAttempt:
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, self._idle_until)
         fds, until, signal = entry.plan(now)
+        if fds and len(self.files) == 1:
+            self.files[0].make_ready()
         until = self._deadline.bounded(min(until, self._recheck_at))  # when a record's age decides, the first one looks
         self._deadline.require_same_process()
         yield Wait(fds, until, signal)
-        self._deadline.require_same_process()
-        self._was_behind = True
+        self._was_behind = True  # `queued` asks next whether this is still the same process
 
     # -- TRYING --------------------------------------------------------------------------------------------------------
 

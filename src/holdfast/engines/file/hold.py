@@ -69,7 +69,7 @@ class FileHold(HoldState):
         self.pending = b""
         """The record with the beat that is being written."""
         self.lease: Lease | None = None
-        if next_beat(data, request.protocol.marker_key) is not None:
+        if data and next_beat(data, request.protocol.marker_key) is not None:
             self._begin_lease(env, request)
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""

@@ -99,7 +99,7 @@ def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
     """The rivals' temporary files for this lock file among these names, by path and pid."""
     found, ours = [], request.name
     for name in names:
-        if not name.startswith(ours):
+        if not name.startswith(ours) or name == ours:
             continue  # quickly: there may be thousands
         pid = request.protocol.rival(name, request.name)
         if pid is not None:

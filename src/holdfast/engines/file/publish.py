@@ -25,6 +25,9 @@ P7  exclusive: a creator without kernel locks could not keep such a contender ou
 P8  named: on a file server, the name may appear before the record, which the machine may keep for itself for a while.
     If it dies meanwhile, an empty file stays, which counts as held. So the record is synchronised first.
 P9  named: where it is known that a file cannot be opened by its second name, nothing is made: it would count as held.
+P10 unnamed: a waiter may have made the file before its turn came, a blank: guarded, empty, and without a name. So a
+    crash leaves nothing of it, and the record is composed when the lock is free, as ever. If it cannot be linked (the
+    directory may be another one by now), a new file is tried before anything is concluded from that.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import stat
 
 from ..._core.wait import Wait
 from ..._platform.fork import forking
-from ..._platform.operations import partial, sweep_when_due, unlink_quietly
+from ..._platform.operations import let_go, partial, sweep_when_due, unlink_quietly
 from ..._platform.values import temporary_name
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
@@ -57,17 +60,53 @@ _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
 
-def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
-    """A new hold, or None because the path exists."""
+class Blank:
+    """An unnamed file that is to become a lock file (P10)."""
+
+    __slots__ = ("fd", "guarded", "identity", "lease")
+
+    def __init__(self, env: Environment, request: FileRequest) -> None:
+        self.fd = env.open_unnamed(request.directory, request.mode)
+        try:
+            # P2; no other process can know this inode, so it is never refused
+            self.guarded = env.guard(self.fd) is True
+            found = env.fstat(self.fd)
+            self.identity = (found.st_dev, found.st_ino)
+            self.lease = request.lease_on(env, found.st_dev)
+        except BaseException:
+            let_go(env, self.fd)
+            raise
+
+    def close(self, env: Environment) -> None:
+        let_go(env, self.fd)
+
+
+def prepared(env: Environment, request: FileRequest) -> Blank | None:
+    """A blank for a waiter whose turn is still to come; None where that is not to be had."""
+    if request.method != "unnamed" or request.protocol.persistent or request.protocol.is_directory:
+        return None
+    try:
+        return Blank(env, request)
+    except OSError:
+        return None
+
+
+def publish(
+    env: Environment, request: FileRequest, blank: Blank | None = None
+) -> Generator[Wait, None, FileHold | None]:
+    """A new hold, or None because the path exists. The blank, if there is one, becomes the hold's, or is closed."""
     held: FileHold | None
     log = env.directory_log(request.directory) if request.protocol.has_rivals else None
     if log is not None:
         log.expect()
     while True:
         method = request.method
+        if blank is not None and method != "unnamed":  # another thread with the same lock has moved on
+            blank.close(env)
+            blank = None
         try:
             if method == "unnamed":
-                held = _publish_unnamed(env, request)
+                held = _publish_unnamed(env, request, blank or Blank(env, request))
             elif method == "named":
                 held = yield from _publish_named(env, request)
             else:
@@ -76,7 +115,9 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
         except FileExistsError:
             return None
         except OSError as error:
-            _fall_back(env, request, error, method)
+            if blank is None:
+                _fall_back(env, request, error, method)
+            blank = None  # P10
     if held is None:
         return None
     try:
@@ -88,13 +129,10 @@ def publish(env: Environment, request: FileRequest) -> Generator[Wait, None, Fil
         raise
 
 
-def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
-    data = b""
-    fd = env.open_unnamed(request.directory, request.mode)
+def _publish_unnamed(env: Environment, request: FileRequest, blank: Blank) -> FileHold:
+    data, fd = b"", blank.fd
     try:
-        guarded = env.guard(fd) is True  # P2; no other process can know this inode, so it is never refused
-        found = env.fstat(fd)
-        data = request.compose(env, found.st_dev, guarded=guarded)
+        data = request.compose(env, blank.identity[0], guarded=blank.guarded, lease=blank.lease)
         env.undo_by(fd, partial(withdraw, env, request, data))
         write_all(env, fd, data)
         if request.durable:
@@ -102,7 +140,7 @@ def _publish_unnamed(env: Environment, request: FileRequest) -> FileHold:
         env.link_unnamed(fd, request.path)
         if request.durable:
             env.sync_directory(request.directory)
-        return FileHold(env, request, fd, (found.st_dev, found.st_ino), data, guarded)
+        return FileHold(env, request, fd, blank.identity, data, blank.guarded)
     except FileExistsError:
         env.close(fd)
         raise

@@ -129,6 +129,21 @@ class Queue:
         names.sort()
         return names
 
+    def before(self, name: str, *, there: bool = False) -> list[str] | None:
+        """All that comes before a name, sorted. None if the name is to be `there` and is not."""
+        try:
+            names = self._env.list_directory(self._fd)
+        except OSError:
+            names = []
+        # A waiter is woken when few or none are left before it, while all that came later are behind.
+        found = [one for one in names if one <= name]
+        found.sort()
+        if found and found[-1] == name:
+            found.pop()
+        elif there:
+            return None
+        return found
+
     def tickets(self) -> list[str]:
         """Those of this kernel and mount, by arrival (Q3)."""
         return [name for name in self.names() if self.counts(name)]
@@ -308,11 +323,9 @@ class Ticket:
         """Show whether its owner has the lock, or waits."""
         self._env.chmod(self.fd, self._mode | _HOLDING if holding else self._mode)
 
-    def names(self) -> list[str]:
-        """All that is in the queue, sorted; empty if the ticket is no longer there."""
-        names = self.queue.names()
-        at = bisect_left(names, self.name)
-        return names if at < len(names) and names[at] == self.name else []
+    def ahead(self) -> list[str] | None:
+        """All that is in the queue before it, sorted; None if it is no longer there."""
+        return self.queue.before(self.name, there=True)
 
     def describe(self, request: FileRequest, since: float) -> None:
         """Write what people may want to know of the waiter."""
@@ -591,6 +604,8 @@ class QueueEntry:
         self._request = request
         self._generation = env.generation
         self._arrival = started - env.clock_shift
+        """When it came: to the queue inside its process, or, if it was alone there, to its first ticket."""
+        self._is_new = True
         self._ticket: Ticket | None = None
         self._issuing = ""
         """The name of a ticket of ours that may be there and that `_ticket` does not know of."""
@@ -630,6 +645,7 @@ class QueueEntry:
         self._behind_here = len(ahead)
         if ahead:
             self.first_ahead = ahead[0]
+            self._is_new = False
             self._unfollow()
             return False
         return not self._is_behind_ticket()
@@ -651,13 +667,12 @@ class QueueEntry:
         return bool(self._behind_here or self._before)
 
     def _is_behind_ticket(self) -> bool:
-        queue, names = self._open_queue()
+        queue, ahead = self._open_queue()
         if queue is None:
             self._unfollow()
             return False
         try:
             ticket, before, tries = self._ticket, self._before, _TRIES
-            ahead = self._ahead_of_ours(names)
             sweeps = ticket is None or (bool(ahead) and not self._swept)
             while ahead:
                 name = ahead.pop()
@@ -670,7 +685,7 @@ class QueueEntry:
                     return True
                 if tries:  # its owner may have handed it on since the list was read (Q10)
                     tries -= 1
-                    ahead = self._ahead_of_ours(queue.names())
+                    ahead = self._ahead_in(queue)
             self._before = ""  # closing what followed it can wait until we have the lock
             if sweeps:
                 queue.sweep()
@@ -681,9 +696,9 @@ class QueueEntry:
             self._close_queue(queue)
         return False
 
-    def _ahead_of_ours(self, names: list[str]) -> list[str]:
-        """Those ahead of our ticket, or of where it would be."""
-        return names[: bisect_left(names, self.name or _key(self._arrival))]
+    def _ahead_in(self, queue: Queue) -> list[str]:
+        """What is ahead of our ticket, or of where it would be."""
+        return queue.before(self.name or _key(self._arrival)) or []
 
     def _waits_for(self, queue: Queue, name: str) -> bool:
         """Whether this is a ticket to wait for: readers do not wait for readers."""
@@ -693,22 +708,22 @@ class QueueEntry:
         return not passed or passed.get(name, 0.0) <= self.env.monotonic()
 
     def _open_queue(self) -> tuple[Queue | None, list[str]]:
-        """The queue, and what is in it: the queue of our own ticket, as long as that exists. A ticket is taken before
-        the list is read, so that later contenders find it (Q5)."""
+        """The queue, and what is ahead of us in it: the queue of our own ticket, as long as that exists. A ticket is
+        taken before the list is read, so that later contenders find it (Q5)."""
         if self._ticket is not None:
-            names = self._ticket.names()
-            if names:
-                return self._ticket.queue, names
+            ahead = self._ticket.ahead()
+            if ahead is not None:
+                return self._ticket.queue, ahead
             self.drop_ticket()  # another process has removed it, or the whole directory
         if not self.env.exists(self._request.queue):
             return None, []
         self.queue_up()
         if self._ticket is not None:
-            names = self._ticket.names()
-            if names:
-                return self._ticket.queue, names
+            ahead = self._ticket.ahead()
+            if ahead is not None:
+                return self._ticket.queue, ahead
         queue = opened(self.env, self._request.queue)
-        return queue, [] if queue is None else queue.names()
+        return queue, [] if queue is None else self._ahead_in(queue)
 
     def _close_queue(self, queue: Queue) -> None:
         if self._ticket is None or self._ticket.queue is not queue:
@@ -752,9 +767,9 @@ class QueueEntry:
         env, now = self.env, self.env.monotonic()
         for name in [name for name, until in list(env.passed.items()) if until <= now]:
             env.passed.pop(name, None)
-        queue, names = self._open_queue()
+        queue, found = self._open_queue()
         if queue is not None:
-            passed = [name for name in self._ahead_of_ours(names) if self._waits_for(queue, name)]
+            passed = [name for name in found if self._waits_for(queue, name)]
             self._close_queue(queue)
             self._ignored.update(passed)
             env.passed.update(dict.fromkeys(passed, now + _REMEMBERED))
@@ -771,6 +786,10 @@ class QueueEntry:
             if self._issuing:
                 self.drop_ticket()  # an interruption has left it half made
             if self._ticket is None:
+                if self._is_new and self._local.entries in ([], [self]):
+                    # Whoever follows a ticket already would have to be woken to see that ours came in between.
+                    self._arrival = self.env.monotonic() - self.env.clock_shift
+                self._is_new = False
                 self._issue()
 
     def _issue(self) -> None:
@@ -851,37 +870,37 @@ class QueueEntry:
     def hold(self) -> None:
         """We have the lock, and keep our place until the release (Q4). Waiters of the same owner may join us."""
         self.holding = True
-        self._unfollow()
         if self._ticket is not None:
             try:
                 self._ticket.mark(holding=True)
             except OSError:
                 pass  # Q1
-        self._tell_owner()
+        if self.owner is not None:
+            self._tell_owner()
 
     def enter(self) -> None:
         """We have one of several slots: the next waiter tries the others at once, and our owner's may join us."""
         self.leave()
-        self._tell_owner()
+        if self.owner is not None:
+            self._tell_owner()
 
     def _tell_owner(self) -> None:
-        if self.owner is not None:
-            with self._local.mutex:
-                for entry in self._local.entries.copy():
-                    if entry.owner == self.owner:
-                        entry.signal.set()
+        with self._local.mutex:
+            for entry in self._local.entries.copy():
+                if entry.owner == self.owner:
+                    entry.signal.set()
 
     def leave(self) -> None:
         """Give the place up, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
         if self._is_inherited():
             return
-        self._unfollow()
         with self._local.mutex:
             if self in self._local.entries:
                 self._local.entries.remove(self)
             if self._ticket is not None and self._local.entries:
                 self._pass_on()
         self.drop_ticket()
+        self._unfollow()  # not before: the one behind waits for us, and nobody for this
         with self._local.mutex:
             self._local.wake_first()
             if not self._local.entries and self.env.local_queues.get(self._request.queue) is self._local:

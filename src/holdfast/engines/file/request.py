@@ -117,13 +117,13 @@ class FileRequest(Request):
             return _LEASE if env.knows_mounts and env.storage(self.path, device).shared else 0.0
         return self.lease
 
-    def compose(self, env: Environment, device: int, *, guarded: bool, lease: float = 0.0) -> bytes:
+    def compose(self, env: Environment, device: int, *, guarded: bool, lease: float | None = None) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already.
 
-        Its lease is at least `lease`, in seconds.
+        `lease`: that of the hold in seconds, where it is known.
         """
         identity, now = env.identity(self.on_behalf_of or self.kept_for), env.time()
-        lease, beat = max(lease, self.lease_on(env, device)), 0
+        lease, beat = self.lease_on(env, device) if lease is None else lease, 0
         if lease:
             beat = int(env.token()[:8], 16)  # not the same as in an earlier hold
         marker = None

@@ -122,7 +122,7 @@ def _acquire(
         if attempt_events is not None:
             attempt_events.gave_up()
         raise
-    if attempt_events is not None:
+    if attempt_events is not None and (_is_told(requests[0]) or ref.held.recovered_from is not None):
         ref.held.attempt_events = attempt_events  # the delivery of the handle reports that the lock is acquired
     return ref
 

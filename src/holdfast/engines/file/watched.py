@@ -34,7 +34,7 @@ from .inspect import (
     reread,
 )
 from .policy import Verdict, describe, judge
-from .publish import publish
+from .publish import Blank, prepared, publish
 from .request import FileRequest
 from .steps import REMOVED, with_hint
 from .takeover import complete, take_over
@@ -76,6 +76,7 @@ class WatchedFile:
         self._burst = 0.0
         self._recheck = min(RECHECK, request.protocol.recheck)
         self._lease_watch: LeaseWatch | None = None
+        self._blank: Blank | None = None
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -238,7 +239,8 @@ class WatchedFile:
         env, request = self.env, self.request
         held = None
         if not self.there:
-            held = yield from publish(env, request)
+            blank, self._blank = self._blank, None
+            held = yield from publish(env, request, blank)
             self.missed = held is None
         elif self.verdict.reclaim:
             if self.seen.unfinished:
@@ -250,6 +252,11 @@ class WatchedFile:
         return held
 
     # -- waiting for a change ------------------------------------------------------------------------------------------
+
+    def make_ready(self) -> None:
+        """Do before our turn what would else be done then (publish.py, P10)."""
+        if self._blank is None:
+            self._blank = prepared(self.env, self.request)
 
     def hurry(self) -> None:
         """Look again soon: the obstacle lasts only an instant."""
@@ -314,11 +321,19 @@ class WatchedFile:
         """Keep no descriptor while we wait."""
         forget(self.env, self._seen)
 
+    def close(self) -> None:
+        """Give up all that it has."""
+        self.rest()
+        if self._blank is not None:
+            self._blank.close(self.env)
+            self._blank = None
+
     def rest(self) -> None:
         """Give up the descriptor and the watch."""
         self._disarm()
-        forget(self.env, self._seen)
-        self._seen = None
+        if self._seen is not None:
+            forget(self.env, self._seen)
+            self._seen = None
 
     def _arm(self) -> None:
         env, path = self.env, self.request.path
@@ -351,4 +366,5 @@ class WatchedFile:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        self._unwatch_process()
+        if self._pidfd is not None:
+            self._unwatch_process()

@@ -9,10 +9,10 @@ from pathlib import Path
 import filelock
 import pytest
 
-from machines.test_leases import ALL, LEASE, PROTOCOLS, Start, measured, needs_time, start
+from machines.test_leases import LEASE, PROTOCOLS, Start, measured, needs_time, start
 
 __all__ = ["start"]
-HANDED_OVER = [*PROTOCOLS, *((share, kind) for share in ALL if "nfs" in share for kind in ("SoftFileLock", "FileLock"))]
+HANDED_OVER = [*PROTOCOLS, ("nfs4", "SoftFileLock"), ("nfs4", "FileLock")]
 
 
 @needs_time
@@ -57,10 +57,9 @@ def test_machines_that_always_want_the_lock_hand_it_to_each_other(
     for what, number in (("locks", len(had)), ("changes of machine", changes)):
         measured(share, f"{kind}, {inside * 1000:g} ms inside, two machines: {what} a second", number / 10)
     if inside and kind in ("sema", "flock"):
-        assert changes > len(had) / 2, "who has just had it goes behind the other"
+        assert changes > len(had) / 5, "who has just had it goes behind those who wait"
 
 
-@needs_time
 def test_machines_take_turns_and_those_that_are_far_from_theirs_cost_the_server_little(start: Start) -> None:
     """The holder, the first waiter, the next one, and one that is far from its turn."""
     lab = start("nfs4", "line", "10", f"{LEASE}", nodes=4)

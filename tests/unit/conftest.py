@@ -18,7 +18,7 @@ from faces import Tasks, Threads
 from holdfast._platform import environment
 from holdfast.engines.file import remove, takeover
 from unit.loops import LOOPS
-from unit.stepping import KINDS, Clock, Contend, Contender, Stepped
+from unit.stepping import KINDS, Clock, Contend, Contender, Stepped, played
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def environments() -> Iterator[Callable[..., Stepped]]:
     def make(*without: str, kind: str = "", pid: int | None = None) -> Stepped:
         if kind not in KINDS:
             pytest.skip(f"needs the environment of another system: {kind}")
-        real: Any = KINDS[kind](frozenset(without))
+        real: Any = played(kind, without)
         if pid is not None:
             real._identity = real._identify(pid)
         made.append(Stepped(real))

@@ -15,9 +15,11 @@ import select
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import instances
 from holdfast._core.attempt import Refusal
@@ -42,6 +44,30 @@ else:
     from holdfast._platform.posix import PosixEnvironment
 
     KINDS |= {"": LinuxEnvironment, "linux": LinuxEnvironment, "posix": PosixEnvironment, "generic": GenericEnvironment}
+
+_played: weakref.WeakSet[GenericEnvironment] = weakref.WeakSet()
+
+
+def played(kind: str = "", without: Iterable[str] = ()) -> GenericEnvironment:
+    """An environment that goes with its test. A process makes one, which hears of each fork as long as it lives; of the
+    thousands that tests make, each fork would call every one."""
+    with mock.patch.object(os, "register_at_fork", _not_registered, create=True):
+        made = KINDS[kind](frozenset(without))
+    _played.add(made)
+    return made
+
+
+def _not_registered(**_hooks: object) -> None:
+    pass
+
+
+def _in_child() -> None:
+    for env in [*_played]:
+        env._in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 QUIET = frozenset(
     {"time", "monotonic", "uptime", "identity", "token", "adopt", "command", "poll_limit", "events_reach", "storage"}

@@ -336,12 +336,12 @@ def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
                 with pytest.raises(WouldDeadlock):
                     await lock.acquire()
             began = loop.time()
-            around = asyncio.timeout(0.02)
-            loop.call_soon(lambda: around.reschedule(began + 0.15))
+            around = asyncio.timeout(0.1)
+            loop.call_soon(lambda: around.reschedule(began + 0.25))
             with pytest.raises(TimeoutError):
                 async with around:
                     await lock.acquire()
-            assert loop.time() - began > 0.1
+            assert loop.time() - began > 0.2
 
     run(main())
 

@@ -49,7 +49,7 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.ECONNRESET])
 def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, disk: Path, contend: Contend) -> None:
-    """9p and FUSE clients do not reconnect: the error alone would not say what to do."""
+    """A 9p client does not reconnect: the error alone would not say what to do."""
     contender = contend(disk / "l")
     plain = OSError(number, os.strerror(number), "elsewhere")
     assert with_hint(plain, contender.request, contender.env) is plain  # type: ignore[arg-type]

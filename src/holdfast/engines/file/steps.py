@@ -118,12 +118,12 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
 
 
 def disconnected(env: Environment, path: str, error: OSError) -> str:
-    """What to do about a mount that gives errors only, as its client does not reconnect; empty for anything else."""
+    """What to do about a mount that gives errors only, as its server is lost; empty for anything else."""
     if error.errno not in _DISCONNECTED or not env.may_block(path):
         return ""
     return (
-        f"{env.server_at(path)} fails, or its client (9p, FUSE) has lost the connection and makes no new one: see "
-        "whether the server runs, and mount it again"
+        f"{env.server_at(path)} fails, or the connection to it is lost: see whether the server runs. If it does, and "
+        "this stays so (a 9p client does not reconnect), mount it again"
     )
 
 

@@ -41,7 +41,8 @@ bench-windows: $(VENV)/.test
 
 .PHONY: kinds
 # Locks of other programs, made by these (docs/kinds.md). Those that are missing are a failure here, and else skipped:
-# apt-get install --no-install-recommends git vim-tiny vim liblockfile-bin dpkg emacs-nox borgbackup restic cargo; npm 11.
+# apt-get install --no-install-recommends git vim-tiny vim liblockfile-bin dpkg emacs-nox borgbackup restic cargo
+# libreoffice-writer-nogui firefox-esr passwd; npm 11; terraform or tofu. pnpm and uv are fetched.
 kinds: $(VENV)/.test
 	$(VENV)/kinds/bin/uv --version >/dev/null 2>&1 || { $(PYTHON) -m venv $(VENV)/kinds && $(VENV)/kinds/bin/python -m pip install --quiet uv; }
 	PATH="$$PATH:$(CURDIR)/$(VENV)/kinds/bin" HOLDFAST_TEST_KINDS=all \

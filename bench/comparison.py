@@ -129,8 +129,13 @@ def loss(subject: type[Subject], path: str) -> str:
 
 
 def order(subject: type[Subject], path: str) -> str:
+    """In three rounds: processes that look at intervals may come in order by chance."""
     if subject.poll is None:
         return CANNOT_WAIT
+    return "yes" if all(_in_order(subject, path) for _ in range(3)) else NO
+
+
+def _in_order(subject: type[Subject], path: str) -> bool:
     holder = spawn(hold, subject, path)
     waiters = []
     try:
@@ -153,7 +158,7 @@ def order(subject: type[Subject], path: str) -> str:
     finally:
         for child in (*waiters, holder):
             child.end()
-    return "yes" if came == sorted(came) and not left else NO
+    return came == sorted(came) and not left
 
 
 def file_afterwards(subject: type[Subject], path: str) -> str:

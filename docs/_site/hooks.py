@@ -64,7 +64,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if _COMMANDS in markdown:
         markdown = markdown.replace(_COMMANDS, commands.reference())
-    markdown = markdown_text.without_directives(markdown)
+    markdown = markdown_text.with_bars(markdown_text.without_directives(markdown))
     return repository.relinked(markdown, page.file.src_uri)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
 _FENCE = re.compile(r" *(`{3,}|~{3,})(.*)")
 _COMMENT = re.compile(r"\s*<!--")
 _FILE = re.compile(r"\s*<!--\s*file:\s*(\S+)\s*-->\s*")
-_SPAN = re.compile(r"(`+)(?:.+?)\1")
+_SPAN = re.compile(r"(`+)(?:.+?)\1", re.DOTALL)
 
 
 def lines(text: str) -> Iterator[tuple[str, str]]:
@@ -30,15 +31,16 @@ def lines(text: str) -> Iterator[tuple[str, str]]:
             yield "text", line
 
 
-def prose(text: str, change: Callable[[str], str], spans: bool = False) -> str:
-    """The text, with whatever is not code changed; `spans`: those of code, too."""
+def prose(text: str, change: Callable[[str], str]) -> str:
+    """The text, with whatever is not code changed, a paragraph at a time: links and spans of code go over lines."""
     made = []
-    for kind, line in lines(text):
-        made.append(line if kind != "text" else change(line) if spans else _outside_spans(line, change))
+    for is_text, group in itertools.groupby(lines(text), lambda each: each[0] == "text" and bool(each[1].strip())):
+        paragraph = "\n".join(line for _, line in group)
+        made.append(_outside_spans(paragraph, change) if is_text else paragraph)
     return "\n".join(made)
 
 
-def _outside_spans(line: str, change: Callable[[str], str]) -> str:
+def _outside_spans(paragraph: str, change: Callable[[str], str]) -> str:
     """Spans of code are put aside, so that a link around one is still seen as one."""
     spans: list[str] = []
 
@@ -46,7 +48,7 @@ def _outside_spans(line: str, change: Callable[[str], str]) -> str:
         spans.append(span[0])
         return f"\0{len(spans) - 1}\0"
 
-    changed = change(_SPAN.sub(aside, line))
+    changed = change(_SPAN.sub(aside, paragraph))
     return re.sub("\0(\\d+)\0", lambda number: spans[int(number[1])], changed)
 
 
@@ -64,3 +66,12 @@ def without_directives(text: str) -> str:
         else:
             made.append(line)
     return "\n".join(made)
+
+
+def with_bars(text: str) -> str:
+    """A `\\|` in a span of code in a table as the site's Markdown has it: a bar there ends no cell."""
+    rows = (
+        _SPAN.sub(lambda span: span[0].replace("\\|", "|"), line) if kind == "text" and line.startswith("|") else line
+        for kind, line in lines(text)
+    )
+    return "\n".join(rows)

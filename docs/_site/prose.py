@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 GENERATED = ("tests/unit/faults.md", "docs/benchmarks.md")
 """Tables that a program writes."""
 _CONFIG = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"'(*\[])|\n{2,}")
+_ABBREVIATED = r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)"
+_SENTENCE_ENDS = re.compile(rf"(?<=[.!?]){_ABBREVIATED}[\"')*]*\s+|\n{{2,}}", re.IGNORECASE)
 _LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _CODE = re.compile(r"(`+).+?\1")
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.)\s+")

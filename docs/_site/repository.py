@@ -63,4 +63,4 @@ def relinked(text: str, uri: str) -> str:
         there = uri_of(target)
         return f"[{link[1]}]({posixpath.relpath(there, base)}{hash_}{anchor}{link[3]})" if there else link[1]
 
-    return markdown_text.prose(text, lambda line: _LINK.sub(moved, line))
+    return markdown_text.prose(text, lambda paragraph: _LINK.sub(moved, paragraph))

@@ -17,7 +17,7 @@ from .errors import (
 from .lock import Hold, Lock, Semaphore, provide_face_for_tasks
 from .model import Evidence, Holder, Record, Status, Waiter, provide_sentences
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AcquireCancelled",

@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 
 from cli.support import HOLDFAST, World, dormant, eventually
+from process.foreign.node import pnpm
+from unit.elsewhere import needs_root
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="these programs are run as they are on POSIX systems"),
     pytest.mark.needs("linux"),
 ]
+SLOW = 60.0
+"""Seconds, for programs that are."""
 WORDS: dict[str, tuple[list[str], list[str]]] = {
     "run": (["run"], ["--", "true"]),
     "try": (["try", "--owner-pid", "1"], []),
@@ -375,10 +379,10 @@ def test_a_link_of_emacs_says_who_edits(world: World, tmp_path: Path) -> None:
     again.wait()
 
 
-def names(lock: Path, pid: int) -> bool:
+def names(lock: Path, pid: int, before: str = ".") -> bool:
     """Whether a link says so; it may be gone for a moment."""
     try:
-        return f".{pid}" in os.readlink(lock)
+        return f"{before}{pid}" in os.readlink(lock)
     except FileNotFoundError:
         return False
 
@@ -519,6 +523,176 @@ def test_uv_is_seen_by_the_kernels_lock(world: World, tmp_path: Path, gate: Gate
     is_refused(world, tmp_path / "cache" / ".lock", "is a lock of uv")
     gate.open()
     uv.wait()
+
+
+def _pnpm() -> str:
+    if os.environ.get("HOLDFAST_TEST_KINDS") == "all":
+        return pnpm()
+    return need("pnpm")
+
+
+def test_pnpm_is_seen_by_the_kernels_lock_on_its_store(world: World, tmp_path: Path, gate: Gate) -> None:
+    """An installation shares it, and `pnpm store prune` waits for that."""
+    program, locks = _pnpm(), tmp_path / "run" / f"pnpm-store-operation-locks-{os.getuid()}"
+    (tmp_path / "run").mkdir(0o700)
+    mine = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path / "run"), "CI": "true"}
+    (tmp_path / "app").mkdir()
+    script = {"name": "app", "version": "1.0.0", "scripts": {"install": gate.script}}
+    (tmp_path / "app" / "package.json").write_text(json.dumps(script))
+    installing = world.start([program, "-C", "app", "install", "--offline"], env=mine)
+    gate.reached()
+    before = tree(locks)
+    found = {name: one for name, one in listed(world, "run").items() if one["protocol"] == "pnpm"}
+    assert [(one["condition"], one["holder"]["pid"], one["holders"][0]["shared"]) for one in found.values()] == [
+        ("held", installing.pid, True)
+    ] * 2
+    assert "pnpm store prune waits" in status(world, locks / "all-stores.lock")["reason"]
+    assert tree(locks) == before
+    is_refused(world, locks / "all-stores.lock", "is a lock of pnpm")
+    pruning = world.start([program, "-C", "app", "store", "prune"], env=mine)
+    eventually(lambda: status(world, locks / "all-stores.lock")["waiters"], what="that it waits, as we say")
+    waiter = world.start([*HOLDFAST, "wait", locks / "all-stores.lock"])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    gate.open()
+    assert (installing.wait(), pruning.wait(), waiter.wait()) == (0, 0, 0)
+    assert {one["condition"] for one in listed(world, "run").values()} == {"free"}
+
+
+TERRAFORM = """
+resource "terraform_data" "x" {
+  provisioner "local-exec" {
+    command = %s
+  }
+}
+"""
+
+
+def test_terraform_is_seen_by_the_kernels_lock_on_its_state(world: World, tmp_path: Path, gate: Gate) -> None:
+    program = shutil.which("tofu") or need("terraform")
+    mine = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_CLI_CONFIG_FILE": "/dev/null"}
+    (tmp_path / "infra").mkdir()
+    (tmp_path / "infra" / "main.tf").write_text(TERRAFORM % json.dumps(gate.script))
+    assert world.start([program, "-chdir=infra", "init"], env=mine).wait() == 0
+    apply = [program, "-chdir=infra", "apply", "-auto-approve"]
+    applying = world.start(apply, env=mine)
+    gate.reached()
+    before = tree(tmp_path / "infra")
+    ((name, one),) = listed(world, "infra").items()
+    assert (name, one["protocol"], one["condition"]) == ("infra/.terraform.tfstate.lock.info", "terraform", "held")
+    assert (one["holder"]["pid"], one["evidence"]["proven"]) == (applying.pid, True)
+    assert one["holder"]["tag"].startswith("OperationTypeApply by ")
+    assert tree(tmp_path / "infra") == before
+    lock = tmp_path / name
+    is_refused(world, lock, "is a lock of terraform")
+    second = world.start(apply, env=mine)
+    assert (second.wait(), "Error acquiring the state lock" in second.complaint()) == (1, True), "as we say"
+    waiter = world.start([*HOLDFAST, "wait", lock])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    applying.signal(signal.SIGKILL)
+    assert (applying.wait(), waiter.wait()) == (-signal.SIGKILL, 0)
+    gate.open()
+    one = status(world, lock)
+    assert (one["condition"], one["state"]) == ("leftover", "free")
+    (tmp_path / "infra" / "main.tf").write_text("")
+    assert world.start(apply, env=mine).wait() == 0, "it keeps nobody out, as we say"
+
+
+SHADOW = """
+mount --bind etc /etc || exit 70
+EDITOR="sh -c '$GATE'" vipw
+"""
+"""In a mount namespace, whose /etc is a directory of the test."""
+
+
+@needs_root
+def test_vipw_is_seen_by_the_files_of_shadow(world: World, tmp_path: Path, gate: Gate) -> None:
+    need("vipw")
+    need("useradd")
+    (tmp_path / "etc").mkdir()
+    for name in ("passwd", "group", "shadow", "gshadow"):
+        shutil.copy(f"/etc/{name}", tmp_path / "etc")
+    inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    vipw = world.start([*inside, SHADOW], env={"GATE": gate.script})
+    gate.reached()
+    before = tree(tmp_path / "etc")
+    found = {name: one for name, one in listed(world).items() if one["protocol"] == "shadow"}
+    assert {name: one["condition"] for name, one in found.items()} == {
+        "etc/.pwd.lock": "held",
+        "etc/passwd.lock": "held",
+    }
+    (pid,) = {one["holder"]["pid"] for one in found.values()}
+    assert found["etc/passwd.lock"]["holder"]["command"].endswith("vipw")
+    assert tree(tmp_path / "etc") == before
+    is_refused(world, tmp_path / "etc" / "passwd.lock", "is a lock of shadow")
+    waiter = world.start([*HOLDFAST, "wait", tmp_path / "etc" / "passwd.lock"])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    os.kill(pid, signal.SIGKILL)
+    gate.open()
+    assert waiter.wait() == 0
+    vipw.wait()
+    found = {name: one["condition"] for name, one in listed(world).items() if one["protocol"] == "shadow"}
+    assert found == {"etc/.pwd.lock": "free", "etc/passwd.lock": "leftover"}
+    assert status(world, tmp_path / "etc" / "passwd.lock")["state"] == "free"
+    script = "mount --bind etc /etc && useradd --no-create-home somebody"
+    assert world.start([*inside, script]).wait() == 0, "it is replaced, as we say"
+    assert "somebody" in (tmp_path / "etc" / "passwd").read_text()
+
+
+def test_a_document_that_libreoffice_edits_is_seen(world: World, tmp_path: Path) -> None:
+    need("soffice")
+    (tmp_path / "letter.txt").write_text("one\n")
+    words = ["soffice", "--headless", "--norestore", f"-env:UserInstallation=file://{tmp_path}/profile"]
+    mine = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    assert world.start([*words, "--convert-to", "odt", "letter.txt"], env=mine).wait(SLOW) == 0
+    world.start([*words, "--writer", "letter.odt"], env=mine)
+    lock = tmp_path / ".~lock.letter.odt#"
+    eventually(lambda: lock.exists() and lock.read_bytes().endswith(b";"), SLOW, "the lock")
+    eventually(lambda: "has letter.odt open" in status(world, lock)["evidence"]["text"], what="that it edits it")
+    before = tree_of(lock)
+    one = listed(world)[lock.name]
+    assert (one["protocol"], one["condition"], one["liveness"]) == ("libreoffice", "held", "alive")
+    assert os.path.basename(os.readlink(f"/proc/{one['holder']['pid']}/exe")) == "soffice.bin"
+    done = world.do("run", lock, "--", "true")
+    assert (done.returncode, "is a lock of libreoffice" in done.stderr, tree_of(lock)) == (3, True, before)
+    waiter = world.start([*HOLDFAST, "wait", lock])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    os.kill(one["holder"]["pid"], signal.SIGKILL)
+    lock_left = eventually(lambda: (one := status(world, lock))["condition"] == "leftover" and one, what="its end")
+    assert "rm " in lock_left["next"]
+    assert world.shell(lock_left["next"]).returncode == 0
+    assert waiter.wait() == 0
+
+
+def tree_of(path: Path) -> tuple[int, int, bytes]:
+    about = path.lstat()
+    return about.st_ino, about.st_mtime_ns, path.read_bytes()
+
+
+def test_firefox_is_seen_by_its_profile(world: World, tmp_path: Path) -> None:
+    need("firefox-esr")
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    words = ["firefox-esr", "--headless", "--no-remote", "--profile", profile, "about:blank"]
+    mine = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    firefox = world.start(words, env=mine)
+    lock = profile / "lock"
+    eventually(lambda: lock.is_symlink() and (profile / "compatibility.ini").exists(), SLOW, "the profile")
+    found = {name: one for name, one in listed(world, "profile").items() if one["protocol"] == "mozilla"}
+    assert {name: (one["condition"], one["holder"]["pid"]) for name, one in found.items()} == dict.fromkeys(
+        ("profile/lock", "profile/.parentlock"), ("held", firefox.pid)
+    )
+    second = world.start(words, env=mine)
+    assert "already running" in second.rest(SLOW) + second.complaint(), "it is refused, as we say"
+    done = world.do("run", lock, "--", "true")
+    assert (done.returncode, "is a lock of mozilla" in done.stderr) == (3, True)
+    waiter = world.start([*HOLDFAST, "wait", lock])
+    eventually(lambda: dormant(waiter.pid), what="that it waits")
+    firefox.signal(signal.SIGKILL)
+    assert (firefox.wait(), waiter.wait()) == (-signal.SIGKILL, 0)
+    found = {name: one["condition"] for name, one in listed(world, "profile").items() if one["protocol"] == "mozilla"}
+    assert found == {"profile/lock": "leftover", "profile/.parentlock": "free"}
+    again = world.start(words, env=mine)
+    eventually(lambda: names(lock, again.pid, "+"), SLOW, "that it is replaced, as we say")
 
 
 def test_all_that_the_kernel_has_locked_is_listed(world: World, tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def test_the_figures_are_of_whole_sentences(prose: ModuleType) -> None:
     assert (found.words, found.mean, found.longest, found.sentence) == (8, 2.7, 4, "Four five: six seven.")
 
 
+def test_a_sentence_may_begin_with_code_or_a_small_letter(prose: ModuleType) -> None:
+    text = prose.prose("It holds, e.g. a lock. `a.b()` follows (now). holdfast waits.\n")
+    assert prose.sentences(text) == ["It holds, e.g. a lock.", "code follows (now).", "holdfast waits."]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

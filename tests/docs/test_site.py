@@ -124,6 +124,9 @@ def test_a_link_out_of_the_pages_leads_to_what_the_site_has_of_it_and_else_is_te
     assert relinked("[a](docs/cli.md) [b](LICENSE) [c](README.md)", "repository/SECURITY.md") == (
         "[a](../cli.md) b [c](../index.md)"
     )
+    assert relinked(
+        "see [a\nlink](docs/cli.md), `[c\nd](LICENSE)`\n\n```text\n[a\nb](LICENSE)\n```", "repository/SECURITY.md"
+    ) == ("see [a\nlink](../cli.md), `[c\nd](LICENSE)`\n\n```text\n[a\nb](LICENSE)\n```")
     assert relinked("[a](pool.py) [b](../docs/cli.md)", "repository/examples.md") == (
         "[a](examples/pool.py) [b](../cli.md)"
     )
@@ -144,6 +147,12 @@ def test_what_is_for_the_tests_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> 
     page = "a\n<!-- hidden: sh\n\n```\nx\n-->\n<!-- file: b.py -->\n```python\n<!-- code -->\n```\n"
     shown = loaded("markdown_text", monkeypatch).without_directives(page)
     assert shown == 'a\n```python title="b.py"\n<!-- code -->\n```\n'
+
+
+def test_a_bar_in_a_span_of_code_is_shown_without_its_backslash(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b` |\n```"
+    shown = loaded("markdown_text", monkeypatch).with_bars(page)
+    assert shown == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b` |\n```"
 
 
 def test_the_picture_of_the_house_shows_the_rooms_and_imports_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

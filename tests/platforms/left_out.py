@@ -150,17 +150,14 @@ TESTS_BY_REASON = {
         "unit/test_queue.py::test_a_broken_lock_of_a_holder_that_had_queued_is_noticed_at_once",
     ),
     "Windows takes longer paths than Linux": ("unit/test_bad_paths.py::test_a_name_that_is_too_long_is_explained",),
-    "fails under Wine, for a reason that has not been looked for yet": (
-        "unit/test_clean.py::test_only_temporary_files_of_ended_processes_go",
-        "unit/test_face_semats.py::test_a_held_lock_is_respected_and_a_stale_one_replaced[old, live]",
-        "unit/test_face_semats.py::test_cleaning_removes_only_temporary_files_of_this_lock_and_dead_processes",
+    "a look at a name that is too long finds no such file there; an acquisition refuses it": (
         "unit/test_face_sema.py::test_a_name_that_is_too_long_is_refused",
-        "unit/test_face_beads.py::test_a_log_line_is_the_one_of_the_specification",
-        "unit/test_face_beads.py::test_a_daemon_that_changes_its_directory_looks_in_the_same_place",
-        "unit/test_errors.py::test_a_refusal_says_who_since_when_why_and_what_next",
+    ),
+    "the parent of Python under Wine is no process of Windows": (
+        "unit/test_face_semats.py::test_a_held_lock_is_respected_and_a_stale_one_replaced[old, live]",
+    ),
+    "every new file has a name from the start": (
         "unit/test_probes.py::test_a_probe_that_breaks_in_the_middle_leaves_nothing[open_unnamed]",
-        "unit/test_probes.py::test_only_what_the_dead_have_left_is_reported_as_leftovers",
-        "unit/test_fencing.py::test_a_stopped_robbed_contender_neither_lowers_the_counter_nor_blocks_it",
     ),
     "a file that another program has open without sharing": (
         "unit/test_rivals.py::test_a_rival_that_may_still_rename_is_waited_for",
@@ -171,6 +168,7 @@ TESTS_BY_REASON = {
         "unit/test_rivals.py::test_the_announcement_of_another_is_left_alone",
         "unit/test_rivals.py::test_what_a_crash_has_left_is_removed_by_a_publisher",
         "unit/test_clean.py::test_only_an_announcement_no_longer_in_use_goes",
+        "unit/test_probes.py::test_only_what_the_dead_have_left_is_reported_as_leftovers",
         "unit/test_clean.py::test_only_tickets_of_ended_processes_go",
     ),
     "portable Python is not used on Windows": (
@@ -181,6 +179,7 @@ TESTS_BY_REASON = {
     ),
     "symbolic links, which Wine only pretends to make": (
         "unit/test_links.py::test_directories_are_not_made_through_a_link_that_came_in_between",
+        "unit/test_clean.py::test_only_temporary_files_of_ended_processes_go",
     ),
     "under Wine a new file may have the number of one before it; on NTFS it has not": (
         "unit/test_ids.py::test_each_acquisition_of_one_process_has_a_name_of_its_own",

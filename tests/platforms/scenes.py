@@ -626,6 +626,51 @@ def robbed_guardian(place: Path) -> None:
 
 
 @scene
+def run_several(place: Path) -> None:
+    """Several locks of `holdfast run` are had all or none, and held until the command of a killed one has ended."""
+    a, b = place / "a", place / "b"
+    with holdfast.Lock(b):
+        done = holdfast_("run", "-n", a, b, "--", *python("print('in')"))
+        assert (done.returncode, done.stdout, a.exists()) == (75, "", False), done
+    done = holdfast_("run", b, a, "--", *python("import os; print(os.environ['HOLDFAST_LOCK'].splitlines())"))
+    assert (done.returncode, done.stdout.count(str(place.name))) == (0, 2), done
+    for beside in (), ("-p", "flock"):
+        working = Working(b, *beside, str(a))
+        kill(working.run.pid)
+        working.run.wait()
+        if beside:  # neither is handed over, so the command ends
+            await_(working.has_ended)
+            a.unlink()
+            b.unlink()
+            continue
+        for path in (a, b):
+            assert holdfast.Lock(path).try_acquire() is None
+        assert not working.has_ended()
+        working.stop()
+        for path in (a, b):
+            with holdfast.Lock(path, timeout=SOON) as hold:
+                assert hold.recovered_from.pid == working.run.pid
+        await_(lambda pid=working.guardian: holdfast_platform().inspect(pid).has_ended)
+    require_nothing_left(place)
+
+
+@scene
+def run_line(place: Path) -> None:
+    """`-c` is a line of cmd, quotes and operators too; `--limit` ends the tree; `--on-conflict` is told the holder."""
+    path = place / "l"
+    done = holdfast_("run", "-c", 'echo "a b"&& echo %HOLDFAST_LOCK%& exit 3', path)
+    assert (done.returncode, done.stdout.split("\n")[0].strip()) == (3, '"a b"'), done
+    assert place.name in done.stdout, done
+    late = python(f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {LATE!r}]); time.sleep(60)")
+    done = holdfast_("run", "--limit", "300ms", "-E", "42", path, "--", *late)
+    assert (done.returncode, "which is the limit" in done.stderr, done.stdout) == (42, True, ""), done
+    with holdfast.Lock(path):
+        done = holdfast_("run", "-n", "-q", "--on-conflict", "echo %HOLDFAST_HOLDER%", path, "--", "nothing")
+    assert (done.returncode, done.stdout.strip()) == (75, str(os.getpid())), done
+    require_nothing_left(place)
+
+
+@scene
 def killed_flock(place: Path) -> None:
     """A lock of the kernel alone cannot be handed over: the command of a killed `holdfast run` ends with it."""
     working = Working(place / "l", "-p", "flock")

@@ -178,6 +178,15 @@ def test_the_guardian_of_a_killed_run_ends_the_command_when_the_lock_is_lost(pla
     play("robbed_guardian")
 
 
+def test_several_locks_are_held_until_the_command_of_a_killed_run_has_ended(play: Play) -> None:
+    """JG1, JG3, JG5."""
+    play("run_several")
+
+
+def test_run_takes_a_line_of_cmd_a_limit_and_what_to_do_if_the_lock_is_held(play: Play) -> None:
+    play("run_line")
+
+
 def test_the_command_of_a_killed_run_ends_with_it_where_the_lock_cannot_be_handed_over(play: Play) -> None:
     """JG3."""
     play("killed_flock")

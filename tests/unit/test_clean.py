@@ -204,7 +204,7 @@ def test_a_removal_is_announced(disk: Path, environments: Environments, contend:
     holder.get()
     holder.crash()
     path, env, seen = disk / "target.lock", environments(), []
-    env.before["unlink"] = lambda gone: seen.append((gone, (disk / "target.lock.reclaim").is_dir()))
+    env.before["unlink"] = lambda gone: seen.append((gone, (disk / "target.lock.reclaim").exists()))
     assert drive(remove_lock(env, request_of(str(path), "sidecar"), SAFE)).result == REMOVED
     assert (str(path), True) in seen
     assert os.listdir(disk) == []

@@ -546,7 +546,7 @@ def test_a_log_line_is_the_one_of_the_specification(disk: Path, live_pid: int, d
         "Removed stale lock (vc-executor), proceeding with sync",
         "Skipping database (lock check failed: malformed lock file: unexpected end of JSON input)",
     ]
-    assert gate.path == str(disk / ".exclusive-lock")
+    assert Path(gate.path) == disk / ".exclusive-lock"
     assert str(disk) in repr(gate)
 
 
@@ -590,7 +590,7 @@ def test_a_daemon_that_changes_its_directory_looks_in_the_same_place(
     gate = SyncGate("db", log=lambda _line: None)
     monkeypatch.chdir("/")
     assert not gate.open()
-    assert gate.path == str(disk / "db" / ".exclusive-lock")
+    assert Path(gate.path) == disk / "db" / ".exclusive-lock"
     assert not SyncGate("", log=lambda _line: None).open()
 
 

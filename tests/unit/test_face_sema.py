@@ -529,7 +529,7 @@ def test_without_events_a_waiter_looks_at_least_as_often_as_asked(path: Path, en
             wait = waiter.step()
             assert wait is not None
             pauses[interval].append(wait.deadline - time.monotonic())
-    assert max(pauses[0.002]) <= 0.002
+    assert max(pauses[0.002]) <= 0.002 + 1e-9  # deadlines are sums of fractions
     assert 0.002 < max(pauses[0.1]) <= 0.1
 
 

@@ -383,7 +383,7 @@ def test_cleaning_removes_only_temporary_files_of_this_lock_and_dead_processes(
         f"l.old.{dead_pid}.{HEX}.tmp",
         f"ll.{dead_pid}.{HEX}.tmp",
         f"l.{dead_pid}.{HEX[:8]}.tmp",
-        f"l.{dead_pid}.{HEX.upper()}.tmp",
+        f"l.{dead_pid}.{HEX[1:].upper()}0.tmp",
         f"l.0.{HEX}.tmp",
         f"l.-1.{HEX}.tmp",
         f"l.{dead_pid}.{HEX}.tmp.bak",

@@ -57,6 +57,7 @@ PLACES: dict[str, str] = {
     "libreoffice": ".~lock.letter.odt#",
     "mozilla": "profile/lock",
     "npm": "cache/_npx/0123/concurrency.lock",
+    "pnpm": f"run/pnpm-store-operation-locks-{os.getuid()}/{HASH}.lock",
     "restic": f"repository/locks/{HASH}",
     "run-lock": "LCK..ttyS0",
     "shadow": "etc/passwd.lock",
@@ -70,6 +71,7 @@ MORE: dict[str, str] = {
     "dpkg": "lists/lock",
     "mozilla": "profile/.parentlock",
     "npm": "_locks/staging-0123.lock",
+    "pnpm": f"pnpm-dir-locks-{os.getuid()}/{HASH}.held",
     "shadow": "etc/.pwd.lock",
     "vim": ".notes.txt.swo",
     "git": ".git/refs/heads/main.lock",
@@ -282,6 +284,12 @@ def borg(path: Path, name: str) -> None:
     (path / name).touch()
 
 
+def pnpm(path: Path, owner: str) -> None:
+    path.mkdir()
+    (path / "owner").write_text(owner)
+    (path / "held").write_text("4b3bb3b3160423bb38cde4036368f342")
+
+
 Make = Callable[[Path], object]
 BOOT = environment().uptime()
 
@@ -329,6 +337,8 @@ RECORDS: dict[str, tuple[Make, tuple[str, bool], str]] = {
     "borg": (named(f"{HOST}@123456.{ME}-0"), HERE, "never break it"),
     "borg, gone": (named(f"{HOST}@123456.{GONE}-0"), LEFT, "borg break-lock"),
     "borg, there": (named(f"build7.example@123456.{ME}-0"), THERE, "on build7.example"),
+    "pnpm": (lambda path: pnpm(path, f"{ME}-1795460634837435270-0"), HERE, f"process {ME}"),
+    "pnpm, gone": (lambda path: pnpm(path, f"{GONE}-1795460634837435270-0"), LEFT, "Nothing is to be done"),
     "borg, nobody": (Path.mkdir, LEFT, "Run borg again"),
 }
 """How it is written, how it is judged, and what is said of it; by the kind and what is special."""
@@ -399,7 +409,7 @@ def test_a_file_that_stays_is_held_by_who_has_the_kernel_lock(
     assert f"process {pid}" in (one.advice or "")
 
 
-@pytest.mark.parametrize("kind", ["cargo", "uv"])
+@pytest.mark.parametrize("kind", ["cargo", "pnpm", "uv"])
 def test_a_file_that_flock_locks_is_called_by_its_program(
     tmp_path: Path, environments: Environments, kind: str
 ) -> None:
@@ -464,6 +474,9 @@ OTHERS = {
     "index.lock": "",
     "mail.lock": "12 34\n",
     "lock.roster": "[1]",
+    "pnpm-store-operation-locks-nobody/x.lock": "",
+    "pnpm-lock.held": "",
+    "etc.lock/owner": "me",
 }
 
 
@@ -642,6 +655,39 @@ def test_what_processes_have_open_is_read_without_touching_a_file(
         files.locks()
         files.running(["git"])
     assert [path for path in touched if not str(path).startswith(("/proc", "3", str(tmp_path)))] == []
+
+
+def test_a_program_that_has_ended_does_not_run_though_nobody_has_asked_how() -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        eventually(lambda: child.pid in LinuxProcFiles(tables=True).running(["sleep"]), what="that it runs")
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert child.pid not in LinuxProcFiles(tables=True).running(["sleep"])
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_document_that_libreoffice_has_open_is_known_by_that(tmp_path: Path, environments: Environments) -> None:
+    """Of two that run, it is the one that edits the document."""
+    path = place_of(tmp_path, "libreoffice")
+    program = tmp_path / "soffice.bin"
+    program.symlink_to("/bin/cat")
+    (tmp_path / "letter.odt").touch()
+    path.write_text(f"Me,me,{HOST},23.11.2026 15:00,file:///x;")
+    with open(tmp_path / "letter.odt", "r+") as document:
+        other = subprocess.Popen([program], stdin=-1)
+        editing = subprocess.Popen([program], stdin=-1, pass_fds=[document.fileno()])
+    try:
+        eventually(lambda: {other.pid, editing.pid} <= set(LinuxProcFiles(tables=True).running(["soffice.bin"])))
+        found = look(environments(), path)
+    finally:
+        for process in (other, editing):
+            process.communicate()
+    assert found is not None
+    assert [one.pid for one in found.status.holders] == [editing.pid]
+    assert "has letter.odt open" in found.status.evidence.text
 
 
 def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import cli
 from holdfast.cli import options, parser
 
 ROWS = {name: [options.option_of(one) for one in options.options_of(name)] for name in options.COMMANDS}
@@ -176,22 +175,3 @@ def test_a_program_in_front_of_the_dashes_is_asked_about(
 def test_a_mistake_is_left_to_argparse(line: str) -> None:
     assert read(line.split()) is None
     assert by_argparse(line.split()) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("run L -c line", "-c needs /bin/sh, which this system does not have; write: holdfast run LOCK -- cmd /c LINE"),
-        (
-            "run L M -- true",
-            "Nest them, in the same order wherever they are used: holdfast run L -- holdfast run M -- CMD",
-        ),
-        ("run --limit 5m --on-conflict line L true", ""),
-    ],
-)
-def test_what_windows_cannot_do_is_refused_with_a_way_out(line: str, why: str) -> None:
-    found = options.read(line.split())
-    assert found is not None
-    said = cli._impossible_with_jobs(found)
-    assert said.endswith(why)
-    assert bool(said) == bool(why)

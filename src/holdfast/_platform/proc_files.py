@@ -138,7 +138,8 @@ class LinuxProcFiles:
     def running(self, programs: Collection[str]) -> list[int]:
         if self._programs is None:
             self._programs = {pid: procfs.comm(pid) for pid in (procfs.pids() if self._tables else ())}
-        return [pid for pid, name in self._programs.items() if name in programs]
+        found = [pid for pid, name in self._programs.items() if name in programs]
+        return [pid for pid in found if procfs.stat_fields(pid)[:1] not in ([], ["Z"])]
 
     def directory(self, pid: int) -> str | None:
         try:

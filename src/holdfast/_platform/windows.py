@@ -716,15 +716,19 @@ class Job:
         if name is None:
             self._limit(_KILL_ON_CLOSE)
 
-    def start(self, words: list[str], variables: dict[str, str]) -> Program:
-        """Start the command. It is in the job from its first moment on, so it cannot be left behind outside of it."""
+    def start(self, words: list[str], variables: dict[str, str], line: str | None = None) -> Program:
+        """Start the command, or the shell that the words name with this line. It is in the job from its first moment
+        on, so it cannot be left behind outside of it."""
         import shutil
         import subprocess
 
         found = shutil.which(words[0], path=variables.get("PATH"))
         if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
-        line = ctypes.create_unicode_buffer(subprocess.list2cmdline([found, *words[1:]]))
+        text = subprocess.list2cmdline([found, *words[1:]])
+        if line is not None:
+            text += f' "{line}"'  # as it is, in two quotes that /s has the shell remove
+        command = ctypes.create_unicode_buffer(text)
         block = ctypes.create_unicode_buffer("\0".join(f"{name}={value}" for name, value in variables.items()) + "\0")
         size = ctypes.c_size_t()
         _KERNEL.InitializeProcThreadAttributeList(None, 1, 0, ctypes.byref(size))
@@ -736,7 +740,16 @@ class Job:
                 attributes, 0, _IN_JOBS, ctypes.byref(job), ctypes.sizeof(job), None, None
             )
             and _KERNEL.CreateProcessW(
-                None, line, None, None, False, _UNICODE | _EXTENDED, block, None, ctypes.byref(how), ctypes.byref(made)
+                None,
+                command,
+                None,
+                None,
+                False,
+                _UNICODE | _EXTENDED,
+                block,
+                None,
+                ctypes.byref(how),
+                ctypes.byref(made),
             )
         )
         if not began:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from .._platform import environment
-from .outcome import FAILED, USAGE, die_of, end_quickly, failed, hide, say
+from .outcome import FAILED, die_of, end_quickly, failed, hide, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,9 +94,6 @@ def _dispatch(arguments: list[str]) -> int:
     if lacking:
         say(lacking)
         return FAILED
-    if options.command == "run" and environment().has_jobs and (impossible := _impossible_with_jobs(options)):
-        say(impossible)
-        return USAGE
     try:
         if any("://" in word for word in arguments):
             hide(arguments)
@@ -160,19 +157,6 @@ def _lacking(command: str, step: str) -> str:
                 f"{command} needs a call that this system does not have ({missing}). Hold the lock in the program "
                 "itself, or between `holdfast try` and `holdfast release`"
             )
-    return ""
-
-
-def _impossible_with_jobs(options: argparse.Namespace) -> str:
-    """Why `run` cannot do that on Windows; empty where it can."""
-    if options.line is not None:
-        return "-c needs /bin/sh, which this system does not have; write: holdfast run LOCK -- cmd /c LINE"
-    if len(options.locks) > 1:
-        nested = " ".join(f"holdfast run {lock} --" for lock in options.locks)
-        return (
-            "several LOCKs cannot be left to the guardian that keeps a lock while CMD works when run is killed: it is "
-            f"given one here. Nest them, in the same order wherever they are used: {nested} CMD"
-        )
     return ""
 
 

@@ -4,8 +4,8 @@
         ── started, keep or dismiss ──▶ guardian
         ◀── ready ──
 
-JG1  The guardian has half of the guard (windows.py, WI8), and the job open, before the command begins. So whichever of
-    the two is killed, the lock is held and the command goes on.
+JG1  The guardian has half of the guard of each lock (windows.py, WI8), and the job open, before the command begins. So
+    whichever of the two is killed, the locks are held and the command goes on.
 JG2  A process is in the job from its first moment on, and leaves it by ending. So the guardian of a `run` that was
     killed knows when the last of them has ended, also if it has never heard that the command was started.
 JG3  The job ends its processes when the last process that has it open ends. So if both are killed, the command does not
@@ -20,7 +20,8 @@ JG6  `run` hands the lock over by closing its descriptor, and says `keep` after 
     end.
 
 A lock of the kernel alone (`protocol="flock"`) is one byte, which others lock as well, and a lock on a server is a
-connection. Neither can be handed over: there is no guardian, so the command ends with `run` (JG3).
+connection. Neither can be handed over. A command with one such lock among its locks has no guardian, so it ends with
+`run` (JG3).
 
 When the lock is lost, the processes are ended at once, as there is no signal that asks them to. Ctrl-C and Ctrl-Break
 reach the command by the console; this process goes on, to release the lock when the command has ended.
@@ -42,9 +43,20 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import guarded_hold, keep_from_now, requests_of
 from .detached import held_here
 from .guardian import COMMAND, Terms, finish
-from .locks import lock_of, semaphore_of
+from .locks import each_of, lock_of, semaphore_of
 from .outcome import FAILED, say
-from .run import NOT_EXECUTABLE, NOT_FOUND, acquire, end, environment_of, let_go, locks_for, refused, tell_acquired
+from .run import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    acquire,
+    end,
+    environment_of,
+    let_go,
+    limit_reached,
+    locks_for,
+    refused,
+    tell_acquired,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         for number in presses:
             signal.signal(number, lambda _number, _frame: None)
     tell_acquired(holds, options)
-    status = end(holds, command, command.run(holds[0]), options)
+    status = end(holds, command, command.run(holds), options)
     return status if status < 1 << 31 else status - (1 << 32)  # the same number, as Python takes it
 
 
@@ -96,18 +108,18 @@ class _Command:
         self._mutex = threading.Lock()
         self.told = self.over = False
 
-    def run(self, hold: Hold) -> int:
+    def run(self, holds: Sequence[Hold]) -> int:
         """Start it and wait for its end: its exit status."""
         from .._platform.windows import Job
 
         job, words = Job(), self._options.cmd
         terms = Terms(self._options.kill_after, self._options.until, self._options.limit)
-        self._guardian = _guardian_of(hold, job, self._options, terms)
+        self._guardian = _guardian_of(holds, job, self._options, terms)
         with self._mutex:
             if self.told:
                 return FAILED
             try:
-                self._program = program = job.start(words, environment_of([hold]))
+                self._program = program = job.start(words, environment_of(holds), self._options.line)
             except OSError as error:
                 say(f"{words[0]}: {error.strerror}")
                 return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
@@ -118,20 +130,22 @@ class _Command:
             left = terms.left()
             if left == 0 and not self.over:
                 self.over = True
-                say(f"{hold.path}: held for its --limit. Ending the command, and all that it has started")
+                say(f"{limit_reached(holds, self._options)}. Ending the command, and all that it has started")
                 job.end()
             wait_for(Wait((program.end,), environment().monotonic() + min(left or 1, 1)))
         return status
 
     def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
-        job, hold = self._job, holds[0]
+        job = self._job
         if job is not None and self._options.until == COMMAND:
             job.let_go()
         elif self._left():
             if not quiet:
-                say(f"{hold.path} stays held until what the command has left running has ended (--until)")
+                paths = " and ".join(hold.path for hold in holds)
+                say(f"{paths} stays held until what the command has left running has ended (--until)")
             if self._guardian is not None and self._guardian.lives:
-                let_go(hold)  # JG6
+                for hold in holds:
+                    let_go(hold)  # JG6
                 self._guardian.say("keep")
                 self._guardian = None
                 return True
@@ -186,16 +200,16 @@ class _Guardian:
         self._process.wait()
 
 
-def _guardian_of(hold: Hold, job: Job, options: argparse.Namespace, terms: Terms) -> _Guardian | None:
-    """One that has half of the guard (JG1); None where the lock cannot be handed over, or it cannot be started."""
+def _guardian_of(holds: Sequence[Hold], job: Job, options: argparse.Namespace, terms: Terms) -> _Guardian | None:
+    """One that has half of each guard (JG1); None where a lock cannot be handed over, or it cannot be started."""
     import subprocess
 
     env: Any = environment()
-    held = guarded_hold(hold)
-    if held is None or not env.offer_guard(held.fd):
+    held = [one for hold in holds if (one := guarded_hold(hold)) is not None and env.offer_guard(one.fd)]
+    if len(held) < len(holds):
         return None
     paths = ";".join(map(os.path.abspath, sys.path))
-    command = [sys.executable, "-I", "-S", "-c", _GUARDIAN, paths, "run", hold.path]
+    command = [sys.executable, "-I", "-S", "-c", _GUARDIAN, paths, "run", *(one.path for one in held)]
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -206,8 +220,7 @@ def _guardian_of(hold: Hold, job: Job, options: argparse.Namespace, terms: Terms
         return None
     guardian = _Guardian(process)
     told = {
-        "path": hold.path,
-        "identity": held.identity,
+        "held": [(one.path, one.identity) for one in held],
         "job": job.name,
         "options": vars(options),
         "left": terms.left(),
@@ -243,19 +256,15 @@ class _Life:
         self._terms = Terms(options.kill_after, options.until, told["left"])
         self._job = Job(told["job"])
         self._command: int | None = None
-        lock = (lock_of if options.slots is None else semaphore_of)(options)
+        make = lock_of if options.slots is None else semaphore_of
+        requests: dict[str, Any] = {one.path: one for each in each_of(options) for one in requests_of(make(each))}
         os.chdir(os.path.dirname(os.path.abspath(sys.executable)))  # JG4: that of the caller can be removed
-        self._request: Any = next(one for one in requests_of(lock) if one.path == told["path"])
-        self._identity = tuple(told["identity"])
+        self._locks = [(requests[path], tuple(identity)) for path, identity in told["held"]]
 
     def live(self) -> None:
-        env: Any = environment()
-        request = self._request
-        fd = env.open_existing(request.path, write=True)
-        found = env.fstat(fd)
-        if (found.st_dev, found.st_ino) != self._identity or not env.accept_guard(fd):
-            return  # it is lost already, as `run` will find
-        held = FileHold(env, request, fd, self._identity, env.read(fd, found.st_size), True)
+        held = [_half_of(request, identity) for request, identity in self._locks]
+        if not all(held):
+            return  # one is lost already, as `run` will find
         print("ready", flush=True)
         while True:
             word, _, about = sys.stdin.readline().partition(" ")
@@ -264,11 +273,12 @@ class _Life:
             if word != "started":
                 break
             self._command = int(about)
-        self._hold(held_here(held, fd, self._end_all), killed=word != "keep\n")
+        self._hold([held_here(one, one.fd, self._end_all) for one in held if one], killed=word != "keep\n")
 
-    def _hold(self, hold: Hold, *, killed: bool) -> None:
-        """Be the holder until the work has ended, or the lock is lost or the time is up, which ends the work (JG5)."""
-        keep_from_now(hold)
+    def _hold(self, holds: list[Hold], *, killed: bool) -> None:
+        """Be the holder until the work has ended, or a lock is lost or the time is up, which ends the work (JG5)."""
+        for hold in holds:
+            keep_from_now(hold)
         while pids := self._job.pids():
             if self._terms.left() == 0:
                 self._job.end()
@@ -276,7 +286,18 @@ class _Life:
                 self._job.let_go()
                 break
             wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
-        finish(hold, killed=killed)
+        for hold in reversed(holds):
+            finish(hold, killed=killed)
 
     def _end_all(self, _lost: LockLost) -> None:
         self._job.end()
+
+
+def _half_of(request: Any, identity: tuple[int, int]) -> FileHold | None:
+    """The hold, by the half of its guard that is on offer; None if it is lost."""
+    env: Any = environment()
+    fd = env.open_existing(request.path, write=True)
+    found = env.fstat(fd)
+    if (found.st_dev, found.st_ino) != identity or not env.accept_guard(fd):
+        return None
+    return FileHold(env, request, fd, identity, env.read(fd, found.st_size), True)

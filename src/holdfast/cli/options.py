@@ -187,7 +187,8 @@ _UNTIL = (
 _GROUPED = "order: wait (longest first), held (longest first), waiters (most first), path, pid, state (default: wait)"
 _LONG = "only those that have been held for longer; the exit status is 1 if there are any (for monitoring)"
 _LIMIT = "end CMD, and all that it has started, when it has held LOCK for so long; the exit status is that of -E"
-_KILL = "when the lock is lost or --limit is over, time from TERM to KILL for all of CMD (default: 10; inf: never)"
+_LEASE = "replace a holder that was not heard of for so long; 0: never (default: 30 on NFS, SMB and the like; else 0)"
+_KILL = "when the lock is lost or --limit is over, time from TERM to KILL for all of CMD; inf: never (default: 10)"
 SEMAPHORE = "the N slots of the semaphore LOCK, as run --slots has them"
 WRITTEN = "how the lock file is written and judged; holdfast protocols has the names (default: {})"
 JSON, EACH = "print JSON on stdout: one object", "print JSON on stdout: one object for each, on a line of its own"
@@ -210,7 +211,7 @@ _OPTIONS = {
     "url": _option("url=URL", "the database: postgresql://user@host:port/database"),
     "shell": _option("shell=SHELL", "bash, zsh or fish", choices=SHELLS),
     "nonblock": _option("-n --nonblock", "do not wait: one try"),
-    "timeout": _option("-w --timeout=DURATION", "wait at most this long: 5, 30s, 5m, 1h30m (default: for ever)",
+    "timeout": _option("-w --timeout=DURATION", "wait at most this long: 5, 30s, 5m, 1h30m (default: forever)",
         type=duration),
     "code": _option("-E --conflict-exit-code=N", _HELD.format(HELD), type=code, default=HELD, dest="held_code"),
     "run-code": _option("-E --conflict-exit-code=N", _HELD.format(HELD_RUN),
@@ -219,11 +220,13 @@ _OPTIONS = {
     "fencing": _option("--fencing", "count the holders: each gets a token, a number higher than all before it",
         default=None),
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
-    "lease": _option("--lease=DURATION", "replace a holder that was not heard of for so long (0: never)",
+    "lease": _option("--lease=DURATION", _LEASE,
         type=duration),
-    "line": _option("-c --command=LINE", "run this line of /bin/sh, instead of CMD", dest="line"),
+    "line": _option("-c --command=LINE", "run this line of /bin/sh, of cmd on Windows, instead of CMD", dest="line"),
     "parents": _option("--parents", "create missing directories"),
-    "mode": _option("--mode=OCTAL", "permission bits of a new lock file, before the umask", type=mode),
+    "mode": _option("--mode=OCTAL",
+        "permission bits of a new lock file, before the umask (default: the protocol's; sema: 644)",
+        type=mode),
     "kill-after": _option("--kill-after=DURATION", _KILL, type=duration, default=10.0),
     "limit": _option("--limit=DURATION", _LIMIT, type=duration),
     "on-conflict": _option("--on-conflict=LINE", "when it is held or the time is up, run this line of the shell"),
@@ -232,17 +235,21 @@ _OPTIONS = {
     "slots": _option("--slots=N", SEMAPHORE, type=slots),
     "shared": _option("--shared", "together with others that want it shared (-p flock and ofd only)"),
     "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
-    "stale-after": _option("--stale-after=DURATION", "age at which the protocol calls a lock stale", type=duration),
+    "stale-after": _option("--stale-after=DURATION",
+        "age at which the protocol calls a lock stale (default: the protocol's own; sema: 1h)",
+        type=duration),
     "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
         type=pid),
     "no-keeper": _option("--no-keeper", "leave the plain file: no process guards it or keeps it fresh"),
     "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", WRITTEN.format("sema")),
-    "payload": _option("--payload=JSON", "(-p sidecar) the object that the lock file holds", type=payload),
-    "range": _option("--range=START:LENGTH", "(-p ofd) the bytes to lock; a length of 0: to the end", type=span),
-    "realpath": _option("--realpath=YES", "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no",
-        type=yes_or_no),
-    "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock"),
+    "payload": _option("--payload=JSON",
+        "(-p sidecar) the object that the lock file holds (default: pid, host, createdAt, tag)", type=payload),
+    "range": _option("--range=START:LENGTH", "(-p ofd) the bytes to lock; a length of 0: to the end (default: all)",
+        type=span),
+    "realpath": _option("--realpath=YES",
+        "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no (default: yes)", type=yes_or_no),
+    "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock (default: holdfast)"),
     "version": _option("--holder-version=TEXT", "(-p beads) and its version", dest="version"),
     "recursive": _option("-r --recursive", "look into directories of directories"),
     "held": _option("--held", "only those that a contender would not get"),
@@ -259,7 +266,7 @@ _OPTIONS = {
     "output": _option("-o --output=PAGE", "where the page goes (default: EVENTS.html); - is stdout"),
     "yes": _option("-y --yes", "remove it; without, it is only shown"),
     "approve": _option("--approve-stale", "let go, too, what is stale while nothing is known of its holder"),
-    "id": _option("--id=ID", "the acquisition that is meant"),
+    "id": _option("--id=ID", "the acquisition that is meant (default: ask on the terminal)"),
     "schema": _option("--schema=NAME", "the schema to make (default: that of the URL, else holdfast)"),
     "grant": _option("--grant=ROLE", "let ROLE use locks there; may be given again", action="append", default=[]),
     "print": _option("--print", "print the SQL for all that, and ask no server"),
@@ -410,7 +417,8 @@ def _wrong_command(options: Namespace, command: list[str]) -> str:
     if options.line is not None and command:
         return "-c and CMD exclude each other"
     if options.line is not None:
-        command = ["/bin/sh", "-c", options.line]
+        on_windows = os.sep == "\\"
+        command = [os.environ["COMSPEC"], "/d", "/s", "/c"] if on_windows else ["/bin/sh", "-c", options.line]
     if not command or not command[0]:
         return "no command; write: holdfast run [options] LOCK -- CMD [ARG ...]"
     options.cmd = command
@@ -427,7 +435,13 @@ def _is_program(name: str) -> bool:
     """Whether a shell would start something by that name; a file here of that name is meant before one of PATH."""
     if os.sep not in name and os.path.lexists(name):
         return False
-    files = [os.path.join(place, name) for place in ([""] if os.sep in name else os.get_exec_path())]
+    endings = [""]
+    if os.sep == "\\":
+        endings = os.environ.get("PATHEXT", ".EXE").upper().split(";")
+        if os.path.splitext(name)[1].upper() in endings:
+            endings = [""]
+    places = [""] if os.sep in name else os.get_exec_path()
+    files = [os.path.join(place, name + ending) for place in places for ending in endings]
     return any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
 
 

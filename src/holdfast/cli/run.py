@@ -194,6 +194,13 @@ def _release(hold: Hold, child: Work, status: int, options: argparse.Namespace) 
     return status
 
 
+def limit_reached(holds: Iterable[Hold], options: argparse.Namespace) -> str:
+    """What is said when the time of `--limit` is up."""
+    from .._core.messages import span
+
+    return f"{', '.join(hold.path for hold in holds)}: held for {span(options.limit)}, which is the limit"
+
+
 class _Child:
     """The command."""
 
@@ -326,11 +333,7 @@ class _Child:
 
     def _stop_for_limit(self, holds: Iterable[Hold]) -> None:
         self.over = True
-        paths = ", ".join(hold.path for hold in holds)
-        from .._core.messages import span
-
-        so_long = f"{paths}: held for {span(self._options.limit)}, which is the limit"
-        say(f"{so_long}. Sending TERM to the command, and to all that it has started")
+        say(f"{limit_reached(holds, self._options)}. Sending TERM to the command, and to all that it has started")
 
     def stop_for_loss(self, lost: LockLost) -> None:
         """Called from another thread: the lock is not ours any more, so the work must end."""

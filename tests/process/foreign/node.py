@@ -1,5 +1,5 @@
-"""fs-safe, proper-lockfile, and a Node that runs them, from the npm registry, installed once beside the Python of the
-tests."""
+"""fs-safe, proper-lockfile, a Node that runs them, and pnpm, from the npm registry, installed once beside the Python of
+the tests."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ VERSIONS = ("0.3.0", "0.21.0")
 PROPER_LOCKFILE = "4.1.2"
 NODE = "22.23.3"
 """Which Node is fetched where there is none that is new enough."""
+PNPM = "12.21.0"
 OLDEST = 22
 """What fs-safe 0.21.0 needs."""
 _ARCHITECTURES = {"x86_64": "x64", "aarch64": "arm64"}
@@ -58,6 +59,15 @@ def fs_safe(version: str) -> str:
 def proper_lockfile() -> str:
     """The directory of the package."""
     return str(_installed("proper-lockfile", PROPER_LOCKFILE) / "proper-lockfile")
+
+
+def pnpm() -> str:
+    """The program, which needs no Node. Some 60 MB, so only `make kinds` fetches it."""
+    architecture = _ARCHITECTURES.get(platform.machine())
+    if not sys.platform.startswith("linux") or architecture is None:
+        raise Missing("pnpm is not installed")
+    package = f"@pnpm/exe.linux-{architecture}"
+    return str(_installed(package, PNPM) / package / "pnpm")
 
 
 def fetch_all() -> threading.Thread:

@@ -71,6 +71,12 @@ def _npm() -> Kind:
     return Npm()
 
 
+def _pnpm() -> Kind:
+    from .pnpm import Pnpm
+
+    return Pnpm()
+
+
 def _restic() -> Kind:
     from .restic import Restic
 
@@ -117,6 +123,7 @@ _KINDS: dict[str, Callable[[], Kind]] = {
     "libreoffice": _libreoffice,
     "mozilla": _mozilla,
     "npm": _npm,
+    "pnpm": _pnpm,
     "restic": _restic,
     "run-lock": _run_lock,
     "shadow": _shadow,
@@ -149,6 +156,8 @@ _SHAPED: tuple[tuple[str, str, str], ...] = (
     *((("vim", ".", f".sw{letter}")) for letter in "ponmlkj"),
     ("git", "", ".lock"),
     ("npm", "", ".lock"),
+    ("pnpm", "", ".lock"),
+    ("pnpm", "", ".held"),
     ("dotlock", "", ".lock"),
 )
 """And of those that begin and end so."""
@@ -166,7 +175,7 @@ def names() -> list[str]:
 
 def may_be(name: str, where: str) -> bool:
     """Whether a file of this name may be of one of the kinds, in this directory. Asked about every file."""
-    if not name.startswith(".") and not name.endswith(".lock"):
+    if not name.startswith(".") and not name.endswith((".lock", ".held")):
         return name in _NAMED or len(name) == _HASH or name.startswith(_SERIAL) or _is_run_lock(where)
     return name in _NAMED or bool(_shaped(name)) or _is_run_lock(where)
 

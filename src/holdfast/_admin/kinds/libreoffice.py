@@ -1,10 +1,12 @@
 """LibreOffice: `.~lock.X#` beside a document that is open: names, host, time and profile of who has it, without a pid.
 
-It is no more than a sign: LibreOffice offers a copy, or to open the document all the same.
+A LibreOffice that edits a local document keeps that open, too. The file is no more than a sign: LibreOffice offers a
+copy, or to open the document all the same.
 """
 
 from __future__ import annotations
 
+from ..._core.messages import printable
 from .base import ELSEWHERE, LEFTOVER, Kind, Sighting, Verdict, View, quoted
 
 _PROGRAMS = ("soffice.bin", "soffice", "oosplash")
@@ -35,6 +37,11 @@ class LibreOffice(Kind):
         if not view.is_here(host):
             return view.of_process(0, host)
         running = view.files.running(_PROGRAMS)
+        name = view.name[len(".~lock.") : -1]
+        document = view.stat(f"{view.where}/{name}")
+        opened = view.files.openers(name, document.st_ino) if document is not None else []
+        if editing := [pid for pid in running if pid in opened]:
+            return view.of_openers(editing, f"is LibreOffice, and has {printable(name)} open")
         if running:
             return view.of_openers(running, "is LibreOffice, and may have it open")
         return view.of_nobody("no LibreOffice runs here")

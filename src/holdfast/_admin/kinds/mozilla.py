@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from .base import FREE, LEFTOVER, Kind, Sighting, View
 
+_BESIDE = ("compatibility.ini", "prefs.js", "times.json")
+"""What is in a profile; a new one gets them in this order."""
+
 
 class Mozilla(Kind):
     name = "mozilla"
@@ -30,9 +33,7 @@ class Mozilla(Kind):
         return view.sighting(self.name, verdict, reason, advice)
 
     def _by_kernel(self, view: View) -> Sighting | None:
-        if not view.is_file or not (
-            view.is_there(f"{view.where}/prefs.js") or view.is_there(f"{view.where}/times.json")
-        ):
+        if not view.is_file or not any(view.is_there(f"{view.where}/{name}") for name in _BESIDE):
             return None
         verdict = view.of_kernel()
         if verdict.condition == FREE:

@@ -44,7 +44,7 @@ from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_pat
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status
 from .publish import NOT_HERE
-from .steps import UNWRITABLE, is_there, write_all
+from .steps import UNWRITABLE, is_there
 from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
@@ -353,7 +353,12 @@ def _line(number: int) -> bytes:
 
 
 def _write(env: Environment, fd: int, data: bytes, offset: int) -> None:
-    write_all(env, fd, data, offset, "the fencing token")
+    written = 0
+    while written < len(data):
+        count = env.write(fd, data[written:], offset + written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the fencing token could not be written whole")
+        written += count
 
 
 def _restore(env: Environment, fd: int, data: bytes) -> None:

@@ -11,7 +11,8 @@ FH4  Without a guard, only the record of a living process says that the lock is 
      stays as it is and is released again, at exit at the latest: else no process could acquire while this one lives.
 FH5  A caller may have closed our descriptor (`os.closerange`), and its number may belong to another file. So we check
      that it leads to our file before we unlock or close it; if not, we leave it alone, and the lock is lost.
-FH6  A heartbeat of which only a part could be written is ours all the same: the record is what the file has now.
+FH6  A heartbeat may be cut short (a full disk). The file then begins as the new record and goes on as the old one, and
+     that is our record, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record, next_beat
-from .steps import UNWRITABLE, withdraw, write_all
+from .steps import UNWRITABLE, withdraw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,8 +210,10 @@ class FileHold(HoldState):
         if not self.env.is_open(self.fd):
             return
         if self._has_descriptor():
-            if self.pending and self.env.read(self.fd, len(self.data) + 1) == self.pending:
-                self.data = self.pending
+            try:
+                self._recognize(self.env.read(self.fd, len(self.data) + 1), self.pending)
+            except OSError:
+                pass  # then that fails there as well
             withdraw(
                 self.env,
                 self.request,
@@ -254,16 +257,8 @@ class FileHold(HoldState):
     def _write_beat(self, at: int, text: bytes) -> None:
         with self.mutex:
             if not self.released:
-                self._write(self.fd, at, text)
+                self.env.write(self.fd, text, at)
                 self.data = self.pending
-
-    def _write(self, fd: int, at: int, text: bytes) -> None:
-        """FH6."""
-        try:
-            write_all(self.env, fd, text, at)
-        except OSError:
-            self.data = self._fresh(fd)
-            raise
 
     def _next_beat(self) -> tuple[int, bytes] | None:
         """What is to be written for the next beat, and where; `pending` is the whole record then."""
@@ -283,7 +278,7 @@ class FileHold(HoldState):
             from .inspect import read_fresh
         env, began = self.env, self.env.uptime()
         with self.mutex:
-            known = (self.data, self.pending or self.data)
+            before = self.pending
             change = None if self.released else self._next_beat()
         if change is None:
             return
@@ -299,10 +294,11 @@ class FileHold(HoldState):
             env.sync(self.fd)
         else:
             try:
-                if not self._is_identity_of(fd) or env.read(fd, len(self.data) + 1) not in known:
+                content = env.read(fd, len(self.data) + 1)
+                if not self._is_identity_of(fd) or not self._recognize(content, before):
                     lease.replaced = True
                     return
-                self._write(fd, *change)
+                env.write(fd, change[1], change[0])
                 env.sync(fd)
             finally:
                 env.close(fd)
@@ -365,18 +361,28 @@ class FileHold(HoldState):
 
     def _is_ours(self) -> bool:
         # FH2
-        env, data = self.env, self.data
+        env = self.env
         if self.lease is not None:
             return not self.lease.is_over()
         try:
             found = env.stat(self.path)
-            return (found.st_dev, found.st_ino) == self.identity and env.read(self.fd, len(data) + 1) == data
+            ours = (found.st_dev, found.st_ino) == self.identity
+            return ours and self._recognize(env.read(self.fd, len(self.data) + 1), self.pending)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             if self._has_descriptor():
                 raise
             return False
+
+    def _recognize(self, content: bytes, pending: bytes) -> bool:
+        """Whether this is our record, or what the heartbeat that was to make it `pending` has left of it (FH6)."""
+        if content != self.data:
+            with self.mutex:
+                if content not in (pending[:written] + self.data[written:] for written in range(len(pending) + 1)):
+                    return False
+                self.data = content
+        return True
 
 
 def own_hold(env: Environment, path: str) -> FileHold | None:

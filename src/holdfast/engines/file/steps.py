@@ -49,13 +49,13 @@ def on_shared_storage(env: Environment, path: str, device: int) -> bool:
     return env.storage(path, device).shared
 
 
-def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str = "the lock file's record") -> None:
+def write_all(env: Environment, fd: int, data: bytes) -> None:
     """One write; more only after a short one, as the kernel does just before ENOSPC."""
-    written = env.write(fd, data, offset)
+    written = env.write(fd, data, 0)
     while written < len(data):
-        count = env.write(fd, data[written:], offset + written)
+        count = env.write(fd, data[written:], written)
         if count == 0:
-            raise OSError(errno.ENOSPC, f"{what} could not be written whole")
+            raise OSError(errno.ENOSPC, "the lock file's record could not be written whole")
         written += count
 
 

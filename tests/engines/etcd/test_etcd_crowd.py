@@ -110,7 +110,8 @@ def test_a_waiter_reads_no_more_the_more_there_are(url: str, no_leases: None, mo
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
-    assert max(answers) < 1500, "an answer that has all keys has 200 bytes for each of them"
+    assert max(answers) < 8000, "an answer that has all keys has 250 bytes for each of them"
+    assert sorted(answers)[len(answers) // 2] < 1500, "most have a key or two"
 
 
 WAITERS = """

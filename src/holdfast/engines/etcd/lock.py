@@ -11,7 +11,8 @@ ET4  Our key is gone, or our lease may be: we begin anew, behind the other waite
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
      key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
 ET6  What a waiter of a lock asks a server, and what it is answered, does not grow with the number of waiters: a key or
-     two. Of a crowd in one process a few at a time queue up, so that keep-alives are not behind all of it.
+     two; for the place in the queue that people are told, `_MOST_TOLD` waiters, and none is told in a longer queue.
+     Of a crowd in one process a few at a time queue up, so that keep-alives are not behind all of it.
 
 A hold obeys EH1 to EH3 of remote.py in this way:
 
@@ -30,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
@@ -54,6 +54,7 @@ _PATIENCE = 5.0
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
 _AGAIN = 0.1
+_MOST_TOLD = 20
 
 
 class _Watched:
@@ -169,7 +170,7 @@ class AcquireAttempt(Contender):
                 if self.attempt.is_over():
                     return (yield from self.look_and_refuse())
                 if self.attempt.announces:
-                    yield from self._look_by(keys_of)
+                    yield from self.look_for_people(_MOST_TOLD)
                 self.attempt.waiting(self.last, self.who)
                 yield from self._watch_those(entrant, seen)
             except (Unreachable, EngineUnavailable):
@@ -294,13 +295,13 @@ class AcquireAttempt(Contender):
     def _is_free(self, seen: list[Seen], slots: Sequence[Seen]) -> bool:
         return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
-    def look_for_people(self) -> Generator[Wait, None, None]:
-        yield from self._look_by(first_of)
-
-    def _look_by(self, keys: Callable[..., Generator[Wait, None, tuple[Any, ...]]]) -> Generator[Wait, None, None]:
-        """Of those who wait, and so of our place, only `keys_of` knows."""
+    def look_for_people(self, waiters: int = 0) -> Generator[Wait, None, None]:
+        """Look who has it, and who waits, if those are so many at the most."""
         try:
-            seen, slots, *_ = yield from keys(self.cluster, self.queue, self.env.monotonic() + _GRACE)
+            most = waiters + 1 if waiters else 0
+            seen, slots = yield from first_of(self.cluster, self.queue, self.env.monotonic() + _GRACE, most)
+            if len(seen) > self.queue.room + waiters:
+                seen = seen[: self.queue.room]
             if not self._is_free(seen, slots):
                 self._note(seen, slots)
         except (EngineUnavailable, Refused):

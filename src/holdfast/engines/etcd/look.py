@@ -122,9 +122,11 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, Non
     return queue.own(kvs_of(first)), [Seen(kv) for kv in kvs_of(second)], number(answer["header"]["revision"])
 
 
-def first_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
-    """The keys of those who hold it, and those of its slots: no more, however many wait (ET6)."""
-    first = queue.range(limit=str(queue.room))
+def first_of(
+    cluster: Cluster, queue: Queue, until: float, waiters: int = 0
+) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
+    """The keys of who holds it and of so many who wait, and those of its slots: no more, however many wait (ET6)."""
+    first = queue.range(limit=str(queue.room + waiters))
     body: Json = {"success": [{"request_range": first}, {"request_range": queue.slot_range()}]}
     answer = yield from cluster.call("/v3/kv/txn", body, until)
     found, slots = map(kvs_of, answer["responses"])

@@ -4,7 +4,6 @@ not take them."""
 from __future__ import annotations
 
 import os
-import sys
 
 from .descriptors import Descriptor
 
@@ -43,7 +42,7 @@ def _of_windows() -> tuple[Callable[[int, int], bytes], Callable[[int, Any], int
     return receive, send, library.FormatError
 
 
-if sys.platform == "win32":
+if os.name == "nt":
     receive, send, reason = _of_windows()
 else:
     receive, send, reason = os.read, os.write, os.strerror

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Socket(Descriptor):
-    """One of ours."""
+    """The descriptor of a socket that this process has opened."""
 
 
 def _of_windows() -> tuple[Callable[[int, int], bytes], Callable[[int, Any], int], Callable[[int], str]]:

@@ -7,7 +7,7 @@
 JG1  The guardian has half of the guard of each lock (windows.py, WI8), and the job open, before the command begins. So
     whichever of the two is killed, the locks are held and the command goes on.
 JG2  A process is in the job from its first moment on, and leaves it by ending. So the guardian of a `run` that was
-    killed knows when the last of them has ended, also if it has never heard that the command was started.
+    killed knows when the last of them has ended, even if it was never told that the command was started.
 JG3  The job ends its processes when the last process that has it open ends. So if both are killed, the command does not
     work on without the lock; but the next contender may have it a moment before the last of them has stopped.
 JG4  The guardian has no console, and nothing of the caller's is open in it: what ends the console or the whole of
@@ -258,7 +258,7 @@ class _Life:
         self._command: int | None = None
         make = lock_of if options.slots is None else semaphore_of
         requests: dict[str, Any] = {one.path: one for each in each_of(options) for one in requests_of(make(each))}
-        os.chdir(os.path.dirname(os.path.abspath(sys.executable)))  # JG4: that of the caller can be removed
+        os.chdir(os.path.dirname(os.path.abspath(sys.executable)))  # JG4: the caller's can be removed
         self._locks = [(requests[path], tuple(identity)) for path, identity in told["held"]]
 
     def live(self) -> None:

@@ -213,7 +213,7 @@ class FileHold(HoldState):
             try:
                 self._recognize(self.env.read(self.fd, len(self.data) + 1), self.pending)
             except OSError:
-                pass  # then that fails there as well
+                pass  # `withdraw` will meet the same error
             withdraw(
                 self.env,
                 self.request,
@@ -240,12 +240,12 @@ class FileHold(HoldState):
             self.entry = None
 
     def beat(self) -> None:
-        """Refresh the timestamp, if the lock is still ours; with a lease, until the server has confirmed it."""
+        """Refresh the timestamp, if the lock is still ours; with a lease, wait for the server's confirmation as well."""
         if self.check():
             self.send_beat()
 
     def send_beat(self) -> None:
-        """The same, without a look whether the lock is still ours."""
+        """The same, without checking first."""
         if self.lease is not None:
             self._confirm(self.lease)
             return
@@ -290,7 +290,7 @@ class FileHold(HoldState):
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
-            self._write_beat(*change)  # this user may not any more, but has a descriptor
+            self._write_beat(*change)  # may no longer open it, but has a descriptor
             env.sync(self.fd)
         else:
             try:

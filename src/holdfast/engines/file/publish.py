@@ -13,7 +13,7 @@ P2  The guard is taken before a marker that claims it can be read. Otherwise a p
     "guard free, marker matches", a false proof of death.
 P3  Hence, where the guard cannot be taken before the name exists (named: on FUSE the two names do not share it), the
     record first says `n`, "known by its process", and one byte is flipped to `g` once the guard is held.
-P4  An interrupted publisher checks whether the path names its own inode, and then removes it: it cannot trust what it
+P4  An interrupted publisher removes the path if it names the publisher's own inode: it cannot trust what it
     remembers of a call that did not return.
 P5  exclusive: creating does not acquire. The creator acquires when it has the guard, the path is still its inode, and
     the file is still empty.

@@ -240,7 +240,7 @@ class FileHold(HoldState):
             self.entry = None
 
     def beat(self) -> None:
-        """Refresh the timestamp, if the lock is still ours; with a lease, wait for the server's confirmation as well."""
+        """Refresh the timestamp, if the lock is still ours; with a lease, wait for the server to confirm it."""
         if self.check():
             self.send_beat()
 

@@ -100,18 +100,20 @@ def run(kind: type[Operation], place: Path, *, every: bool = False) -> tuple[lis
                     found[calls[at]]["always", word][the_same[at, word]].add(way)
                     continue
                 where = f"{way}, {word} {'from' if always else 'at'} call {at}, {calls[at]}"
-                try:
-                    made, seen, left, raised = once(place, tap, kind, way, at, word, always=always)
-                    if made[at : at + 1] != calls[at : at + 1]:  # a second was over, after which /proc is read again
+                complaint = ""
+                for _ in range(2):  # a second may be over meanwhile, after which /proc is read again
+                    try:
                         made, seen, left, raised = once(place, tap, kind, way, at, word, always=always)
-                except Wrong as error:
-                    wrong.append(f"{where}: {error}")
-                    continue
-                except Exception as error:
-                    wrong.append(f"{where}: {error!r}")
-                    continue
-                if made[at : at + 1] != calls[at : at + 1]:
-                    wrong.append(f"{where}: the calls before it were others: {made}")
+                        same = made[at : at + 1] == calls[at : at + 1]
+                        complaint = "" if same else f"the calls before it were others: {made}"
+                    except Wrong as error:
+                        complaint = str(error)
+                    except Exception as error:
+                        complaint = repr(error)
+                    if not complaint:
+                        break
+                if complaint:
+                    wrong.append(f"{where}: {complaint}")
                     continue
                 result = outcome(rehearsed, made, at, seen, left, raised)
                 found[calls[at]]["always" if always else "once", word][result].add(way)

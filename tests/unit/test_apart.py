@@ -424,6 +424,7 @@ def test_a_look_at_a_hold_is_not_waited_for_without_end(server: Server, monkeypa
         assert "has not answered" in said
     assert len([one for one in threading.enumerate() if one.name == "holdfast-apart"]) <= apart.MOST_LEFT
     server.comes_back()
+    monkeypatch.setattr(apart, "ANSWER", PATIENCE)
     hold.ensure_held()
     assert not hold.lost
     hold.release()

@@ -633,7 +633,7 @@ def run_several(place: Path) -> None:
         done = holdfast_("run", "-n", a, b, "--", *python("print('in')"))
         assert (done.returncode, done.stdout, a.exists()) == (75, "", False), done
     done = holdfast_("run", b, a, "--", *python("import os; print(os.environ['HOLDFAST_LOCK'].splitlines())"))
-    assert (done.returncode, done.stdout.count(str(place.name))) == (0, 2), done
+    assert (done.returncode, done.stdout.count(f"/{place.name}/")) == (0, 2), done
     for beside in (), ("-p", "flock"):
         working = Working(b, *beside, str(a))
         kill(working.run.pid)

@@ -85,6 +85,8 @@ def prepared(env: Environment, request: FileRequest) -> Blank | None:
     """A blank for a waiter whose turn is still to come; None where that is not to be had."""
     if request.method != "unnamed" or request.protocol.persistent or request.protocol.is_directory:
         return None
+    if env.lingering:  # there it has a name, which would outlive a killed waiter
+        return None
     try:
         return Blank(env, request)
     except OSError:

@@ -15,8 +15,8 @@ AP4  No other thread waits for a call that may hang: descriptors are opened and 
      (descriptors.py). A forked child has none of these threads: there the wait ends with an error, and what the parent
      has begun is left alone.
 AP5  The threads are daemons, so a process does not wait for them at its end, or only until `GRACE` after they were left
-     behind. Where `MOST_LEFT` of them are behind at one server, no further one is begun: the next caller waits until
-     one has ended, or until it gives up.
+     behind. Where `MOST_LEFT` of them are behind at one server, no further acquisition or look begins a step: it waits
+     until one has ended, or until it gives up.
 AP6  What looks at many files (`ls`, `clean`, `doctor`) may rightly take long. So its caller gives up when the thread
      has used no processor time for `ANSWER` seconds: then it is inside one call, and that waits for the server. Nothing
      is printed in such a thread, as a reader of that who pauses would be taken for the server.
@@ -145,7 +145,7 @@ class Step:
         return True
 
     def _spent(self) -> float:
-        """The processor time that its thread has used; the time of day where there is no such clock."""
+        """The processor time that its thread has used; without such a clock a time that grows, so it seems to run."""
         if self._clock is None:
             return 0.0 if hasattr(time, "pthread_getcpuclockid") else time.monotonic()
         try:

@@ -15,7 +15,7 @@ from .target import Slots
 
 
 def status_(options: argparse.Namespace) -> int:
-    """Each as if it were the only one, with an empty line in between; the exit status is the highest of theirs."""
+    """Each as if it were the only one, with an empty line in between; the exit status is the highest of all."""
     worst = DONE
     for number, one in enumerate(each_of(options)):
         if number and not options.json and not options.quiet:

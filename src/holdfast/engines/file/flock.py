@@ -30,8 +30,8 @@ F8  Unlocking makes no event; closing does, and most programs do both. So the wa
     reading, and a look every `Protocol.recheck` seconds finds holders that unlock and keep the file open.
 F9  A reader queues behind waiting writers, unless its own thread or task is already inside as a reader: they would wait
     for each other. And a reader inside cannot become the writer: it would wait for itself.
-F10  The guard may be a record lock (`ofd`), on a range of the file: set on the descriptor before it is used, by whoever
-    gets the descriptor. All else is the same, but that it can be asked about, so a look takes nothing; that nothing is
+F10  The guard may be a record lock (`ofd`), on a range of the file: set on the descriptor before it is used, where
+    that is opened. All else is the same, but that it can be asked about, so a look takes nothing; that nothing is
     written into the file, which may be shared range by range; and that only holds of the same kind that have a byte in
     common are in each other's way. Each range has a queue of its own.
 """

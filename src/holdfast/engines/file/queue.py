@@ -285,7 +285,7 @@ class Queue:
         return name[-25:-17] == self.where[8:]
 
     def sweep(self) -> None:
-        """Remove what dead waiters left, up to the first living one, which will do the same when it leaves."""
+        """Remove what dead waiters left, up to the first living one, which will do so when it is first, or releases."""
         for name in self.names():
             if self.is_abandoned(name):
                 self.unlink(name)
@@ -787,7 +787,7 @@ class QueueEntry:
                 self.drop_ticket()  # an interruption has left it half made
             if self._ticket is None:
                 if self._is_new and self._local.entries in ([], [self]):
-                    # Whoever follows a ticket already would have to be woken to see that ours came in between.
+                    # A waiter that already follows a ticket would have to be woken to see that ours came in between.
                     self._arrival = self.env.monotonic() - self.env.clock_shift
                 self._is_new = False
                 self._issue()

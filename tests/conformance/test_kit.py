@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformance.kit import DEPENDS_ON_THE_MACHINE, SAMPLES, Kit, Results, failures, processes_of, results, skipped
-from conformance.samples.faults import HOLDFAST, PLAIN_SEMA, SEMA_FOR_SEMATS, SLOWLY_FOUND, Fault
+from conformance.samples.faults import HOLDFAST, PLAIN_DIRECTORIES, PLAIN_SEMA, SEMA_FOR_SEMATS, SLOWLY_FOUND, Fault
 from holdfast.testing.conformance import runner
 from holdfast.testing.conformance.adapter import Adapter
 from holdfast.testing.conformance.dialects import DIALECTS
@@ -22,6 +22,7 @@ from process.support import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 HOLDFAST_ADAPTER, PLAIN = SAMPLES / "holdfast_adapter.py", SAMPLES / "plain_sema.py"
+DIRECTORIES = SAMPLES / "plain_directories.py"
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_holdfast_keeps_to_every_protocol(tmp_path: Path) -> None:
         assert not failures(found), protocol
         assert skipped(found) <= DEPENDS_ON_THE_MACHINE, protocol
         assert status == 0
-        assert len(found) == len(scenarios(protocol)) > 60
+        assert len(found) == len(scenarios(protocol)) > (20 if protocol == "proper-lockfile" else 60)
     assert not processes_of(HOLDFAST_ADAPTER)
 
 
@@ -151,18 +152,30 @@ def test_no_broken_implementation_passes(kit: Kit, tmp_path: Path, name: str) ->
 
 
 def test_no_broken_implementation_passes_where_only_time_can_tell(tmp_path: Path) -> None:
-    """All at once, as each is waited for."""
+    all_are_found("sema", PLAIN, [PLAIN_SEMA[name] for name in SLOWLY_FOUND], tmp_path)
+
+
+def test_no_broken_implementation_of_directories_passes(kit: Kit, tmp_path: Path) -> None:
+    """And the sound one does."""
+    status, found = kit.results("proper-lockfile", "--", sys.executable, "-S", DIRECTORIES)
+    assert not failures(found)
+    assert (status, skipped(found)) == (0, set())
+    all_are_found("proper-lockfile", DIRECTORIES, [*PLAIN_DIRECTORIES.values()], tmp_path / "broken")
+
+
+def all_are_found(protocol: str, source: Path, faults: list[Fault], place: Path) -> None:
+    """All at once, as most are waited for."""
     running = []
-    for number, name in enumerate(SLOWLY_FOUND):
-        directory = tmp_path / str(number)
+    for number, fault in enumerate(faults):
+        directory = place / str(number)
         (directory / "tmp").mkdir(parents=True)
-        kit, fault = Kit(directory / "tmp"), PLAIN_SEMA[name]
-        script = broken(PLAIN, fault, directory)
-        process = kit.start("--protocol", "sema", "--json", *looking_for(fault, script))
+        kit = Kit(directory / "tmp")
+        script = broken(source, fault, directory)
+        process = kit.start("--protocol", protocol, "--json", *looking_for(fault, script))
         running.append((kit, process, fault, script))
     ended = [kit.finish(process) for kit, process, _, _ in running]
     for (_, _, fault, script), answer in zip(running, ended, strict=True):
-        finds(fault, script, results("sema", *answer))
+        finds(fault, script, results(protocol, *answer))
 
 
 @pytest.mark.parametrize(

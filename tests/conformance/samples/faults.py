@@ -175,3 +175,52 @@ SEMA_FOR_SEMATS = {
     "an-old-lock-with-pid-0-is-respected",
 }
 """What plain_sema.py fails where semats is asked for."""
+
+PLAIN_DIRECTORIES = {
+    "takes over what is fresh": fault("a-fresh-directory-is-respected", old="> 10", new="> 5", says="it said 'held'"),
+    "takes over a moment early": fault(
+        "a-directory-is-stale-after-10-seconds-and-not-before", old="> 10", new="> 9.5", says="before that"
+    ),
+    "never takes over": fault("a-stale-directory-is-taken-over", old="> 10", new="> 1e6", says="'refused'"),
+    "takes a time ahead for an old one": fault(
+        "a-directory-from-the-future-is-respected",
+        old="time.time() - seen[1] / 1e9",
+        new="abs(time.time() - seen[1] / 1e9)",
+    ),
+    "keeps the old time": fault(
+        "a-stale-directory-is-taken-over",
+        old="            remove_if(lock, seen)\n            return attempt(target)\n",
+        new="            return lock, seen\n",
+        says="a directory that is fresh again",
+    ),
+    "never refreshes": fault(
+        "a-holder-keeps-its-directory-fresh", old="os.utime(lock)", new="pass", says="it has not changed"
+    ),
+    "refreshes whatever is there": fault(
+        "a-holder-that-was-robbed-refreshes-nothing", old="if look(lock) != ours[0]:", new="if False:", says="refreshed"
+    ),
+    "removes whatever is there": fault(
+        "a-lock-of-somebody-else-in-its-place-is-left", old="if look(lock) == ours[0]:", new="if True:", says="removed"
+    ),
+    "judges, and then removes": fault(
+        "two-who-take-over-one-stale-directory-are-never-both-inside",
+        old="            remove_if(lock, seen)\n",
+        new="            time.sleep(0.02 * (os.getpid() % 9))\n            os.rmdir(lock)\n",
+    ),
+    "removes what is in it": fault(
+        "what-is-in-a-stale-directory-is-left",
+        old="        os.rmdir(aside)\n",
+        new="        import shutil; shutil.rmtree(aside)\n",
+        says="held",
+    ),
+    "removes a file": fault(
+        "a-file-is-left-alone",
+        old="        os.rmdir(aside)\n",
+        new="        os.unlink(aside)\n",
+        says="held",
+    ),
+    "follows no links": fault(
+        "a-link-to-the-target-is-the-same-lock", old="os.path.realpath(target, strict=True)", new="target", says="held"
+    ),
+    "locks what is not there": fault("a-target-that-is-missing-is-refused", old=", strict=True", new="", says="held"),
+}

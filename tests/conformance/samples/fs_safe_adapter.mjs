@@ -1,10 +1,8 @@
 // fs-safe itself, as the conformance kit asks for it: node fs_safe_adapter.mjs MODULE OPERATION [PATH]
-import fs from "node:fs";
-import readline from "node:readline";
 import { pathToFileURL } from "node:url";
+import { run, say } from "./adapter.mjs";
 
 const [module, operation, path] = process.argv.slice(2);
-const say = (word) => fs.writeSync(1, word + "\n");
 
 if (operation === "abilities") {
   say("hold try recover serve");
@@ -39,14 +37,4 @@ async function answer(operation, path, untilTold) {
   return 0;
 }
 
-if (operation === "serve") {
-  const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-  for (let { value, done } = await lines.next(); !done; { value, done } = await lines.next()) {
-    const [, operation, path] = /^(\S*) ?(.*)$/.exec(value);
-    if (operation) say(`exit ${await answer(operation, path, () => lines.next())}`);
-  }
-} else {
-  process.exitCode = await answer(operation, path, () =>
-    new Promise((resolve) => process.stdin.on("end", resolve).resume())
-  );
-}
+await run(answer, operation, path);

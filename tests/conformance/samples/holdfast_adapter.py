@@ -18,6 +18,7 @@ ABILITIES = {
     "sema": "decode decode-lines hold try reclaim release serve",
     "semats": "decode decode-lines hold try reclaim release serve",
     "sidecar": "decode decode-lines hold try recover serve",
+    "proper-lockfile": "hold try serve",
     "beads": "decode decode-lines hold try reclaim release skip serve",
 }
 

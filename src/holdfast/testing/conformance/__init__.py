@@ -7,6 +7,6 @@ adapter.py     the command: started, spoken to line by line, ended whatever it d
 dialects.py    what lock files of each protocol look like, byte by byte; written here again on purpose, so that the kit
                does not ask holdfast's codecs whether holdfast's codecs are right
 bench.py       what a scenario is and works with; the record vectors
-holding.py foreign.py stale.py odd_paths.py contention.py    the scenarios
+holding.py foreign.py stale.py directories.py odd_paths.py contention.py    the scenarios
 runner.py      runs them and says what came of it
 """

@@ -247,8 +247,12 @@ class Bench:
         return directory
 
     def place(self, name: str) -> str:
-        """What a user names to lock something called so: for beads a directory, which is there."""
+        """What a user names to lock something called so: for beads a directory, and for proper-lockfile a file, which
+        is there."""
         path = os.path.join(self.directory, name)
+        if self.dialect.is_directory:
+            with open(path, "xb"):
+                pass
         if self.dialect.name == "beads":
             os.mkdir(path)
         return path
@@ -271,7 +275,11 @@ class Bench:
         return os.lstat(at).st_ino
 
     def prepare(self, data: bytes, mode: int) -> str:
-        """A new file in the other directory."""
+        """A new file, or a new directory, in the other directory."""
+        if self.dialect.is_directory:
+            directory = tempfile.mkdtemp(dir=self.side)
+            os.chmod(directory, mode)
+            return directory
         fd, aside = tempfile.mkstemp(dir=self.side)
         with open(fd, "wb") as file:
             file.write(data)
@@ -279,12 +287,18 @@ class Bench:
         return aside
 
     def found(self, at: str | None = None) -> bytes | None:
-        """What is in the lock file, or None for no such file; a FIFO is none."""
+        """What is in the lock file, or None for no such file; a FIFO is none. In a directory there is nothing."""
+        if self.dialect.is_directory:
+            return b"" if os.path.isdir(at or self.lock) else None
         try:
             with open(at or self.lock, "rb", opener=_without_waiting) as file:
                 return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
         except OSError:
             return None
+
+    def remove(self) -> None:
+        """What a holder does that knows no better."""
+        (os.rmdir if self.dialect.is_directory else os.unlink)(self.lock)
 
     def dead_pid(self) -> int:
         """A number that was a process's a moment ago."""
@@ -363,10 +377,12 @@ class Bench:
             raise Failed(expected, str(Answer(line, running.ended(0), complaint=running.complaint())), self.found())
 
     def expect_own_record(self, running: Running) -> Claim:
-        """The lock file is a whole record that names the adapter's process."""
+        """The lock file is a whole record that names the adapter's process, or an empty directory."""
         data = self.found()
         if data is None:
             raise Failed(f"a lock file at {os.path.basename(self.lock)}", "there is none")
+        if self.dialect.is_directory:
+            return self._expect_own_directory(running)
         try:
             claim = self.dialect.read(data)
         except ValueError as error:
@@ -376,6 +392,14 @@ class Bench:
         if "other-pid" not in self.adapter.abilities and not _belongs(claim.pid, running.pid):
             raise Failed("the pid of the process that holds the lock", f"it names {claim.pid}", data)
         return claim
+
+    def _expect_own_directory(self, running: Running) -> Claim:
+        """Its time is that of the acquisition, or of a refresh."""
+        if os.listdir(self.lock):
+            raise Failed("an empty directory", f"there is {', '.join(os.listdir(self.lock))} in it")
+        if running.ended(0) is not None:
+            raise Failed("the lock to be held until the input ends", str(running.answer(0, ends=True)))
+        return Claim(None, os.stat(self.lock).st_mtime)
 
     def identity(self) -> tuple[int, int] | None:
         try:

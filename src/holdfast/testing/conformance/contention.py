@@ -7,7 +7,7 @@ import time
 
 from .adapter import Running
 from .bench import HELD, Bench, Failed, scenario
-from .holding import ALL
+from .holding import ALL, EVERY
 
 ROUNDS = 4
 _TAKEN, _FREE = 0.0003, 0.00004
@@ -18,7 +18,7 @@ _INSIDE = 0.03
 """Seconds for which a holder is kept inside, so that another who is let in as well is seen."""
 
 
-@scenario(*ALL, needs="hold", basis="care", waits=True)
+@scenario(*EVERY, needs="hold", basis="care", waits=True)
 def a_waiter_gets_in_after_a_release(bench: Bench) -> None:
     """And its record says when it got in: one that was stamped before the wait may be stale at once."""
     holder = bench.get("hold")
@@ -35,26 +35,26 @@ def a_waiter_gets_in_after_a_release(bench: Bench) -> None:
     bench.expect_released(waiter)
 
 
-@scenario(*ALL, needs="hold")
+@scenario(*EVERY, needs="hold")
 def a_waiter_gets_in_when_somebody_else_removes_the_lock(bench: Bench) -> None:
     """Others release by removing the file, and send no wake-up."""
     bench.put(bench.record())
     waiter = bench.start("hold")
     bench.expect_silent(waiter, "it to wait while somebody else holds")
-    os.unlink(bench.lock)
+    bench.remove()
     bench.expect_held(waiter, "the waiter to get in once the lock file is removed")
     bench.expect_own_record(waiter)
     bench.expect_released(waiter)
 
 
-@scenario(*ALL, needs="hold", basis="care")
+@scenario(*EVERY, needs="hold", basis="care")
 def two_contenders_are_never_both_inside(bench: Bench) -> None:
     """Started together, one gets in, the other after its release."""
     for _ in range(ROUNDS):
-        _one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+        one_after_another(bench, [bench.start("hold"), bench.start("hold")])
 
 
-@scenario(*ALL, basis="care")
+@scenario(*EVERY, basis="care")
 def of_four_who_try_at_once_one_gets_in(bench: Bench) -> None:
     """Looking whether the lock is free and then writing it is two steps, and another can do both in between."""
     for _ in range(ROUNDS // 2):
@@ -74,7 +74,7 @@ def two_who_reclaim_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
     """Judging and removing are two steps: the second may remove the fresh lock of the first."""
     for _ in range(ROUNDS):
         bench.put(bench.record(pid=bench.dead_pid(), age=3700))
-        _one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+        one_after_another(bench, [bench.start("hold"), bench.start("hold")])
 
 
 @scenario("sidecar", needs="recover", basis="care")
@@ -150,7 +150,7 @@ def _require_same(bench: Bench, path: str, inode: int) -> None:
         raise Failed("the lock file that appeared just before to be respected", happened, bench.found(path))
 
 
-def _one_after_another(bench: Bench, contenders: list[Running]) -> None:
+def one_after_another(bench: Bench, contenders: list[Running]) -> None:
     """Each gets in, and never two. `inside` is a file that only one at a time can create."""
     inside = os.path.join(bench.side, "inside")
     while contenders:

@@ -37,6 +37,8 @@ class Dialect(ABC):
 
     name: str
     mode: int
+    is_directory = False
+    """Whether the lock is an empty directory, so that there is no record."""
     stale_after: float | None
     """Seconds; None where age does not matter."""
     writers: Mapping[str, tuple[Writer, int]]
@@ -204,8 +206,28 @@ def moment(text: str) -> float:
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text).upper()).timestamp()
 
 
+class Directories(Dialect):
+    """proper-lockfile: an empty directory `<target>.lock`, whose time says that its holder lives."""
+
+    name, mode, is_directory, stale_after = "proper-lockfile", 0o755, True, 10.0
+    writers: Mapping[str, tuple[Writer, int]] = {}
+
+    def lock_file(self, path: str) -> str:
+        return path + ".lock"
+
+    def write(self, claim: Claim) -> bytes:  # noqa: ARG002
+        return b""
+
+    def read(self, data: bytes) -> Claim:  # noqa: ARG002
+        return Claim(None, None)
+
+    def with_stranger(self, claim: Claim) -> bytes:
+        return self.write(claim)
+
+
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (Lines("sema", 0o644), Lines("semats", 0o600), Sidecar(), Beads())
+    dialect.name: dialect
+    for dialect in (Lines("sema", 0o644), Lines("semats", 0o600), Sidecar(), Beads(), Directories())
 }
 
 

@@ -9,11 +9,13 @@ import time
 from .bench import HELD, Bench, Failed, scenario
 
 ALL = ("sema", "semats", "sidecar", "beads")
+"""Those whose locks are files."""
+EVERY = (*ALL, "proper-lockfile")
 
 
-@scenario(*ALL, needs="hold")
+@scenario(*EVERY, needs="hold")
 def a_free_lock_is_acquired(bench: Bench) -> None:
-    """The lock file is a whole record that names the holder's process, and is there before the holder says so."""
+    """The lock is there before the holder says so: a whole record that names its process, or an empty directory."""
     before = time.time()
     running = bench.get("hold")
     claim = bench.expect_own_record(running)
@@ -23,7 +25,7 @@ def a_free_lock_is_acquired(bench: Bench) -> None:
     bench.expect_released(running)
 
 
-@scenario(*ALL)
+@scenario(*EVERY)
 def a_free_lock_is_acquired_at_the_first_try(bench: Bench) -> None:
     """A single try gets a free lock, holds it until told to release, and others are told that it is held."""
     running = bench.get("try")
@@ -43,14 +45,14 @@ def the_mode_is_the_protocols(bench: Bench) -> None:
     bench.expect_released(running)
 
 
-@scenario(*ALL, needs="hold")
+@scenario(*EVERY, needs="hold")
 def a_released_lock_can_be_had_again(bench: Bench) -> None:
     """A release leaves nothing that keeps the next one out."""
     for _ in range(2):
         bench.expect_released(bench.get("hold"))
 
 
-@scenario(*ALL, needs="hold", basis="care")
+@scenario(*EVERY, needs="hold", basis="care")
 def nothing_is_left(bench: Bench) -> None:
     """Temporary files of holders and waiters would fill the directory, and some count as rivals."""
     holder = bench.get("hold")
@@ -68,7 +70,7 @@ def nothing_is_left(bench: Bench) -> None:
         raise Failed("an empty directory after all have released", f"there is {', '.join(left)}")
 
 
-@scenario(*ALL, needs="hold", basis="care")
+@scenario(*EVERY, needs="hold", basis="care")
 def a_lock_of_somebody_else_in_its_place_is_left(bench: Bench) -> None:
     """A holder that was robbed, and removes the lock file all the same, lets a third one in beside the thief."""
     running = bench.get("hold")
@@ -81,11 +83,11 @@ def a_lock_of_somebody_else_in_its_place_is_left(bench: Bench) -> None:
         raise Failed("the lock file of somebody else to be left alone", "it was removed or changed", bench.found())
 
 
-@scenario(*ALL, needs="hold", basis="care")
+@scenario(*EVERY, needs="hold", basis="care")
 def a_lock_that_was_removed_under_its_holder_is_not_made_again(bench: Bench) -> None:
     """A release of what is gone already must neither hang nor leave a lock file that nobody holds."""
     running = bench.get("hold")
-    os.unlink(bench.lock)
+    bench.remove()
     running.let_go()
     if running.ended(bench.adapter.limit) is None:
         raise Failed("the holder to end when its input does", "it did not end in time")
@@ -120,7 +122,7 @@ def release_of_a_free_lock_makes_nothing(bench: Bench) -> None:
         raise Failed("any exit status, and no lock file", str(answer), bench.found())
 
 
-@scenario(*ALL, needs="hold try")
+@scenario(*EVERY, needs="hold try")
 def a_killed_holder_leaves_a_whole_record(bench: Bench) -> None:
     """What SIGKILL leaves is judged by others: refused until it is stale, or taken over whole by who knows better."""
     holder = bench.get("hold")
@@ -144,7 +146,7 @@ def a_killed_holder_leaves_a_whole_record(bench: Bench) -> None:
         raise Failed("a lock file that is as the killed holder left it", "it has changed", bench.found())
 
 
-@scenario(*ALL, needs="hold", basis="care")
+@scenario(*EVERY, needs="hold", basis="care")
 def a_killed_waiter_is_in_nobodys_way(bench: Bench) -> None:
     """A place in a queue, or a temporary file, ends with the process that made it."""
     holder = bench.get("hold")

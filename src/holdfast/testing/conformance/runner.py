@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from . import contention, foreign, holding, odd_paths, stale
+from . import contention, directories, foreign, holding, odd_paths, stale
 from .adapter import STOPPED, Adapter, Unusable
 from .bench import SCENARIOS, Bench, Failed, Reading, Scenario, Skipped, load, name_of, record_scenarios
 from .dialects import DIALECTS
 
-SUBJECTS = (holding, foreign, stale, odd_paths, contention)
+SUBJECTS = (holding, foreign, stale, directories, odd_paths, contention)
 """In the order in which they are run; importing them has filled SCENARIOS."""
 _GLANCE = 0.1
 """Seconds after which the main thread looks up: a signal may come just before it goes to sleep, and not wake it."""
@@ -166,10 +166,11 @@ def as_markdown() -> str:
             if each.run.__module__ == subject.__name__:
                 named = [name for name in DIALECTS if name in each.protocols]
                 protocols = "all" if len(named) == len(DIALECTS) else ", ".join(named)
+                protocols = "all files" if tuple(named) == holding.ALL else protocols
                 care = "" if each.basis == "letter" else " *(care)*"
                 rows.append(f"| `{each.name}`{care} | {protocols} | {each.why} |")
         rows.append("")
-    counts = ", ".join(f"{len(load(name))} of {name}" for name in DIALECTS)
+    counts = ", ".join(f"{len(load(name))} of {name}" for name in holding.ALL)
     return "\n".join([*rows, f"And `record:…`, one for each vector: {counts}."])
 
 

@@ -1,4 +1,4 @@
-"""The conformance kit on fs-safe itself: what exists passes, and what is known to differ is what fails."""
+"""The conformance kit on the packages themselves: what exists passes, and what is known to differ is what fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.kit import DEPENDS_ON_THE_MACHINE, SAMPLES, Kit, failures, skipped
-from process.foreign.node import Missing, fs_safe, node
+from process.foreign.node import Missing, fs_safe, node, proper_lockfile
 
 DIFFERS_IN_0_3 = {
     "the-mode-is-the-protocols",
@@ -45,3 +45,14 @@ def test_the_kit_finds_how_fs_safe_0_3_differs(kit: Kit) -> None:
     only = [word for name in DIFFERS_IN_0_3 for word in ("--only", name)]
     status, results = kit.results("sidecar", "--timeout", "4", *only, "--", *adapter("0.3.0"))
     assert (status, failures(results).keys()) == (1, DIFFERS_IN_0_3)
+
+
+def test_the_kit_finds_that_proper_lockfile_removes_whatever_is_there(kit: Kit) -> None:
+    """And nothing else: its release does not look whose directory it is."""
+    try:
+        command = [node(), SAMPLES / "proper_lockfile_adapter.mjs", proper_lockfile()]
+    except Missing as reason:
+        pytest.skip(str(reason))
+    status, results = kit.results("proper-lockfile", "--", *command)
+    assert (status, failures(results).keys()) == (1, {"a-lock-of-somebody-else-in-its-place-is-left"})
+    assert not skipped(results)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import holdfast
 from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, WouldDeadlock, acquire_all, events
 from holdfast._core import attempt
 from holdfast._core.attempt import AttemptEvents
+from holdfast._core.hold import HoldRef
 from holdfast.engines.file.hold import FileHold
 from holdfast.events import Event, listen
 from unit.elsewhere import elsewhere
@@ -335,13 +337,59 @@ def test_the_events_of_several_threads_are_kept_apart(path: Path, told: list[Eve
     for thread in threads:
         thread.join(PATIENCE)
     assert len(finished) == 6
+    assert len(whole_courses(told)) > 20
+
+
+def whole_courses(told: list[Event]) -> list[str]:
     courses: dict[int, list[str]] = {}
     for event in told:
         courses.setdefault(event.number, []).append(event.kind)
+    found = [" ".join(course) for course in courses.values()]
     wanted = re.compile("(waiting )?(gave-up|joined|(reclaimed )?acquired (lost )?released)")
-    wrong = {number: course for number, course in courses.items() if not wanted.fullmatch(" ".join(course))}
-    assert not wrong
-    assert len(courses) > 20
+    assert not [course for course in found if not wanted.fullmatch(course)]
+    return found
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_loss_that_another_thread_finds_before_delivery_is_the_acquisitions_own(
+    waits: bool, path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AE5: by a thread of the same owner, which would join the hold."""
+    real, joined, lock = FileHold.ref, FileHold.join, Lock(path, owner="one")
+
+    def join(held: FileHold, context: tuple[object, ...]) -> HoldRef | None:
+        monkeypatch.setattr(FileHold, "join", joined)
+        path.unlink()
+        return joined(held, context)
+
+    def ref(held: FileHold, context: tuple[object, ...]) -> HoldRef:
+        made = real(held, context)
+        monkeypatch.setattr(FileHold, "ref", real)
+        monkeypatch.setattr(FileHold, "join", join)
+        other = threading.Thread(target=lock.try_acquire)
+        other.start()
+        other.join(PATIENCE)
+        return made
+
+    def hold_until_it_waits() -> None:
+        with Lock(path):
+            held.set()
+            while "waiting" not in kinds(told):
+                time.sleep(0.001)
+
+    held = threading.Event()
+    if waits:
+        before = threading.Thread(target=hold_until_it_waits)
+        before.start()
+        assert held.wait(PATIENCE)
+    monkeypatch.setattr(FileHold, "ref", ref)
+    with pytest.raises(LockLost), lock.acquire(PATIENCE):
+        pass
+    if waits:
+        before.join(PATIENCE)
+    assert [course for course in whole_courses(told) if "lost" in course] == [
+        "waiting " * waits + "acquired lost released"
+    ]
 
 
 # -- whoever listens ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ AE2  No mutex is held while a callback runs, so a callback may use locks and oth
      one delivering leaves its event to it, which keeps the order.
 AE3  No event is made without a listener. An acquisition on the fast path has no events unless there is one.
 AE4  A forked child reports nothing that its parent began or held.
+AE5  A hold has its events before another thread can join it: if that one finds it lost, it tells that as one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import _thread
 import itertools
 from abc import abstractmethod
 
-from ..events import Event, deliver, is_heard, name_of
+from ..events import DEBUG, Event, deliver, is_heard, is_logged, listeners, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ way_to_break: Callable[[Status], str] | None = None
 def say_how_to_break(way: Callable[[Status], str] | None) -> None:
     global way_to_break
     way_to_break = way
+
+
+def is_told(request: Request) -> bool:
+    """Whether there is a listener for what happens to this lock (AE3)."""
+    return bool(listeners) or request.on_event is not None or is_logged(DEBUG)
 
 
 class AttemptEvents:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 
-from ..._core.attempt import AttemptEvents, Refusal
+from ..._core.attempt import AttemptEvents, Refusal, is_told
 from ..._core.messages import stale
 from ..._core.wait import Deadline, Wait
 from ..._platform.fork import forking
@@ -329,6 +329,8 @@ class AcquireAttempt:
     def _win(self, held: FileHold) -> None:
         """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got one
         of several slots, or were inside already."""
+        if is_told(self._request) or held.recovered_from is not None:
+            held.attempt_events = self._attempt_events  # AE5
         ref = held.ref(self._context)
         if self._entry is not None:
             if len(self.files) > 1 or self._inside:
@@ -432,7 +434,7 @@ class AcquireAttempt:
         return Refusal(self._request.target, waited, self._statuses, attempt_events, own)
 
     def _statuses(self) -> tuple[Status, ...]:
-        return tuple([_describe_miss(self._env, f.request) if f.missed else f.describe() for f in self.files])
+        return tuple([_describe_miss(self._env, f.request) if f.missed else f.status() for f in self.files])
 
     def who(self) -> Holder | None:
         """The holder, as far as the lock file tells; reading the kernel's tables would take milliseconds."""
@@ -505,7 +507,7 @@ def look_at_all(env: Environment, requests: Sequence[FileRequest]) -> tuple[Stat
     try:
         attempt.look(strict=False)
         first = attempt.files[0]
-        statuses = [file.describe() for file in attempt.files]
+        statuses = [file.status() for file in attempt.files]
         found = waiters(env, first.request, first.seen if first.there else None, statuses[0])
         return tuple([status.replaced(waiters=found) for status in statuses])
     except OSError as error:

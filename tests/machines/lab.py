@@ -7,7 +7,8 @@ directory at SHARE.
 What the machines and the test say to each other are files in OUT, which is on the host: no failure of the network or
 of the server touches it.
 
-A machine is a process group of its own, its network is a namespace of the run, and all of it ends with `Lab.end`.
+A machine is a process group of its own. Its network is a namespace of the run, and so are its processes: these end with
+the first one, which ends when nobody has its input open any more. So nothing outlives a run that is killed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ SERVER_LEASE = 10
 _NEEDS = ("linux.uml", "modprobe", "ip", "unshare", "mke2fs")
 _DISK = "96M"
 """How large the disk is on which the shared directory lies. It is on the host, and outlives the kernel of machine 0."""
+_FIRST = "ip link set lo up multicast on; ip route add 224.0.0.0/4 dev lo; echo; cat"
 _INIT = r"""#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
 mount -t proc proc /proc; mount -t sysfs sys /sys
@@ -96,15 +98,16 @@ class Lab:
     ) -> None:
         self.out = out
         self.share = shares.SHARES[share]
-        self._nodes: list[subprocess.Popen[bytes]] = []
+        self.nodes: list[subprocess.Popen[bytes]] = []
         self._boots = [0] * nodes
         python = getattr(sys, "_base_executable", sys.executable)
         self._command = shlex.join([python, "-u", f"/media/tests/{program}", *arguments])
         self._options = f",{options}" if options else ""
         out.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mke2fs", "-q", "-t", "ext4", out / "disk", _DISK], check=True, timeout=60)
+        disk = ["mke2fs", "-q", "-t", "ext4", out / "disk", _DISK]
+        subprocess.run(disk, check=True, timeout=60, stdout=subprocess.DEVNULL)
         self._network = subprocess.Popen(
-            ["unshare", "-n", "sh", "-c", "ip link set lo up multicast on; ip route add 224.0.0.0/4 dev lo; echo; cat"],
+            ["unshare", "-n", "-p", "--fork", "--kill-child", "sh", "-c", _FIRST],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -138,22 +141,25 @@ class Lab:
         machine += ["eth0=mcast,,239.192.168.1,1102,1", "con=null", "con0=null,fd:2", "quiet"]
         if number == 0:
             machine.append(f"ubd0={self.out / 'disk'}")
+        spaces = f"/proc/{self._network.pid}/ns"
         with open(self.out / f"console-{number}", "ab") as console:
             process = subprocess.Popen(
-                ["nsenter", f"--net=/proc/{self._network.pid}/ns/net", *machine],
+                ["nsenter", f"--net={spaces}/net", f"--pid={spaces}/pid_for_children", *machine],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=console,
                 start_new_session=True,
                 env={**os.environ, "TMPDIR": "/dev/shm"},  # where its memory is, as a file without a name
             )
-        self._nodes[number:] = [process, *self._nodes[number + 1 :]]
+        self.nodes[number:] = [process, *self.nodes[number + 1 :]]
 
     def kill(self, number: int) -> None:
         """The machine has lost its power."""
-        process = self._nodes[number]
+        process = self.nodes[number]
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            for kernel in map(int, children.split()):
+                os.killpg(os.getpgid(kernel), signal.SIGKILL)
         process.wait()
         self.tell(f"killed-{number}.{self._boots[number]}")
 
@@ -189,7 +195,7 @@ class Lab:
         return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(self.out.glob("node-*.log")))
 
     def end(self) -> None:
-        for number in range(len(self._nodes)):
-            self.kill(number)
         self._network.kill()
         self._network.communicate()
+        for process in self.nodes:
+            process.wait()

@@ -29,7 +29,7 @@ class Share(NamedTuple):
     lasting: bool = True
     """Whether the server may keep the kernel locks of a machine that has died."""
     reconnects: bool = True
-    """False where a client has to mount anew when its server has been away, or where calls fail meanwhile."""
+    """False where a client has to mount anew when its server has been away."""
     within: float = 1.2
     """The share of its lease after which the lock of a machine that died has to be free."""
     memory: int = 192
@@ -120,7 +120,6 @@ gluster volume start share force
 """,
         mount="mkdir -p /var/log/glusterfs; mount -t glusterfs -o attribute-timeout=0,entry-timeout=0"
         " 10.9.0.1:/share /media/share",
-        reconnects=False,
         memory=320,
     ),
 }

@@ -59,15 +59,19 @@ def measured(share: str, what: str, *values: float) -> None:
             file.write(f"{share}: {what}: {text}\n")
 
 
+def counter(lab: Lab) -> int:
+    return int((lab.out / "counter").read_text().split()[0])
+
+
 def increments(lab: Lab) -> tuple[int, list[int]]:
-    """What the number is, and who says to have made which; one that a kill has interrupted may be made or not."""
+    """What the number is at the end, and which of them nobody says to have made: a kill may have come in between."""
     begun: list[int] = []
     made: list[int] = []
     for path in lab.out.glob("made-*"):
         words = path.read_text().split()
         begun += [int(word[1:]) for word in words if word[0] == "<"]
         made += [int(word[1:]) for word in words if word[0] == ">"]
-    number = int((lab.out / "counter").read_text().split()[0])
+    number = counter(lab)
     assert [one for one, times in Counter(made).items() if times > 1] == [], lab.logs()
     missing = {*range(1, number + 1)} - {*made}
     assert missing <= {*begun}, "a number was made that nobody has begun"
@@ -129,13 +133,13 @@ def test_a_server_that_is_killed_and_started_again_loses_no_exclusion(share: str
     lab = start(share, "count", "sema", f"{LEASE}", "2", nodes=3)
     for _ in range(3):
         time.sleep(2 * LEASE)
-        before = increments(lab)[0]
+        before = counter(lab)
         lab.kill(0)
         time.sleep(LEASE / 2)
         lab.boot(0)
         lab.wait("up-0", 120)
         until = time.monotonic() + 120
-        while increments(lab)[0] < before + 10:
+        while counter(lab) < before + 10:
             assert time.monotonic() < until, f"nobody enters any more\n{lab.logs()}"
             time.sleep(0.5)
     ask_to_end(lab, [0, 1, 2])

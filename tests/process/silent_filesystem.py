@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, Status, cli
 
 TIMEOUT = 1.0
 
@@ -20,6 +20,27 @@ def bindfs() -> int:
         if path.name.isdecimal() and (path / "comm").read_text().strip() == "bindfs":
             return int(path.name)
     raise LookupError("no bindfs runs in this namespace")
+
+
+def stop(server: int) -> None:
+    """Stop all of it: a request that one of its threads has taken keeps a process from ending."""
+    os.kill(server, signal.SIGSTOP)
+    states = {"?"}
+    while states != {"T"}:
+        states = {one.read_text().rpartition(") ")[2][0] for one in Path(f"/proc/{server}/task").glob("*/stat")}
+
+
+def release(server: int, *words: str) -> None:
+    """The command, whose server is stopped after its first look."""
+    look = Lock.status
+
+    def status(lock: Lock) -> Status:
+        found = look(lock)
+        stop(server)
+        return found
+
+    Lock.status = status  # type: ignore[method-assign]
+    cli.main(["release", *words])
 
 
 def told(name: str, call: Callable[[], object]) -> None:
@@ -32,10 +53,8 @@ def told(name: str, call: Callable[[], object]) -> None:
     print(f"{name}|{time.monotonic() - began:.2f}|{outcome}\n", end="", flush=True)
 
 
-def command(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+def command(*words: str, by: tuple[str, ...] = ("-m", "holdfast")) -> str:
+    done = subprocess.run([sys.executable, *by, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return f"{done.returncode} {' '.join((done.stdout + done.stderr).split())}"
 
 
@@ -63,8 +82,11 @@ def main() -> None:
         "command doctor": lambda: command("doctor", place),
     }
     server = bindfs()
-    os.kill(server, signal.SIGSTOP)
+    mine = ("--owner-pid", f"{os.getpid()}", f"{place}/mine")
+    assert command("try", "--no-keeper", *mine) == "0 "
     try:
+        told("command release", lambda: command(f"{server}", *mine, by=(__file__, "-release")))
+        stop(server)
         with ThreadPoolExecutor(len(calls)) as pool:  # at once, as all do little but wait
             for done in [pool.submit(told, *item) for item in calls.items()]:
                 done.result()
@@ -75,6 +97,7 @@ def main() -> None:
     lock.acquire(20).release()
     hold.ensure_held()
     hold.release()
+    command("release", *mine)  # it was killed at some step
     os.rmdir(f"{place}/below")
     until = time.monotonic() + 20
     while os.listdir(place) and time.monotonic() < until:
@@ -87,4 +110,6 @@ async def acquired(lock: AsyncLock) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "-release":
+        release(int(sys.argv[2]), *sys.argv[3:])
     main()

@@ -570,6 +570,7 @@ class Process:
     fifos = True
     lingering = False
     locks_directories = True
+    asks_first = False
     knows_mounts = True
 
     def __init__(
@@ -1134,6 +1135,12 @@ class Process:
 
     def server_at(self, path: str) -> str:
         return "the simulated server"
+
+    def is_away(self, path: str, error: OSError) -> bool:
+        return False
+
+    def reconnects(self, path: str) -> bool:
+        return True
 
     def storage(self, path: str, device: int | None = None) -> Storage:
         return Storage("sim", shared=self.cache is not None, events=self.mount.events)

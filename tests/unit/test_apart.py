@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLos
 from holdfast._drivers import apart
 from holdfast._drivers.apart import Apart, Step
 from holdfast._platform import environment, fork, procfs
-from holdfast.engines.file import paths
+from holdfast.engines.file import paths, uncontended
 from unit.stepping import Stepped
 
 PATIENCE = 20.0
@@ -32,7 +33,7 @@ ROOM = 5.0
 
 
 class Server:
-    """What the steps on one directory ask: it answers at once, or when it is told to."""
+    """What the steps on one directory ask: it answers at once, or when it is told to; or they fail meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         env = environment()
@@ -40,6 +41,7 @@ class Server:
         self.answers = threading.Event()
         self.answers.set()
         self.asked = threading.Event()
+        self.fails = False
         for name in ("open_unnamed", "open_existing", "stat", "unlink"):
             self._patch(monkeypatch, env, name)
         kind, may_block = type(env), type(env).may_block
@@ -47,6 +49,11 @@ class Server:
             kind, "may_block", lambda env, path: path.startswith(self.directory) or may_block(env, path)
         )
         monkeypatch.setattr(kind, "server_at", lambda _env, _path: "the server of a test")
+        monkeypatch.setattr(
+            kind,
+            "is_away",
+            lambda _env, path, error: self.fails and path.startswith(self.directory) and error is not None,
+        )
 
     def _patch(self, monkeypatch: pytest.MonkeyPatch, env: Any, name: str) -> None:
         real = getattr(env, name)
@@ -54,6 +61,8 @@ class Server:
         def step(path: str, *arguments: Any, **more: Any) -> Any:
             if os.fspath(path).startswith(self.directory) and not self.answers.is_set():
                 self.asked.set()
+                if self.fails:
+                    raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), path)
                 assert self.answers.wait(PATIENCE)
             return real(path, *arguments, **more)
 
@@ -62,6 +71,11 @@ class Server:
     def dies(self) -> None:
         self.asked.clear()
         self.answers.clear()
+
+    def goes_away(self) -> None:
+        """Steps fail instead of waiting for it."""
+        self.dies()
+        self.fails = True
 
     def comes_back(self) -> None:
         self.answers.set()
@@ -131,6 +145,45 @@ def test_a_mount_is_recognised_without_asking_its_server(
     assert not [path for path in asked if path.startswith(str(share))]
     assert env.server_at(f"{tmp_path}/way/link/l") == f"the server of {share} (nfs4, server:/a)"
     assert env.server_at(f"{tmp_path}/l") == ""
+
+
+def test_which_error_says_that_a_server_is_away_is_known_by_the_type_of_the_mount(
+    tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ST1, FP1: as it was seen; and without asking that server."""
+    kinds = {"gluster": "fuse.glusterfs", "nfs": "nfs4", "nine": "9p"}
+    rows = [
+        f"{41 + at} 27 0:{41 + at} / {tmp_path}/{name} rw - {kind} h:/v rw\n"
+        for at, (name, kind) in enumerate(kinds.items())
+    ]
+    (tmp_path / "mountinfo").write_text("27 1 254:0 / / rw - ext4 /dev/vda rw\n" + "".join(rows))
+    monkeypatch.setattr(procfs, "MOUNTS", str(tmp_path / "mountinfo"))
+    env = environments(kind="linux").real
+    for number in (errno.ENOTCONN, errno.EBADFD, errno.ESTALE, errno.EIO):
+        error = OSError(number, os.strerror(number))
+        away = [name for name in ("gluster", "nfs", "nine", ".") if env.is_away(f"{tmp_path}/{name}/l", error)]
+        assert away == ([] if number == errno.EIO else ["gluster"])
+    assert [name for name in (*kinds, ".") if not env.reconnects(f"{tmp_path}/{name}/l")] == ["nine"]
+
+
+def test_what_was_open_is_let_go_of_though_its_server_has_forgotten_it(
+    shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FH7, FP1: GlusterFS refuses it for ever (EBADFD); it is closed all the same, and has no guard any more."""
+
+    def forgotten(*_: object) -> None:
+        raise OSError(errno.EBADFD, os.strerror(errno.EBADFD))
+
+    env = environments(kind="linux").real
+    fd = env.open_new(f"{shm}/l", 0o600)
+    assert env.guard(fd)
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", forgotten)
+        env.unguard(fd)
+    os.close(fd)
+    fd.end = forgotten
+    env.close(fd)
+    assert not env.is_open(fd)
 
 
 def test_a_new_mount_is_seen_within_a_moment(
@@ -462,6 +515,96 @@ def test_a_release_is_not_waited_for_longer_than_the_lease(server: Server) -> No
     server.comes_back()
 
 
+def test_each_release_of_a_shared_hold_takes_one_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP4: and none that is not known to wait for a server."""
+    lock = Lock(f"{server.directory}/l", lease=0, owner="all")
+    holds = [lock.acquire() for _ in range(3)]
+    begun: list[threading.Thread] = []
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda one, real=threading.Thread.start: (begun.append(one), real(one))
+    )
+    for hold in holds:
+        hold.release()
+    assert [one.name for one in begun] == ["holdfast-apart"] * 3
+
+
+# -- a server whose steps fail while it is away ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("timeout", [None, PATIENCE])
+def test_an_acquisition_waits_for_a_server_whose_steps_fail_while_it_is_away(
+    protocol: str, timeout: float | None, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP1: whichever step of a waiter it is that fails; and a task waits as well."""
+    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
+    lock = Lock(f"{server.directory}/l", protocol=protocol, lease=None if protocol == "flock" else 30.0)
+    for others in (False, True):
+        held = lock.acquire() if others else None
+        acquired: list[holdfast.Hold] = []
+        waiter = threading.Thread(target=lambda acquired=acquired: acquired.append(lock.acquire(timeout)))
+        server.goes_away()
+        waiter.start()
+        assert server.asked.wait(PATIENCE)
+        assert not acquired
+        server.comes_back()
+        if held is not None:
+            held.release()
+        waiter.join(PATIENCE)
+        acquired[0].release()
+    server.goes_away()
+    threading.Timer(SHORT, server.comes_back).start()
+
+    async def task() -> None:
+        async with AsyncLock(f"{server.directory}/l", protocol=protocol, timeout=PATIENCE):
+            pass
+
+    asyncio.run(task())
+    if protocol == "flock":
+        os.unlink(lock.path)
+
+
+def test_an_acquisition_ends_in_time_though_the_server_stays_away(server: Server) -> None:
+    """FP1."""
+    lock = Lock(f"{server.directory}/l")
+    server.goes_away()
+    took, text = seconds(lambda: lock.acquire(SHORT), AcquireTimeout)
+    assert SHORT <= took < SHORT + ROOM
+    assert f"within {SHORT:g} s: the server of a test is away ({os.strerror(errno.ENOTCONN)})" in text
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
+        lock.try_acquire()
+    server.comes_back()
+
+
+def test_a_release_is_repeated_until_the_server_is_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP7, FH7."""
+    monkeypatch.setattr(apart, "_AWAY_POLL", 0.01)
+
+    async def task() -> None:
+        hold = await AsyncLock(f"{server.directory}/l", lease=30.0).acquire()
+        server.goes_away()
+        threading.Timer(SHORT, server.comes_back).start()
+        await hold.release()
+
+    asyncio.run(task())
+    hold = Lock(f"{server.directory}/l", lease=30.0).acquire()
+    server.goes_away()
+    threading.Timer(SHORT, server.comes_back).start()
+    hold.release()
+    assert not os.path.exists(f"{server.directory}/l")
+
+
+def test_a_release_is_repeated_no_longer_than_the_lease(server: Server) -> None:
+    """AP7, FH7: the next holder may be inside."""
+    hold = Lock(f"{server.directory}/l", lease=1.0).acquire()
+    server.goes_away()
+    took, text = seconds(hold.release, LockLost)
+    assert took < 1.0 + apart.GRACE + ROOM
+    assert "nine tenths of its lease" in text
+    server.comes_back()
+    os.unlink(f"{server.directory}/l")
+
+
 def test_of_several_locks_the_others_are_given_back_at_once(server: Server, shm: Path) -> None:
     """AP2: those at the silent server by the thread that was left behind."""
     local, far, last = (Lock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
@@ -500,6 +643,43 @@ def test_several_locks_of_a_task_are_given_back_as_well(server: Server, shm: Pat
     assert not Lock(shm / "local").status().locked
     server.comes_back()
     until(lambda: not Lock(far.path).status().locked)
+
+
+COMMAND = """
+import os, sys, time
+from holdfast import cli
+from holdfast._drivers import apart
+from holdfast._platform import environment
+
+apart.ANSWER = 0.2
+env, (share, answers) = environment(), sys.argv[1:]
+type(env).may_block = lambda _env, path: path.startswith(share)
+type(env).server_at = lambda _env, _path: "the server of a test"
+type(env).reconnects = lambda _env, _path: False
+parent, real = os.getpid(), os.stat
+
+def stat(path, *arguments, **more):
+    if os.getpid() != parent and path.startswith(share) and answers == "no":
+        while os.access(share, os.F_OK):
+            time.sleep(0.01)
+    return real(path, *arguments, **more)
+
+os.stat = stat
+cli.main(["status", share + "/l"])
+"""
+
+
+@pytest.mark.parametrize("answers", ["yes", "no"])
+def test_a_command_ends_though_what_asks_the_server_cannot(answers: str, shm: Path) -> None:
+    """AP8: its output as well, which a shell may wait for."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, str(shm), answers], capture_output=True, text=True, timeout=PATIENCE
+    )
+    if answers == "yes":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode == 3, done.stderr
+        assert "the server of a test has not answered for 0.2 s" in done.stderr
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

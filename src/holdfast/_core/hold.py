@@ -144,6 +144,10 @@ class HoldState:
     def _is_ours(self) -> bool:
         """Whether the lock is still ours, as far as is known now."""
 
+    def is_waiting_for(self, error: OSError) -> bool:  # noqa: ARG002
+        """Whether a release that failed so is to be repeated, as its server may come back before the lease is over."""
+        return False
+
     @abstractmethod
     def _how_lost(self) -> str:
         """How it was lost: the rest of a sentence that begins with its path."""

@@ -20,6 +20,11 @@ AP5  The threads are daemons, so a process does not wait for them at its end, or
 AP6  What looks at many files (`ls`, `clean`, `doctor`) may rightly take long. So its caller gives up when the thread
      has used no processor time for `ANSWER` seconds: then it is inside one call, and that waits for the server. Nothing
      is printed in such a thread, as a reader of that who pauses would be taken for the server.
+AP7  Where steps fail while the server is away, the thread of a release repeats it until the lease is over: its caller
+     waits as it does where the steps themselves wait.
+AP8  Where a client does not reconnect (9p), a process with a thread inside a call cannot end, not even by a signal,
+     until the kernel gives the connection up, after a minute or so. So a command has a child process ask first, and
+     ends without having asked itself if that gets no answer.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from .._platform.fork import forking
 from .._platform.operations import partial
 from ..errors import EngineUnavailable
 from ..model import INFINITY
-from .background import call_aside, report, start
+from .background import report, start
 from .sync import LOOK_EVERY, wait_for
 
 TYPE_CHECKING = False
@@ -58,7 +63,11 @@ ANSWER = 5.0
 MOST_LEFT = 4
 _CROWDED_POLL = 0.05
 _AT_EXIT_POLL = 0.01
-_LONGEST = 3600.0
+_AWAY_POLL = 0.5
+_FIRST_POLL = 0.002
+_MOST_INHERITED = 256
+_LONGEST = 1.0
+"""Seconds of one wait for a thread: a signal that comes just before a wait begins is noticed after it."""
 _PULSE = 0.25
 _BATCH = 0.1
 """Seconds: what comes within them is handed over together."""
@@ -223,6 +232,10 @@ class Apart:
         if timeout is not None:
             self.until = time.monotonic() + (timeout + GRACE if timeout else ANSWER)
         self._server: str | None = None
+        if env.asks_first and not env.reconnects(request.path):
+            env.asks_first, began = False, time.monotonic()
+            if not _answers(os.path.dirname(request.path), self.until):
+                raise self.no_answer(time.monotonic() - began)
 
     @property
     def server(self) -> str:
@@ -367,6 +380,22 @@ class Apart:
         return no_answer(self.request, self.server, self._timeout, seconds, acquires=self._acquires)
 
 
+def _answers(directory: str, until: float) -> bool:
+    """Whether the server of the directory answers a child process by then (AP8)."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.closerange(0, _MOST_INHERITED)  # it may stay for long: nobody is to wait for its end of a pipe
+            os.stat(directory)
+        finally:
+            os._exit(0)
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_FIRST_POLL)
+    return True
+
+
 def _add_some(items: Iterator[T], found: list[T], seconds: float) -> bool:
     """Add those that come within this time, one at least. Whether that is the end of them."""
     until = time.monotonic() + seconds
@@ -408,19 +437,37 @@ def apart_of(held: HoldState) -> Apart | None:
     return apart
 
 
+def until_it_is_back(held: HoldState, release_here: Callable[[], object]) -> None:
+    """AP7."""
+    while True:
+        try:
+            release_here()
+            return
+        except OSError as error:
+            if held.released or not held.is_waiting_for(error):
+                raise
+        time.sleep(_AWAY_POLL)
+
+
 def release(held: HoldState, release_here: Callable[[], object]) -> None:
     """Release a hold in a thread, which goes on to the end of it whatever interrupts the caller."""
     apart = apart_of(held)
     if apart is None:
         release_here()
         return
+    begun: list[bool] = []
+
+    def release_there() -> None:
+        begun.append(True)
+        until_it_is_back(held, release_here)
+
     try:
-        apart.call(release_here)
+        apart.call(release_there)
     except EngineUnavailable:
         raise held.lost_error() from None  # its lease is over
     finally:
-        if not held.released and not held.inert:
-            call_aside(release_here, f"in the release of {held.path}")  # Ctrl-C came before it had begun
+        if not begun:
+            Step(apart, release_here).begin()  # Ctrl-C came first
 
 
 def as_part_of(operation: Operation, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:

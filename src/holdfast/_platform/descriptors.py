@@ -10,6 +10,7 @@ import itertools
 import os
 
 from .operations import call
+from .values import LOST_SIGHT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,8 +82,12 @@ class Descriptors:
             made, key = self._made, fd.key
             with self._exclusive():
                 if key in made:
-                    for _ in map(fd.end or os.close, map(made.pop, (key,))):
-                        pass
+                    try:
+                        for _ in map(fd.end or os.close, map(made.pop, (key,))):
+                            pass
+                    except OSError as error:
+                        if error.errno not in LOST_SIGHT:
+                            raise  # else it is closed, and its server has forgotten it
 
     def keep(self, fd: int) -> None:
         """It stays when the operation that opened it is undone."""

@@ -116,6 +116,8 @@ class Environment(Protocol):
     lingering: bool
     """Whether a removed file that is open somewhere stays in the way, and nothing tells when a descriptor is closed.
     Then a waiter keeps none, and waits for the process of the holder."""
+    asks_first: bool
+    """Whether a child of this process is to ask a server first that would not let a process end (apart.py, AP8)."""
     knows_mounts: bool
     """Whether `storage` costs nothing worth speaking of, so that every acquisition may ask."""
     generation: int
@@ -308,6 +310,13 @@ class Environment(Protocol):
 
     def server_at(self, path: str) -> str:
         """What serves the files here, for people; empty where that cannot be known. That is not asked, either."""
+
+    def is_away(self, path: str, error: OSError) -> bool:
+        """Whether this error of a step here says that the server is away, and that the step can be had when it is back.
+        Where a step waits for the server itself, there is no such error. The server is not asked."""
+
+    def reconnects(self, path: str) -> bool:
+        """Whether steps here succeed again when a server that was away is back; False: only a new mount helps."""
 
     def storage(self, path: str, device: int | None = None) -> Storage:
         """What the filesystem that a file is on means for locks, symbolic links followed. Remembered for a while.

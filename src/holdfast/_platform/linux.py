@@ -297,6 +297,16 @@ class LinuxEnvironment(PosixEnvironment):
         mount = self._slow_mount(path.rpartition("/")[0] or "/")
         return "" if mount is None else f"the server of {mount.point} ({mount.kind}, {mount.source})"
 
+    def is_away(self, path: str, error: OSError) -> bool:
+        return error.errno in self._slow_storage(path).away
+
+    def reconnects(self, path: str) -> bool:
+        return self._slow_storage(path).reconnects
+
+    def _slow_storage(self, path: str) -> Storage:
+        mount = self._slow_mount(path.rpartition("/")[0] or "/")
+        return self._storage(mount, self._mount_table())
+
     def _slow_mount(self, directory: str) -> procfs.Mount | None:
         """The mount whose server, or process, a step on a file here may have to wait for; nothing on it is touched."""
         table, (known, slow) = self._mount_table(), self._slow

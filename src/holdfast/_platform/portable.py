@@ -164,6 +164,7 @@ class GenericEnvironment:
     knows_mounts = True
     has_jobs = False
     """Whether the processes that a command starts can be kept together by the system: Windows."""
+    asks_first = False
     monotonic = staticmethod(time.monotonic)
 
     def uptime(self) -> float:
@@ -539,6 +540,12 @@ class GenericEnvironment:
 
     def server_at(self, path: str) -> str:  # noqa: ARG002
         return ""
+
+    def is_away(self, path: str, error: OSError) -> bool:  # noqa: ARG002
+        return False
+
+    def reconnects(self, path: str) -> bool:  # noqa: ARG002
+        return True
 
     def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
         return Storage("", events=False, text="of a type that cannot be known")

@@ -20,7 +20,7 @@ import time
 
 from .operations import call, partial
 from .portable import GenericEnvironment
-from .values import Presence, Process, Storage
+from .values import LOST_SIGHT, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class PosixEnvironment(GenericEnvironment):
             try:
                 fcntl.flock(fd, fcntl.LOCK_UN)
             except OSError as error:
-                if error.errno not in _NO_FLOCK:
+                if error.errno not in _NO_FLOCK and error.errno not in LOST_SIGHT:  # it has the guard no more
                     raise
 
     # -- events --------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ ST3  What is not in the table is local, unless its source names a host; then it 
 
 from __future__ import annotations
 
+import errno
+
 from . import procfs
-from .values import Storage
+from .values import LOST_SIGHT, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _UNSEEN = "its kernel locks (flock) stay on this machine"
 _UNKNOWN = "whether other machines see its kernel locks (flock) cannot be known from here"
 _STALE = "a file that another machine has just written may be read as it was before"
 _LASTING = "its server may keep the kernel locks of a machine that has died"
-_NO_FILES = "lock files cannot be had here: use the protocol flock"
+_NO_FILES = "there can be no lock files here: use the protocol flock"
 _NOT_EXCLUSIVE = "two machines can create the same lock file"
 _NO_LINKS = "it has no hard links"
 
@@ -175,7 +177,7 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
     """fs/9p/vfs_file.c: 9P2000.L sends flock to the server, older dialects do not. QEMU's grants every lock, diod keeps
     them until the connection ends. A name is not looked up again as long as it is in use (fs/9p/vfs_dentry.c has no
     d_revalidate without a cache). Documentation/filesystems/9p.rst: bit 3 of `cache=` (loose, fscache) keeps what it
-    has."""
+    has. net/9p/client.c: a connection that has ended stays so (p9_client_disconnect)."""
     cache = options.get("cache", "none")
     try:
         fresh = not int(cache, 16) & 8
@@ -184,7 +186,7 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
     if "noextend" in options or options.get("version", "9p2000.L") != "9p2000.L":
         return _shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
     return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh, lasting=True).replaced(
-        pins=True
+        pins=True, reconnects=False
     )
 
 
@@ -193,6 +195,15 @@ def _afs(kind: str, options: Mapping[str, str]) -> Storage:
     if options.get("flock") == "local":
         return _shared(kind, False, f"{_UNSEEN} (flock=local)", "mount it without flock=local")
     return _shared(kind, True)
+
+
+def _gluster(kind: str) -> Storage:
+    """xlators/mount/fuse sends flock to features/locks on the servers, which drop those of a connection that has ended
+    (server.keepalive-time, server.tcp-user-timeout: 42 s). xlators/protocol/client: a call fails with ENOTCONN while
+    there is no connection to the brick; what was opened before it ended fails with EBADFD ever after. ESTALE: a brick
+    that has lost its power does not know what had not reached its disk, which the client still remembers (seen with
+    10.3)."""
+    return _shared(kind, True, lasting=True).replaced(away=(*LOST_SIGHT, errno.ESTALE))
 
 
 def _plain(
@@ -234,10 +245,8 @@ _ROWS: dict[str, Row] = {
     "ceph": _plain(True),
     "fuse.ceph": _plain(True),
     "fuse.ceph-fuse": _plain(True),
-    # glusterfs: xlators/mount/fuse sends flock to features/locks on the servers, which drop those of a connection that
-    # has ended (server.keepalive-time, server.tcp-user-timeout: 42 s).
-    "glusterfs": _plain(True, lasting=True),
-    "fuse.glusterfs": _plain(True, lasting=True),
+    "glusterfs": lambda kind, _options: _gluster(kind),
+    "fuse.glusterfs": lambda kind, _options: _gluster(kind),
     # README of JuiceFS: "Global File Locks"; the metadata engine keeps them.
     "fuse.juicefs": _plain(True),
     # mfsmount(8): flock is global, unless mfsnobsdlocks was given, which the table does not show.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from ..model import Value
 from .fork import forking
 
@@ -86,6 +88,8 @@ class Storage(Value):
     machine has written and its server has confirmed. `lasting`: whether the server keeps the kernel locks of a machine
     that has died, for long or until it is back. `lock_files`: False where lock files cannot be had, and `flock` alone
     works. `pins`: whether a name that another machine has removed is still there as long as the file is open here.
+    `away`: the errors of a call whose server is away, where calls fail then instead of waiting for it. `reconnects`:
+    False where that never ends, as the client does not reconnect: only a new mount helps.
     `text`: what that means, in a sentence. `remedy`: what to do.
     """
 
@@ -100,9 +104,14 @@ class Storage(Value):
     lasting: bool = False
     lock_files: bool = True
     pins: bool = False
+    away: tuple[int, ...] = ()
+    reconnects: bool = True
     text: str = "local"
     remedy: str = ""
 
+
+LOST_SIGHT = (errno.ENOTCONN, getattr(errno, "EBADFD", errno.ENOTCONN))
+"""The errors of a path, and of an open file, whose server the client has lost sight of."""
 
 SMB = ("cifs", "smb3")
 """What Linux calls a share of SMB."""

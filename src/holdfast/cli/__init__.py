@@ -89,6 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
     options = parse(arguments)
+    environment().asks_first = True
     say_how_to_break(lambda status: _command_to_break(options, status))
     lacking = _lacking(options.command, getattr(options, "step", ""))
     if lacking:

@@ -10,7 +10,7 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
-from .locks import absolute, lock_of
+from .locks import absolute, answered, lock_of
 from .outcome import DONE, USAGE, end_quickly, say, show
 from .owner import Owner, owner_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..engines.file.inspect import Assessment, Observation
     from ..lock import Hold, Lock
-    from ..model import Status
+    from ..model import Record, Status
 
 
 def try_(options: argparse.Namespace) -> int:
@@ -105,9 +105,12 @@ def release_(options: argparse.Namespace) -> int:
         unkept = assessed.is_dead and assessed.evidence.source == "guard"
         return refused is None
 
-    removed = None
-    if not end_keeper(lock, identity):
-        removed = drive(remove_if(environment(), file_request(lock), agreed))
+    def take_away() -> Record | None:
+        if end_keeper(lock, identity):
+            return None
+        return drive(remove_if(environment(), file_request(lock), agreed))
+
+    removed = answered(lock, 0.0, take_away)
     if refused:
         why = f"{lock.path} was not released: {refused}. holdfast break removes another's lock"
         return tell_refused(options, before, why)

@@ -13,6 +13,8 @@ FH5  A caller may have closed our descriptor (`os.closerange`), and its number m
      that it leads to our file before we unlock or close it; if not, we leave it alone, and the lock is lost.
 FH6  A heartbeat may be cut short (a full disk). The file then begins as the new record and goes on as the old one, and
      that is our record, too.
+FH7  Where a removal fails while the server is away, a hold with a lease stays as it is, and is released again, until
+     its lease is over (apart.py, AP7).
 """
 
 from __future__ import annotations
@@ -126,8 +128,9 @@ class FileHold(HoldState):
                 self._attempt_events().released(self)
 
     def _interrupted(self, error: BaseException) -> None:
-        """Clean up after a release that was interrupted (FH3) or failed (FH4)."""
-        if isinstance(error, OSError) and not self.guarded and self.env.is_open(self.fd):
+        """Clean up after a release that was interrupted (FH3) or failed (FH4, FH7)."""
+        kept = isinstance(error, OSError) and (not self.guarded or self.is_waiting_for(error))
+        if kept and self.env.is_open(self.fd):
             self.released = False
         elif self.released:
             self._undo()
@@ -147,6 +150,10 @@ class FileHold(HoldState):
             operations.abort(operation)
             raise
         operations.end(operation)  # not `abort`, which looks at every hold
+
+    def is_waiting_for(self, error: OSError) -> bool:
+        """FH7."""
+        return self.lease is not None and not self.lease.is_over() and self.env.is_away(self.path, error)
 
     def _undo(self) -> None:
         self._withdraw()

@@ -121,9 +121,12 @@ def disconnected(env: Environment, path: str, error: OSError) -> str:
     """What to do about a mount that gives errors only, as its server is lost; empty for anything else."""
     if error.errno not in _DISCONNECTED or not env.may_block(path):
         return ""
+    server = env.server_at(path)
+    if not env.reconnects(path):
+        return f"the connection to {server} is lost for good, as this client does not reconnect: mount it again"
     return (
-        f"{env.server_at(path)} fails, or the connection to it is lost: see whether the server runs. If it does, and "
-        "this stays so (a 9p client does not reconnect), mount it again"
+        f"{server} fails, or the connection to it is lost: see whether the server runs. If it does, and this stays so, "
+        "mount it again"
     )
 
 

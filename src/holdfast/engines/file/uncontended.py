@@ -1,13 +1,17 @@
 """Acquiring a lock that is free, which needs a third of the engine: the rest is loaded when a lock is held.
 
 The fast path publishes the lock file and is done. Where that fails, an `AcquireAttempt` (acquire.py) begins.
+
+FP1  Where steps fail while the server of the filesystem is away (GlusterFS), instead of waiting for it (NFS), we wait:
+     the whole acquisition is undone as far as that can be, and begins again, until the caller's time is up. What the
+     server has kept of it counts as a dead holder's.
 """
 
 from __future__ import annotations
 
-from ... import events
-from ..._core.attempt import AttemptEvents, Refusal, Refused
+from ..._core.attempt import AttemptEvents, Refusal, Refused, is_told
 from ..._core.hold import give_back
+from ..._core.wait import Wait
 from ..._platform.fork import forking, to_load
 from ...errors import set_error_path
 from ...model import INFINITY
@@ -19,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from ..._core.hold import HoldRef
-    from ..._core.wait import Wait
     from ..._platform.interface import Environment
     from .hold import FileHold
     from .request import FileRequest
 
+_AWAY_POLL = 0.5
+"""Seconds between tries where the server is away (FP1)."""
 _take: Callable[[Environment, FileRequest], FileHold | None] | None = None
 """That of flock.py, which is loaded for the first such lock: an import in each acquisition takes a tenth of it."""
 
@@ -51,20 +56,26 @@ def acquire(
     `context` names the caller that a wait would block (sync.caller).
     """
     generation, first = env.generation, requests[0]
-    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and not _is_told(first)
+    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and not is_told(first)
     result: HoldRef | Refusal | None = None
-    try:
-        if at_once:
-            result = _take_at_once(env, first, timeout, context)
+    left, began = timeout, env.monotonic() if timeout else 0.0
+    while result is None:
+        try:
+            if at_once:
+                result = _take_at_once(env, first, left, context)
+            if result is None:
+                result = yield from _acquire(env, requests, left, context, generation, tried=at_once)
+        except Refused as refused:
+            return refused.refusal()
+        except OSError as error:
+            if generation != env.generation:
+                raise _forked(requests[0]) from None  # of a descriptor that the child has closed
+            set_error_path(error, requests[0].target)
+            if timeout == 0 or not env.is_away(first.path, error):
+                raise
+            left = _left(env, first, timeout, began, error)
         if result is None:
-            result = yield from _acquire(env, requests, timeout, context, generation, tried=at_once)
-    except Refused as refused:
-        return refused.refusal()
-    except OSError as error:
-        if generation != env.generation:
-            raise _forked(requests[0]) from None  # of a descriptor that the child has closed
-        set_error_path(error, requests[0].target)
-        raise
+            yield Wait((), env.monotonic() + min(_AWAY_POLL, INFINITY if left is None else left))  # FP1
     if isinstance(result, Refusal):
         return result
     if generation != env.generation:
@@ -73,6 +84,18 @@ def acquire(
         env.holds.clear()
         raise _forked(requests[0])
     return result
+
+
+def _left(env: Environment, request: FileRequest, timeout: float | None, began: float, error: OSError) -> float | None:
+    """How much of its time a caller has left whose server is away; AcquireTimeout if there is none (FP1)."""
+    if timeout is None:
+        return None
+    left = began + timeout - env.monotonic()
+    if left <= 0:
+        with forking:
+            from ..._core.messages import away
+        raise away(request, env.server_at(request.path), timeout, error) from error
+    return left
 
 
 def _forked(request: FileRequest) -> RuntimeError:
@@ -91,10 +114,10 @@ def _acquire(
     attempt_events, ends = None, INFINITY
     if timeout is not None and requests[0].fencing:
         ends = env.monotonic() + timeout
-    if _is_told(requests[0]):
+    if is_told(requests[0]):
         attempt_events = AttemptEvents(env, requests[0], context)
     try:
-        ref = None if tried else (yield from _fast_path(env, requests, timeout, context, ends))
+        ref = None if tried else (yield from _fast_path(env, requests, timeout, context, ends, attempt_events))
         if ref is None:
             attempt_events = attempt_events or AttemptEvents(env, requests[0], context)
             with forking:
@@ -117,19 +140,11 @@ def _acquire(
                 return attempt.refusal()
             if attempt.joined:
                 attempt_events.joined()
-                attempt_events = None
     except BaseException:
         if attempt_events is not None:
             attempt_events.gave_up()
         raise
-    if attempt_events is not None and (_is_told(requests[0]) or ref.held.recovered_from is not None):
-        ref.held.attempt_events = attempt_events  # the delivery of the handle reports that the lock is acquired
     return ref
-
-
-def _is_told(request: FileRequest) -> bool:
-    """Whether there is a listener for what happens to this lock."""
-    return bool(events.listeners) or request.on_event is not None or events.is_logged(events.DEBUG)
 
 
 def _take_at_once(
@@ -137,11 +152,12 @@ def _take_at_once(
 ) -> HoldRef | None:
     """The fast path for one kernel lock. It waits for nothing, so it is no generator."""
     held = None if _is_contended(env, request, timeout) else (_take or _load_take())(env, request)
-    return None if held is None else _first_ref(held, context)
+    return None if held is None else _first_ref(held, context, None)
 
 
-def _first_ref(held: FileHold, context: tuple[object, ...]) -> HoldRef:
+def _first_ref(held: FileHold, context: tuple[object, ...], attempt_events: AttemptEvents | None) -> HoldRef:
     try:
+        held.attempt_events = attempt_events  # AE5
         return held.ref(context)
     except BaseException:  # an interruption: nothing else knows of the hold yet
         held.give_back()
@@ -149,7 +165,12 @@ def _first_ref(held: FileHold, context: tuple[object, ...]) -> HoldRef:
 
 
 def _fast_path(
-    env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...], ends: float
+    env: Environment,
+    requests: Sequence[FileRequest],
+    timeout: float | None,
+    context: tuple[object, ...],
+    ends: float,
+    attempt_events: AttemptEvents | None,
 ) -> Generator[Wait, None, HoldRef | None]:
     """The lock, if it is not held and no contender has been waiting for it."""
     first = requests[0]
@@ -185,7 +206,7 @@ def _fast_path(
             if held is None:
                 return None
         if held is not None:
-            return _first_ref(held, context)
+            return _first_ref(held, context, attempt_events)
     return None
 
 

@@ -33,7 +33,7 @@ from .inspect import (
     require_same_protocol,
     reread,
 )
-from .policy import Verdict, describe, judge
+from .policy import Verdict, describe, judge, with_heirs
 from .publish import Blank, prepared, publish
 from .request import FileRequest
 from .steps import REMOVED, with_hint
@@ -188,6 +188,10 @@ class WatchedFile:
         if not self.there:
             return describe(self.env, self.request, None, None, None)
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
+
+    def status(self) -> Status:
+        """The same, with what only the kernel's tables tell."""
+        return with_heirs(self.env, self.describe(), lambda: self.env.lock_owners(self.seen.identity))
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """Enter again, if our own process holds it for the same owner."""

@@ -159,6 +159,15 @@ def test_a_status_shows_who_keeps_the_lock_of_a_killed_run(world: World, path: P
     told = json.loads(world.do("status", "-j", path).stdout)
     assert (told["state"], told["liveness"], told["evidence"]["source"]) == ("held", "alive", "guard")
     assert told["kernel_lock"] == [{"pid": keeper, "shared": False}]
+    assert (told["holder"]["pid"], told["record"]["pid"]) == (keeper, run.pid)
+    held = f"held by process {keeper} (holdfast-guardian of run {run.pid} "
+    for words in (("try", path), ("run", "-n", path, "--", "true"), ("wait", "-w", 0.01, path)):
+        done = world.do(*words)
+        assert held in done.stderr, done
+        assert f", to which process {run.pid} left it when it ended, since " in done.stderr
+        assert f"Wait until process {keeper} releases it or ends" in done.stderr
+    for words in (("ls", "-j", path.parent), ("top", "--once", "-j", path.parent)):
+        assert f'"pid": {keeper}, ' in world.do(*words).stdout
 
 
 @pytest.mark.parametrize("protocol", ["flock", "semats", "sidecar"])

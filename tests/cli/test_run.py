@@ -401,13 +401,14 @@ def test_a_command_that_ends_in_time_knows_no_limit(world: World, path: Path) ->
 
 def test_the_limit_also_ends_what_the_command_has_left_and_what_outlives_run(world: World, path: Path) -> None:
     """G3."""
-    run = world.start([*HOLDFAST, "run", "-q", "--limit", "500ms", path, "--", "sh", "-c", "sleep 600 > /dev/null &"])
-    assert run.wait() == 0
+    other = path.with_name("other.lock")
+    left = world.start([*HOLDFAST, "run", "-q", "--limit", "2s", path, "--", "sh", "-c", "sleep 600 > /dev/null &"])
+    killed = world.start([*HOLDFAST, "run", "--limit", "2s", other, "--", "sh", "-c", "echo child $$; exec sleep 600"])
+    child = child_of(killed.hear("child"))
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    assert left.wait() == 0
     assert world.do("wait", "-w", "20s", path).returncode == 0
+    assert world.do("run", "-w", "20s", other, "--", "true").returncode == 0
+    assert ended(child)
     eventually(lambda: world.mine() == [])
-    run = world.start([*HOLDFAST, "run", "--limit", "500ms", path, "--", "sh", "-c", "echo child $$; exec sleep 600"])
-    child = child_of(run.hear("child"))
-    run.signal(signal.SIGKILL)
-    run.wait()
-    eventually(lambda: ended(child))
-    assert world.do("run", "-n", path, "--", "true").returncode == 0

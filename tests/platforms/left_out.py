@@ -12,7 +12,7 @@ FILES = {
     "unit/test_interleavings.py": "its schedules take minutes under Wine",
     "unit/test_slot_interleavings.py": "its schedules take minutes under Wine",
     "conformance/test_kit.py": "the kit needs POSIX (docs/conformance.md)",
-    "conformance/test_kit_fs_safe.py": "the kit needs POSIX (docs/conformance.md)",
+    "conformance/test_kit_packages.py": "the kit needs POSIX (docs/conformance.md)",
     "unit/test_anchors.py": "paths through Linux' /proc",
     "unit/test_bench_limits.py": "about the benchmarks",
     "unit/test_bench_report.py": "about the benchmarks",

@@ -578,6 +578,7 @@ def killed_run(protocol: str, place: Path) -> None:
     for _ in range(20):
         status = ours.status()
         assert (status.locked, status.evidence.proven) == (True, True), status
+        assert f"held by what process {working.run.pid} left it to when it ended" in str(status)
         assert ours.try_acquire() is None
         time.sleep(0.01)
     assert not got.is_set()
@@ -609,6 +610,35 @@ def killed_guardian(place: Path) -> None:
             working.stop()
             assert working.run.wait() == 0
         require_nothing_left(place)
+
+
+@scene
+def hung_guardian(place: Path) -> None:
+    """A `holdfast run` goes on without a guardian that does not start, and ends although one does not end."""
+    path = place / "l"
+    patched = "import sys; from holdfast import cli; from holdfast.cli import job; job._STARTS_WITHIN = 0.5; "
+    hangs = "job._GUARDIAN = 'import time; time.sleep(60)'; sys.exit(cli.main(sys.argv[1:]))"
+    words = ["run", str(path), "--", *python("import sys; sys.exit(7)"), "x" * 9000]  # more than a pipe takes
+    done = subprocess.run(
+        [*python(patched + hangs), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, "did not start within 0.5 s" in done.stderr) == (7, True), done
+    require_nothing_left(place)
+    working = Working(path)
+    suspend(working.guardian)
+    working.stop()
+    assert working.run.wait(50) == 0
+    await_(lambda: holdfast_platform().inspect(working.guardian).has_ended)
+    require_nothing_left(place)
+
+
+def suspend(pid: int) -> None:
+    import ctypes
+
+    handle = ctypes.WinDLL("kernel32").OpenProcess(0x800, False, pid)  # PROCESS_SUSPEND_RESUME
+    assert handle
+    assert ctypes.WinDLL("ntdll").NtSuspendProcess(handle) == 0
+    ctypes.WinDLL("kernel32").CloseHandle(handle)
 
 
 @scene
@@ -664,6 +694,10 @@ def run_line(place: Path) -> None:
     late = python(f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {LATE!r}]); time.sleep(60)")
     done = holdfast_("run", "--limit", "300ms", "-E", "42", path, "--", *late)
     assert (done.returncode, "which is the limit" in done.stderr, done.stdout) == (42, True, ""), done
+    left = python("import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])")
+    done = holdfast_("run", "-p", "flock", "--limit", "5", "-E", "42", f"{path}.flock", "--", *left)
+    assert (done.returncode, "Ending what the command has left running" in done.stderr) == (42, True), done
+    os.unlink(f"{path}.flock")
     with holdfast.Lock(path):
         done = holdfast_("run", "-n", "-q", "--on-conflict", "echo %HOLDFAST_HOLDER%", path, "--", "nothing")
     assert (done.returncode, done.stdout.strip()) == (75, str(os.getpid())), done

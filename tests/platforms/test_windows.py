@@ -173,6 +173,11 @@ def test_a_run_whose_guardian_is_killed_goes_on_and_takes_its_command_along_if_i
     play("killed_guardian")
 
 
+def test_a_run_goes_on_without_a_guardian_that_hangs(play: Play) -> None:
+    """JG7."""
+    play("hung_guardian")
+
+
 def test_the_guardian_of_a_killed_run_ends_the_command_when_the_lock_is_lost(play: Play) -> None:
     """JG5."""
     play("robbed_guardian")

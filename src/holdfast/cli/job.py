@@ -18,6 +18,8 @@ JG5  If `run` is gone without a word, the guardian is the holder: it keeps the r
 JG6  `run` hands the lock over by closing its descriptor, and says `keep` after that. If it is killed in between, the
     guardian takes that for JG5. Before a release it dismisses the guardian, which has the file open, and waits for its
     end.
+JG7  A guardian that hangs delays `run` for a bounded time, at its start and at its end. Then `run` ends it, and goes on
+    without one.
 
 A lock of the kernel alone (`protocol="flock"`) is one byte, which others lock as well, and a lock on a server is a
 connection. Neither can be handed over. A command with one such lock among its locks has no guardian, so it ends with
@@ -70,6 +72,9 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 0.1
 """Seconds between looks at what the command has left running."""
+_STARTS_WITHIN = 30.0
+_ENDS_WITHIN = 5.0
+"""Seconds that a guardian has (JG7). It is a process of Python, whose start can take seconds on a busy machine."""
 _GUARDIAN = "import sys; sys.path[:] = sys.argv.pop(1).split(';'); from holdfast.cli.job import guard; guard()"
 _APART = 0x8 | 0x200
 """DETACHED_PROCESS and CREATE_NEW_PROCESS_GROUP (JG4)."""
@@ -113,7 +118,7 @@ class _Command:
         from .._platform.windows import Job
 
         job, words = Job(), self._options.cmd
-        terms = Terms(self._options.kill_after, self._options.until, self._options.limit)
+        self._terms = terms = Terms(self._options.kill_after, self._options.until, self._options.limit)
         self._guardian = _guardian_of(holds, job, self._options, terms)
         with self._mutex:
             if self.told:
@@ -127,13 +132,16 @@ class _Command:
         if self._guardian is not None:
             self._guardian.say(f"started {program.pid}")
         while (status := program.status()) is None:
-            left = terms.left()
-            if left == 0 and not self.over:
-                self.over = True
-                say(f"{limit_reached(holds, self._options)}. Ending the command, and all that it has started")
-                job.end()
-            wait_for(Wait((program.end,), environment().monotonic() + min(left or 1, 1)))
+            self._heed_limit(holds, "the command, and all that it has started")
+            wait_for(Wait((program.end,), environment().monotonic() + min(terms.left() or 1, 1)))
         return status
+
+    def _heed_limit(self, holds: Sequence[Hold], what: str) -> None:
+        """End all of the work if its time is up."""
+        if self._job is not None and self._terms.left() == 0 and not self.over:
+            self.over = True
+            say(f"{limit_reached(holds, self._options)}. Ending {what}")
+            self._job.end()
 
     def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
         job = self._job
@@ -150,6 +158,7 @@ class _Command:
                 self._guardian = None
                 return True
             while self._left():
+                self._heed_limit(holds, "what the command has left running")
                 wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
         self.dismiss()
         return False
@@ -194,10 +203,45 @@ class _Guardian:
         except OSError:
             pass
 
+    def begin(self, told: str) -> bool:
+        """Whether it has what it needs in time (JG7)."""
+        answers: list[str] = []
+        assert self._process.stdout is not None
+        pipe = self._process.stdout
+
+        def ask() -> None:
+            self.say(told)  # more than a pipe takes at once
+            answers.append(pipe.readline())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_STARTS_WITHIN)
+        if answers == ["ready\n"]:
+            return True
+        late = f"did not start within {_STARTS_WITHIN:g} s" if asking.is_alive() else "could not begin"
+        say(f"the command has no guardian, as that {late}: it ends with this process")
+        self._end()
+        return False
+
     def dismiss(self) -> None:
         """Have it end, and wait for that."""
         self.say("dismiss")
-        self._process.wait()
+        if not self._has_ended():
+            self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """In time (JG7)."""
+        from subprocess import TimeoutExpired
+
+        try:
+            self._process.wait(_ENDS_WITHIN)
+        except TimeoutExpired:
+            return False
+        return True
 
 
 def _guardian_of(holds: Sequence[Hold], job: Job, options: argparse.Namespace, terms: Terms) -> _Guardian | None:
@@ -225,12 +269,7 @@ def _guardian_of(holds: Sequence[Hold], job: Job, options: argparse.Namespace, t
         "options": vars(options),
         "left": terms.left(),
     }
-    guardian.say(json.dumps(told))
-    assert process.stdout is not None
-    if process.stdout.readline() != "ready\n":
-        say("the command has no guardian, as that could not begin: it ends with this process")
-        return None
-    return guardian
+    return guardian if guardian.begin(json.dumps(told)) else None
 
 
 def guard() -> NoReturn:

@@ -189,7 +189,7 @@ def _release(hold: Hold, child: Work, status: int, options: argparse.Namespace) 
         say(f"{error}. The server frees {hold.path} by itself")
         return status or FAILED
     except OSError as error:
-        say(f"{hold.path} could not be removed ({error.strerror}); it is released all the same: nobody guards it now")
+        say(f"{hold.path} could not be removed ({error.strerror}); it is released nevertheless, as nothing guards it")
         return status or FAILED
     return status
 

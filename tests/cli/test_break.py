@@ -175,7 +175,7 @@ def test_a_file_that_is_no_lock_stays(world: World, path: Path) -> None:
     path.with_name("thesis").write_text("my thesis\n")
     done = world.do("break", "thesis", "--id", "000000000000", "--force")
     assert done.returncode == 3
-    assert "no lock file" in done.stderr
+    assert "not a lock file" in done.stderr
     assert path.with_name("thesis").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_a_heartbeat_of_version_1_is_not_called_the_acquisition(world: World, tm
     assert (found["holder"]["since"], found["age"]) == (None, None)
     assert found["record_age"] < 100
     text = world.do("status", tmp_path / "l").stdout
-    assert "refreshed 0 s ago" in text or "refreshed 1 s ago" in text
+    assert re.search(r"refreshed \d+ s ago", text)
     assert "since  " not in text
     assert " since " not in world.do("run", "-n", tmp_path / "l", "--", "true").stderr
 

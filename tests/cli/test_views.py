@@ -26,8 +26,13 @@ def test_a_long_row_is_folded_between_words_beside_the_names(world: World, path:
     path.write_text(f"pid={os.getpid()}\ntimestamp={NOW}\ntag={tag}\n")
     whole = world.do("status", path).stdout
     assert f"tag       {tag}\n" in whole
+    assert whole.startswith(f"lock      {path} (sema)\n")
     folded = on_terminal(world, width, "status", path).rest().splitlines()
     assert all(len(line) <= width for line in folded[1:] if " " in line[10:])  # a word, as a path is, stays whole
+    fits = len(f"lock      {path} (sema)") <= width
+    assert folded[: 1 if fits else 2] == (
+        [f"lock      {path} (sema)"] if fits else [f"lock      {path}", " " * 10 + "(sema)"]
+    )
     at = next(number for number, line in enumerate(folded) if line.startswith("tag       word0"))
     words = folded[at].split()[1:]
     for line in folded[at + 1 :]:

@@ -156,6 +156,23 @@ def test_the_end_of_an_invisible_process_is_not_promised_to_free_the_lock() -> N
     assert advice(unseen) == "Wait until process 7, or what it has left the lock to, releases it or ends"
 
 
+def test_those_to_which_an_ended_process_has_left_the_lock_are_its_holders() -> None:
+    record, guard = Record("sema", {}, pid=7), Evidence("guard", "e")
+    heirs = tuple(Holder(pid=pid, command=f"job {pid}", host="h") for pid in range(8, 13))
+    status = Status("/p", "sema", True, False, Liveness.ALIVE, guard, heirs[0], record)
+    for number, who, step in (
+        (1, "process 8 (job 8)", "process 8 releases it or ends"),
+        (2, "process 8 (job 8) and process 9 (job 9)", "processes 8 and 9 release it or end"),
+        (5, "process 8 (job 8), process 9 (job 9), process 10 (job 10) and 2 more", "processes 8, 9, 10, 11 and 12 "),
+    ):
+        one = status.replaced(holders=heirs[:number])
+        assert sentence(one) == f"held by {who}, to which process 7 left it when it ended; alive: e"
+        assert advice(one).startswith(f"Wait until {step}")
+    unseen = status.replaced(holder=Holder(pid=7, host="h"), holders=(Holder(),))
+    assert sentence(unseen) == "held by what process 7 left it to when it ended; alive: e"
+    assert advice(unseen) == "Wait until what process 7 left the lock to releases it or ends"
+
+
 def test_a_holder_in_another_container_is_reported_with_its_host() -> None:
     """Its number is most often 1, which is another's here: so where it is belongs to it."""
     record = Record("sema", {}, pid=1)

@@ -49,16 +49,19 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.ECONNRESET])
 def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, disk: Path, contend: Contend) -> None:
-    """A 9p client does not reconnect: the error alone would not say what to do."""
+    """The error alone would not say what to do."""
     contender = contend(disk / "l")
     plain = OSError(number, os.strerror(number), "elsewhere")
     assert with_hint(plain, contender.request, contender.env) is plain  # type: ignore[arg-type]
     contender.env.instead["may_block"] = lambda _path: True
-    contender.env.instead["server_at"] = lambda _path: "the server of /mnt (9p, host)"
+    contender.env.instead["server_at"] = lambda _path: "the server of /mnt (kind, host)"
     error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
     assert (type(error), error.errno) == (type(plain), number)  # type: ignore[attr-defined]
-    assert f"{os.strerror(number)}; the server of /mnt (9p, host) fails" in str(error)
-    assert "mount it again" in str(error)
+    assert f"{os.strerror(number)}; the server of /mnt (kind, host) fails" in str(error)
+    assert "If it does, and this stays so, mount it again" in str(error)
+    contender.env.instead["reconnects"] = lambda _path: False  # 9p
+    error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
+    assert "is lost for good, as this client does not reconnect: mount it again" in str(error)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,10 +29,10 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
     if own and all(ref.dropped for ref in own):
-        why = "by a handle that was dropped without release(), and would wait for itself for ever. Keep the handle and "
+        why = "by a handle that was dropped without release(), and would wait for itself forever. Keep the handle and "
         why += "release it, or use `with`."
     else:
-        why = "which would wait for itself for ever. Release first, pass a timeout, or pass the same owner= to both"
+        why = "which would wait for itself forever. Release first, pass a timeout, or pass the same owner= to both"
         why += " for a re-entrant lock."
     return WouldDeadlock(
         f"{held} held by this very thread or task, {why}",
@@ -43,7 +43,7 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
 
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
-_SHOWN_SLOTS = 3
+_SHOWN_SLOTS = _SHOWN_HEIRS = 3
 _SHOWN_RACE = 4500
 """Room for two paths of the greatest length."""
 
@@ -81,13 +81,23 @@ def no_answer(request: Request, server: str, timeout: float | None, seconds: flo
     return kind(text, path=request.target, protocol=request.protocol_name)
 
 
+def away(request: Request, server: str, timeout: float, error: OSError) -> AcquireTimeout:
+    """The error for a lock file whose server was away when the time was up."""
+    why = str(error.strerror).partition(";")[0]
+    text = (
+        f"could not get {request.target} within {timeout:g} s: {server} is away ({why}). Check that server and the way "
+        "to it. If it runs, and this stays so, mount it again"
+    )
+    return AcquireTimeout(text, path=request.target, protocol=request.protocol_name)
+
+
 def stale(refusal: Refusal) -> LockStale:
     """The error for a stale lock whose removal its protocol leaves to the caller."""
     status = refusal.statuses[0]
     how = "pass a callable as stale=, which says so, or " if attempt.way_to_break is None else ""
     return LockStale(
-        f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol removes no such lock by itself. "
-        f"Make sure that its holder is gone; then {how}break the lock ({_way_to_break(status)})",
+        f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol does not remove such a lock by "
+        f"itself. Make sure that its holder is gone; then {how}break the lock ({_way_to_break(status)})",
         path=status.path,
         protocol=status.protocol,
         holder=status.holder,
@@ -169,8 +179,12 @@ def sentence(status: Status, *, brief: bool = False) -> str:
         return f"it is held by a process that it does not name{when}; {printable(status.reason)}"
     if holder is None or holder.pid is None:
         return f"it is held by a process whose record cannot be used ({printable(status.evidence.text)})"
-    words = ["held by a reader," if holder.shared else "held by", _process(holder)]
-    unseen = status.liveness is Liveness.ALIVE and not holder.command  # in a container, where it has another pid
+    heirs = _heirs(status)
+    words = ["held by a reader," if holder.shared else "held by", _left_to(status) if heirs else _process(holder)]
+    if heirs and (holder.since is not None or holder.tag):
+        words[-1] += ","
+    # In a container, it has another pid.
+    unseen = status.liveness is Liveness.ALIVE and not holder.command and not heirs
     if holder.host and (unseen or status.evidence.source in ("none", "server")):
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
@@ -183,6 +197,30 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     return f"{' '.join(words)}; {known}" + (
         "" if status.liveness is Liveness.ALIVE else f"; {printable(status.reason)}"
     )
+
+
+def _heirs(status: Status) -> tuple[Holder, ...]:
+    """Those to which a process that has ended has left the lock; one without a pid if they are not visible."""
+    recorded = status.record is not None and status.evidence.source == "guard" and not is_persistent(status.protocol)
+    return status.holders if recorded else ()
+
+
+def _left_to(status: Status) -> str:
+    """The same in words."""
+    seen = [_process(holder) for holder in _heirs(status) if holder.pid is not None]
+    if not seen:
+        return f"what process {first_holder(status)} left it to when it ended"
+    more = [f"{len(seen) - _SHOWN_HEIRS} more"] if len(seen) > _SHOWN_HEIRS else []
+    return f"{_listed(seen[:_SHOWN_HEIRS] + more)}, to which process {first_holder(status)} left it when it ended"
+
+
+def first_holder(status: Status) -> int | None:
+    """The process that acquired a lock and has ended, where others hold it now."""
+    return status.record.pid if _heirs(status) and status.record is not None else None
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else words[0]
 
 
 def described(status: Status | SemaphoreStatus) -> str:
@@ -240,6 +278,12 @@ def advice(status: Status) -> str:
         return f"Look at the file; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.UNKNOWN and is_kept_fresh(status.protocol):
         return f"Wait until it is released, or not refreshed any more; if nobody uses it, break the lock ({way})"
+    if heirs := _heirs(status):
+        pids = [str(one.pid) for one in heirs if one.pid is not None]
+        if not pids:
+            return f"Wait until what process {first_holder(status)} left the lock to releases it or ends"
+        ends = f"es {_listed(pids)} release it or end" if len(pids) > 1 else f" {pids[0]} releases it or ends"
+        return f"Wait until process{ends}"
     pid, command = (status.holder.pid, status.holder.command) if status.holder else (None, None)
     if status.liveness is Liveness.ALIVE and pid is None:
         return f"Wait until it is released; if nobody uses it, break the lock ({way})"

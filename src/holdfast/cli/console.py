@@ -12,7 +12,7 @@ import math
 import os
 import sys
 
-from .._core.messages import advice, brief_command, duration, moment, printable
+from .._core.messages import advice, brief_command, duration, first_holder, moment, printable
 from ..events import listen
 from ..model import Value
 from .outcome import DONE, HELD, say, screen, show
@@ -278,6 +278,8 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
     if holder is not None:
         named = [one for one in status.holders or (holder,) if one.pid is not None]
         rows += [("" if number else "holder", holder_text(one)) for number, one in enumerate(named)]
+        if (first := first_holder(status)) is not None:
+            rows.append(("left by", f"process {first}, which has ended"))
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
         elif status.record_age is not None:
@@ -314,10 +316,13 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
     found = []
     for name, text in rows:
         whole = printable(text)
-        # A path stays in one piece, to be copied.
-        as_it_is = width is None or name == "lock"
-        room = _NARROWEST if width is None else max(_NARROWEST, width - _NAMES)
-        folded = [whole] if as_it_is else wrap(whole, room, break_on_hyphens=False, break_long_words=False)
+        room = sys.maxsize if width is None else max(_NARROWEST, width - _NAMES)
+        if len(whole) <= room:
+            folded = [whole]
+        elif name == "lock":
+            folded = [part for part in whole.rpartition(" ") if part.strip()]  # a path in one piece, to be copied
+        else:
+            folded = wrap(whole, room, break_on_hyphens=False, break_long_words=False)
         found += [f"{name if number == 0 else '':<{_NAMES - 1}} {line}" for number, line in enumerate(folded or [""])]
     return "\n".join(line.rstrip() for line in found)
 

@@ -19,13 +19,14 @@ from .._admin.scan import (
     staleness,
     staleness_text,
 )
-from .._core.messages import advice, duration, printable
+from .._core.messages import advice, duration, first_holder, printable
+from .._drivers.apart import at_place
 from .._platform import environment
 from ..engines.file.inspect import mismatch, other_protocol
-from ..lock import Lock, file_request, give_up_of
+from ..lock import Lock, file_request
 from ..protocols import is_persistent
 from .console import as_json, rows_of, rows_of_content, text_of
-from .locks import lock_options
+from .locks import absolute, lock_options
 from .outcome import DONE, FAILED, say, show
 from .outcome import HELD as HELD_CODE
 from .target import Slots, of_survey, recognised
@@ -48,10 +49,7 @@ _ALIKE = frozenset({"sema", "semats"})
 
 def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing. A file server that does not answer is not waited for without end."""
-    path = os.path.join(os.getcwd(), options.lock)
-    if not os.path.basename(path) or not environment().may_block(path):
-        return _status(options)
-    apart = give_up_of(Lock(path), 0.0)
+    apart = at_place(environment(), absolute(options.lock))
     return _status(options) if apart is None else apart.call(lambda: _status(options))
 
 
@@ -199,7 +197,8 @@ def _kept_by(status: Status, keepers: list[LockOwner]) -> str:
             command = env.command(owner.pid)
             named.append(f"process {owner.pid}" + (f" ({printable(command, 120)})" if command else ""))
     known = status.holder is not None and [owner.pid for owner in keepers] == [status.holder.pid]
-    if not named or status.evidence.source != "guard" or is_persistent(status.protocol):
+    is_said = first_holder(status) is not None or is_persistent(status.protocol)
+    if not named or is_said or status.evidence.source != "guard":
         return ""
     return f" by it (process {keepers[0].pid})" if known else f" by {', '.join(named[:3])}"
 

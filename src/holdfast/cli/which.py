@@ -26,16 +26,18 @@ class Choice(Value):
 
 
 CHOICES = (
-    Choice("nothing but holdfast", "sema", "nothing: sema is the default"),
+    Choice("nothing but holdfast", "sema", "no option: sema is the default"),
     Choice(
         "File-Based Semaphore (Rust), the sema command, or a script that follows its specification", "sema", "-p sema"
     ),
     Choice("File-Based Semaphore (TS), or the semats command", "semats", "-p semats"),
-    Choice("Node programs with @openclaw/fs-safe", "sidecar", "-p sidecar, and the file that they protect"),
+    Choice("Node programs with @openclaw/fs-safe", "sidecar", "-p sidecar, with the file that they protect as LOCK"),
     Choice(
-        "Node programs with proper-lockfile", "proper-lockfile", "-p proper-lockfile, and the file that they protect"
+        "Node programs with proper-lockfile",
+        "proper-lockfile",
+        "-p proper-lockfile, with the file that they protect as LOCK",
     ),
-    Choice("beads up to 0.49", "beads", "-p beads, and the directory of the database"),
+    Choice("beads up to 0.49", "beads", "-p beads, with the directory of the database as LOCK"),
     Choice(
         "flock(1) in scripts, filelock's FileLock, portalocker, gofrs/flock, or anything else that calls flock(2)",
         "flock",
@@ -48,17 +50,19 @@ CHOICES = (
     ),
     Choice("readers that share the lock", "flock", "-p flock --shared for each reader"),
     Choice(
-        "holdfast on other machines, in one directory", "sema", "nothing; holdfast doctor DIR says if it holds there"
+        "holdfast on other machines that share a directory",
+        "sema",
+        "no option; holdfast doctor DIR says whether that works there",
     ),
     Choice(
-        "holdfast on other machines, with no directory in common",
+        "holdfast on other machines that share no directory",
         "",
         "a URL: postgresql://HOST/DB#NAME, etcd://HOST/NAME",
     ),
     Choice(
         "filelock's SoftFileLock, PID files, or any other lock file with rules of its own",
         "",
-        "nothing here excludes them: move all users to one protocol",
+        "no protocol excludes them: move all users to one that holdfast has",
     ),
 )
 
@@ -77,7 +81,9 @@ def protocols_(options: argparse.Namespace) -> int:
         return DONE
     width = screen(sys.stdout).width
     rows = [row for one in CHOICES for row in (*_indented(one.others, 2, width), *_indented(one.write, 6, width))]
-    kinds = [f"  {name:<9}  {PROTOCOLS.get(name, 'of an installed package')}" for name in protocols.names()]
+    names = protocols.names()
+    column = max(map(len, names))
+    kinds = [f"  {name:<{column}}  {PROTOCOLS.get(name, 'of an installed package')}" for name in names]
     parts = [_INTRODUCTION, "\n".join(rows), "\n".join(["What LOCK is, by protocol:", *kinds])]
     show("\n\n".join(parts if width is None else [folded(part, width) for part in parts]))
     return DONE

@@ -409,6 +409,14 @@ def _guardian(env: Environment, record: Record | None) -> int | None:
     return None if env.inspect(pid).has_ended else pid
 
 
+def is_outlived(env: Environment, record: Record | None) -> bool:
+    """Whether the process that acquired a lock has ended, whoever has the guard now. False also if nobody knows."""
+    marker = None if record is None else record.marker
+    if record is None or marker is None or not marker.identity.shares_pids_with(env.identity()):
+        return False
+    return _by_process(env, record, marker).is_dead
+
+
 def _by_process(env: Environment, record: Record, marker: Marker | None) -> Assessment:
     """L3."""
     pid = record.pid

@@ -23,11 +23,14 @@ import math
 from ..._core.wait import Signal
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value
-from .inspect import UNFINISHED_SOURCE
+from .inspect import UNFINISHED_SOURCE, is_outlived
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..._platform.interface import Environment
+    from ..._platform.values import LockOwner
     from .inspect import Assessment, Observation
     from .request import FileRequest
 
@@ -132,6 +135,23 @@ def describe(
         data=seen.data,
         record_age=None if record is None else _ago(env, record.created),
     )
+
+
+def with_heirs(env: Environment, status: Status, owners: Callable[[], list[LockOwner]]) -> Status:
+    """The same. If the process that acquired the lock has ended, its holders are those to which it has left the guard:
+    one without a pid if none of them is visible. For showing: reading the kernel's tables takes milliseconds."""
+    first = status.holder
+    guarded = status.evidence.source == "guard" and status.liveness is Liveness.ALIVE
+    try:
+        if not guarded or first is None or not is_outlived(env, status.record):
+            return status
+        heirs = [one.pid for one in owners() if one.exclusive and not one.waiting and one.pid not in (None, first.pid)]
+    except OSError:
+        return status  # as good as before
+    if not heirs:
+        return status.replaced(holder=first.replaced(command=None), holders=(Holder(),))
+    holders = tuple(first.replaced(pid=pid, command=env.command(pid)) for pid in heirs if pid is not None)
+    return status.replaced(holder=holders[0], holders=holders)
 
 
 def _ago(env: Environment, moment: float | None) -> float | None:

@@ -68,7 +68,7 @@ def how_it_waits(subject: type[Subject], path: str) -> str:
         for child in (waiter, holder):
             if child is not None:
                 child.end()
-    return "sleeps until then" if looks < 0.5 else f"looks {looks:.0f} times a second"
+    return "sleeps until the release" if looks < 0.5 else f"polls {looks:.0f} times a second"
 
 
 def after_a_kill(subject: type[Subject], path: str) -> str:
@@ -176,7 +176,7 @@ def forked(subject: type[Subject], path: str) -> str:
         return CANNOT_WAIT
     child = spawn(_fork, subject, path)
     try:
-        return "is kept out" if child.answer(10) else "gets in as well"
+        return "yes" if child.answer(10) else NO
     finally:
         child.end()
 
@@ -202,10 +202,10 @@ def tasks(subject: type[Subject], path: str) -> str:
         SoftFileLock: "filelock.AsyncSoftFileLock",
     }
     if subject not in name:
-        return NO
+        return "no asyncio"
     child = spawn(_tasks, name[subject], path)
     try:
-        return f"{child.answer(30)} threads"
+        return f"{child.answer(30)}"
     finally:
         child.end()
 
@@ -302,13 +302,13 @@ ON_SERVERS = {
     "portalocker": "portalocker.RedisLock",
 }
 QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
-    ("A waiter", how_it_waits),
-    ("The holder is killed: the next one gets the lock", after_a_kill),
+    ("While it waits, a process", how_it_waits),
+    ("A killed holder's lock is free", after_a_kill),
     ("A refusal names the holder's process", who_holds),
     ("Waiters get the lock in order of arrival", order),
     ("A holder whose lock file was removed is told", loss),
-    ("A forked child of the holder", forked),
-    ("asyncio: 20 waiting tasks use", tasks),
+    ("A forked child of the holder is excluded", forked),
+    ("asyncio: threads for 20 waiting tasks", tasks),
     ("Readers can share the lock", named(**SHARED)),
     ("N holders at once", named(holdfast="holdfast.Semaphore", portalocker="portalocker.BoundedSemaphore")),
     ("Excludes `flock(1)` on the same file", with_flock),
@@ -317,13 +317,13 @@ QUESTIONS: tuple[tuple[str, Callable[[type[Subject], str], str]], ...] = (
         stated("Rust, Node, Go, Java, shell", "by `flock(2)`", NO, "by `flock(2)`", "by `fcntl(2)`"),
     ),
     (
-        "One directory on several machines",
+        "A directory on several machines",
         stated("leases", "the server's locks", "`SoftFileLease`", "the server's locks", "the server's locks"),
     ),
     ("Locks on servers", named(**ON_SERVERS)),
-    ("Systems that it is tested on", stated("Linux; Windows under Wine only", *["Linux, Windows, macOS"] * 4)),
+    ("Tested on", stated("Linux; Windows under Wine only", *["Linux, Windows, macOS"] * 4)),
     ("Maturity, in its own words", maturity),
-    ("Packages that it needs", dependencies),
+    ("Dependencies", dependencies),
 )
 
 

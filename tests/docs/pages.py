@@ -17,7 +17,7 @@ PLAIN = frozenset({"text", "diff"})
 FOREIGN = frozenset({"c", "crontab", "dockerfile", "go", "html", "makefile", "nix", "rust", "typescript"})
 """Languages that nothing here runs: such a block is written into a file, or says why it is not run."""
 
-NEEDS = frozenset({"postgresql", "etcd", "go", "node", "rust", "fs-safe", "proper-lockfile"})
+NEEDS = frozenset({"postgresql", "etcd", "redis", "go", "node", "rust", "fs-safe", "proper-lockfile"})
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})\s*(?P<language>[^\s`]*)[^`]*")
 _DIRECTIVE = re.compile(r"\s*<!--\s*(?P<name>file|needs|not run|new session|output|leaves running)\b(?P<rest>.*)-->\s*")

@@ -12,7 +12,7 @@ from docs import pages, run
 from engines.postgresql.server import Postgres
 from process.foreign import node
 
-_SERVER = re.compile(r"<!-- needs:[^>]*\b(?:postgresql|etcd)\b")
+_SERVER = re.compile(r"<!-- needs:[^>]*\b(?:postgresql|etcd|redis)\b")
 PAGES = {path.relative_to(pages.ROOT).as_posix(): path for path in pages.pages()}
 
 
@@ -61,6 +61,10 @@ def _etcd(request: pytest.FixtureRequest) -> dict[str, str]:
     return {r"^(?:etcd\d*\.example(?::2379)?,)*etcd\d*\.example(?::2379)?": node.host, "etcd1.example:2379": node.host}
 
 
+def _redis(request: pytest.FixtureRequest) -> dict[str, str]:
+    return {'redis.Redis("redis.example")': f"redis.Redis(port={request.getfixturevalue('redis_port')})"}
+
+
 def _fs_safe(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
     """No server, but fetched once, too: where its module is, which each Node can import by that path."""
     try:
@@ -79,6 +83,7 @@ def _proper_lockfile(_request: pytest.FixtureRequest | None) -> dict[str, str] |
 SERVERS: dict[str, Callable[..., dict[str, str] | str]] = {
     "postgresql": _postgresql,
     "etcd": _etcd,
+    "redis": _redis,
     "fs-safe": _fs_safe,
     "proper-lockfile": _proper_lockfile,
 }

@@ -10,6 +10,7 @@ one, until the operation comes through; EVERY says at which share of them, begin
     ctrl-c     the handler raises KeyboardInterrupt
     handler    the handler acquires, waits and releases locks of its own, and this one if it can
     fork       another thread forks, and the child goes on with locks of its own
+    thread     another thread looks at this lock, joins it as the same owner, and releases what it can
 
 It prints, as JSON, the number of steps and what went wrong at which.
 """
@@ -64,12 +65,14 @@ class Trial:
         self.directory = os.path.dirname(path)
         self.operation = operation
         self.kind = kind
-        self.lock = Lock(path, tag="main", timeout=PROMPTLY, heartbeat=0, owner="me" if operation == "again" else None)
+        owner = "me" if operation == "again" or kind == "thread" else None
+        self.lock = Lock(path, tag="main", timeout=PROMPTLY, heartbeat=0, owner=owner)
         self.hold: Hold | None = None
         self.problems: list[str] = []
         self.expected = (os.path.basename(path),)
         self.reached = threading.Event()
         self.gone_on = threading.Event()
+        self.other: threading.Thread | None = None
 
     # -- the operation -------------------------------------------------------------------------------------------------
 
@@ -110,6 +113,10 @@ class Trial:
             raise KeyboardInterrupt
         if self.kind == "handler":
             self.handler()
+        elif self.kind == "thread":
+            self.other = threading.Thread(target=self.thread, daemon=True)
+            self.other.start()
+            self.other.join(0.02)  # where it has to wait for this thread, it goes on later
         else:
             self.reached.set()
             self.gone_on.wait(0.02)  # where a fork has to wait for this thread, it comes later
@@ -129,6 +136,22 @@ class Trial:
         if self.operation == "release" and self.hold is not None:
             self.hold.release()
         Lock(self.path).status()
+
+    def thread(self) -> None:
+        try:
+            Lock(self.path).status()
+            if self.hold is not None:
+                assert not self.hold.lost
+            for lock in (self.lock, Lock(self.path, tag="other", heartbeat=0)):
+                mine = lock.try_acquire()
+                assert mine is not None or self.operation != "again" or lock is not self.lock
+                if mine is not None:
+                    mine.ensure_held()
+                    mine.release()
+            if self.operation == "release" and self.hold is not None:
+                self.hold.release()
+        except BaseException:
+            self.problems.append(f"the other thread: {traceback.format_exc()}")
 
     def forker(self) -> None:
         self.reached.wait()
@@ -189,6 +212,11 @@ class Trial:
         self.reached.set()
         if self.kind == "fork":
             forker.join()
+        if self.other is not None:
+            self.other.join(PROMPTLY)
+            if self.other.is_alive():
+                self.problems.append(f"step {step}: {steps.where}: the other thread hangs")
+            self.other = None
         try:
             if self.hold is not None:
                 if self.operation != "release":

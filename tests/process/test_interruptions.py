@@ -1,4 +1,4 @@
-"""Ctrl-C, a signal handler that uses locks, a fork by another thread: at each step of each operation."""
+"""Ctrl-C, a signal handler with locks, a fork by another thread, another thread: at each step of each operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import places
 from ahead import Ran
 
 SCRIPT = Path(__file__).with_name("interruptions.py")
-KINDS = ("ctrl-c", "handler", "fork")
+KINDS = ("ctrl-c", "handler", "fork", "thread")
 EVERY = {"acquire": 2, "enter": 4, "release": 2, "again": 10, "takeover": 12, "wait": 24}
 """One step out of so many is tried, beginning anywhere, so that many runs try them all."""
 ALL = "HOLDFAST_TEST_SECONDS" in os.environ

@@ -28,6 +28,8 @@ def tree(disk: Path) -> Path:
 PLACES = [
     ("sema", "link/l", "link/l"),
     ("sema", "deep/../l", "deep/../l"),
+    ("sema", "./real//./l", "real/l"),
+    ("flock", "link/./l", "link/l"),
     ("semats", "link/l", "real/l"),
     ("semats", "to-file", "real/file"),
     ("semats", "dangling", "real/nothing"),
@@ -37,6 +39,8 @@ PLACES = [
     ("sidecar", "missing/state.json", "missing/state.json.lock"),
     ("beads", "link", "link/.exclusive-lock"),
     ("beads", "link/", "link/.exclusive-lock"),
+    ("beads", "./link//", "link/.exclusive-lock"),
+    ("beads", "link/.", "link/.exclusive-lock"),
     ("flock", "link/l", "link/l"),
 ]
 
@@ -64,6 +68,8 @@ def test_a_lock_sent_elsewhere_is_the_same(protocol: str, tree: Path) -> None:
 def test_the_slots_of_a_semaphore_are_where_every_protocol_looks(tree: Path) -> None:
     semaphore = Semaphore(tree / "gpu", 2, protocol="sidecar")
     with semaphore as hold:
+        assert hold.path == f"{tree}/gpu.0.lock"
+    with Semaphore(f"{tree}/./gpu", 2) as hold:
         assert hold.path == f"{tree}/gpu.0.lock"
     with pytest.raises(ValueError, match="one lock for each directory"):
         Semaphore(tree / "gpu", 2, protocol="beads")

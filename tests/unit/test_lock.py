@@ -293,6 +293,10 @@ def test_a_loss_is_told(face: Any, path: Path) -> None:
 
 def drop(*holds: object) -> None:
     """Nothing refers to these handles any more."""
+    refs = [ref for one in holds if (ref := getattr(one, "_ref", None)) is not None]
+    del holds
+    while not all(ref.dropped for ref in refs):  # without the GIL, what another thread has made may be there for longer
+        gc.collect()
 
 
 def forget_all() -> None:

@@ -118,14 +118,16 @@ def test_a_wait_makes_a_span_of_its_own(disk: Path, provider: TracerProvider, sp
 def test_tasks_get_their_own_spans(disk: Path, provider: TracerProvider, spans: Spans, durable: bool) -> None:
     """Also where steps run in threads, and where the hold is released by another task."""
     tracer = provider.get_tracer("test")
-    lock = AsyncLock(disk / "l", durable=durable)
+    told: list[str] = []
+    lock = AsyncLock(disk / "l", durable=durable, on_event=lambda event: told.append(event.kind))
     parents: dict[str, int] = {}
 
     async def work(name: str) -> None:
         with tracer.start_as_current_span(name) as span:
             parents[name] = span.get_span_context().span_id
             hold = await lock.acquire()
-            await asyncio.sleep(0.01)
+            while told.count("waiting") < 2:
+                await asyncio.sleep(0.001)
             await asyncio.create_task(hold.release())
 
     async def main() -> None:

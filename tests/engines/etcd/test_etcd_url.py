@@ -100,7 +100,7 @@ def test_an_option_without_meaning_is_refused() -> None:
     for options in ({"mode": 0o600}, {"heartbeat": 3}, {"stale": "never"}, {"durable": True}, {"fair": False}):
         with pytest.raises(ValueError, match="etcd"):
             Lock("etcd://h/n", **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="from 2 s on"):
+    with pytest.raises(ValueError, match="at least 2 s"):
         Lock("etcd://h/n", stale_after=1)
     assert Lock("etcd://h/n?ttl=5", stale_after=7.5)._request.lease_seconds == 8  # type: ignore[attr-defined]
     for slots in (0, 1001, -1):

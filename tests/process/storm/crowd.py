@@ -50,13 +50,14 @@ ONCE = f'{sys.executable} -ISs {HERE}/inside.py "$3" "$4"'
 
 RUN = f"""
 while [ -e "$3/go" ]; do
-    {HOLDFAST} run -q -p "$2" -t "$4" "$1" -- {ONCE}
+    {HOLDFAST} run -q -p "$2" -t "$4" "$1" -- {ONCE} 2> "$3/said-$$"
     status=$?
-    [ $status -eq 0 ] || [ $status -eq 137 ] || [ $status -eq 3 ] || exit $status
+    cat "$3/said-$$" >&2
+    [ $status -eq 0 ] || [ $status -eq 137 ] || grep -q "guardian was killed" "$3/said-$$" || exit $status
     sleep 0.1
 done
 """
-"""3: its guardian was killed, at once with the command or before that was started."""
+"""Its guardian may be killed at once with the command, or before that was started."""
 SHELL = f"""
 while [ -e "$3/go" ]; do
     if {HOLDFAST} acquire -q -w 20 -p "$2" -t "$4" "$1"; then

@@ -13,7 +13,7 @@ from ._core.hold import HoldRef
 from ._core.messages import refused
 from ._core.options import Options, Request
 from ._core.wait import Wait
-from ._drivers.apart import apart_of
+from ._drivers.apart import apart_of, until_it_is_back
 from ._drivers.asyncio import begin, call_apart, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
 from ._drivers.background import call_aside
 from ._platform.fork import forking
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class AsyncHold(BaseHold):
-    """One acquisition of a lock by a task; the handle owns it. Usable with `async with`, which releases.
+    """One acquisition of a lock by a task. The handle owns it, not the task. `async with` releases it at the end.
 
     `lost` and `ensure_held` look at the lock file at once, in the calling thread.
     """
@@ -44,11 +44,11 @@ class AsyncHold(BaseHold):
         self._may_block = may_block
 
     async def release(self) -> None:
-        """Give the lock up; from any task. The second time, and in a forked child, it does nothing.
+        """Release the lock, from any task. A second call, or one in a forked child, does nothing.
 
-        A cancellation cannot stop it half-way: it is raised when the lock has been given up.
+        A cancellation cannot stop it half-way: it is raised after the release.
 
-        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now.
         """
         if self._held.waits:
             try:
@@ -62,7 +62,7 @@ class AsyncHold(BaseHold):
                 if apart is None:
                     await in_thread(self._release)
                 else:
-                    await call_apart(apart, self._release_here)
+                    await call_apart(apart, partial(until_it_is_back, self._held, self._release_here))
             except EngineUnavailable:
                 raise self._held.lost_error() from None  # its lease is over
             finally:
@@ -205,14 +205,15 @@ class AsyncAcquirable(Resource):
         self._entered: list[_Entry] = []
 
     async def acquire(self, timeout: float | None = UNSET) -> AsyncHold:
-        """Acquire it and return the handle, waiting up to `timeout` seconds without blocking the event loop.
+        """Acquire the lock, waiting up to `timeout` seconds without blocking the event loop, and return its handle.
 
-        `None` waits for ever, `0` tries once; left out, the `timeout` that it was made with counts. `asyncio.timeout()`
-        around it and a cancellation end the wait as well, and leave nothing behind. It is held until the handle is
-        released or the process ends, even if its task ends, or the handle is dropped, of which a ResourceWarning tells.
+        `None` waits without limit, `0` tries once. Without an argument, the `timeout` of the lock applies. A
+        cancellation, also by `asyncio.timeout()`, ends the wait and leaves nothing behind. The lock stays held until
+        the handle is released or the process ends, even if the task ends. A handle that is dropped without a release
+        leaves it held, with a ResourceWarning.
 
-        Raises AcquireTimeout, which knows the holder; WouldDeadlock when this task already holds it (all slots of a
-        semaphore) and would wait for ever, with no timeout here or of asyncio; LockStale where the protocol leaves a
+        Raises AcquireTimeout, which names the holder; WouldDeadlock if this task holds the lock (all slots of a
+        semaphore) and would wait without limit, with no timeout here or of asyncio; LockStale if the protocol leaves a
         stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and
         OSError as the system gives it.
         """
@@ -225,7 +226,7 @@ class AsyncAcquirable(Resource):
         return hold
 
     async def try_acquire(self) -> AsyncHold | None:
-        """Acquire it if that needs no waiting, else return None. Raises as `acquire`, but no AcquireTimeout."""
+        """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
         hold = await self._acquire(0)
         return None if isinstance(hold, Refusal) else hold
 
@@ -257,10 +258,10 @@ class AsyncAcquirable(Resource):
             raise
 
     async def wait(self, timeout: float | None = UNSET) -> bool:
-        """Wait until it could be acquired, without acquiring it. False when `timeout` seconds were not enough.
+        """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
-        `None` waits for ever, `0` looks once; left out, the `timeout` that it was made with counts. Another one may be
-        faster: then the answer is outdated. Raises as `acquire`, but no AcquireTimeout.
+        `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
+        process may acquire it before the caller does. Raises what `acquire` raises, except AcquireTimeout.
         """
         return await _left_to_asyncio(self._wait_within, self._limit(timeout)) is None
 
@@ -335,23 +336,23 @@ class AsyncLock(BaseLock, AsyncAcquirable):
     """
 
     async def status(self) -> Status:
-        """Look at the lock without changing anything; outdated as soon as it is returned. Raises as `Lock.status`."""
+        """Look at the lock and change nothing. The answer may be outdated at once. Raises as `Lock.status`."""
         return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
-        """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
+        """Remove the lock file even if it is held, and return its record; None if it had none that can be read.
 
         The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone. Raises
-        as `Lock.break_lock`, and takes no longer. A cancellation leaves the lock as it is, or removed.
+        as `Lock.break_lock`. After a cancellation, the lock file is either untouched or removed.
         """
         return await self._drive(self._engine.break_lock(self._env, self._request))
 
 
 class AsyncSemaphore(Slots, AsyncAcquirable):
-    """Up to `slots` holders at once, as `Semaphore`, which explains it, for asyncio, as `AsyncLock`."""
+    """Up to `slots` holders at once: `Semaphore` for asyncio. `Semaphore` and `AsyncLock` explain it."""
 
     async def status(self) -> SemaphoreStatus:
-        """Look at all slots without changing anything; outdated as soon as it is returned. See `Semaphore.status`."""
+        """Look at all slots and change nothing. The answer may be outdated at once. See `Semaphore.status`."""
         return SemaphoreStatus(await self._drive(self._look()))
 
 

@@ -93,7 +93,7 @@ class ExclusiveLock(Value):
 def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", **options: Any) -> Hold:
     """Hold the database for the tool `holder` until the handle is released or the process ends.
 
-    Waits while another tool holds it, for ever or up to `timeout` seconds; `options` and errors are those of
+    Waits while another tool holds it, without limit or up to `timeout` seconds; `options` and errors are those of
     `holdfast.Lock` and its `acquire`. A dead holder is replaced.
     Not promised: that the daemon is idle. It finishes a cycle that it has begun, and keeps away from the next one on.
     """

@@ -57,7 +57,7 @@ class AcquireTimeout(HoldfastError, TimeoutError):
 
 
 class AcquireCancelled(HoldfastError):
-    """The `cancel` of a call was set before the lock was acquired, or found free. Nothing of the call is left."""
+    """The call ended because its `cancel` was set. Nothing of it is left."""
 
 
 class LockStale(HoldfastError):
@@ -88,16 +88,16 @@ class ProtocolMismatch(HoldfastError):
 
 
 class InvalidPath(HoldfastError, ValueError):
-    """No lock file can be at this path; the message says why."""
+    """A lock file cannot be at this path; the message says why."""
 
 
 class UnsupportedFilesystem(HoldfastError, OSError):
-    """The filesystem lacks what a lock file of this protocol needs: a way to publish it, or kernel locks that all
-    machines which have it mounted can see."""
+    """The filesystem lacks what this protocol needs: a way to create the lock file exclusively, or kernel locks that
+    all machines with this mount can see."""
 
 
 class EngineUnavailable(HoldfastError, OSError):
-    """The server that stores the lock cannot be reached; nor can that of a filesystem, within five seconds."""
+    """The server that stores the lock, or the file server of its directory, does not answer."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

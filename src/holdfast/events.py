@@ -88,14 +88,13 @@ _logger: logging.Logger | None = None
 
 
 def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
-    """Call `callback` with each `Event` of every lock of this process, from now on; returns a function that ends that.
+    """Call `callback` with each `Event` of every lock of this process, from now on. Returns a function that ends that.
 
-    It is called where the event happens: in the thread or on the event loop that acquires or releases, and for a loss
-    in a thread that looks after holds. Until it returns, that caller has to wait, but no other; it may use locks
-    itself. What it raises is logged. A forked child has the same listeners, and reports what the child does, not what
-    its parent holds.
+    It runs where the event happens: in the thread or on the event loop that acquires or releases, or, for a loss, in a
+    background thread. Only that caller waits until it returns. It may use locks itself. Its exceptions are logged. A
+    forked child has the same listeners, which report what the child does, not what its parent holds.
 
-    Ending it twice is harmless, and does not wait for a call that has begun in another thread.
+    Ending it twice is harmless. It does not wait for a call that has begun in another thread.
 
     Raises TypeError for anything that cannot be called, and for an `async def`, which would never be awaited.
     """

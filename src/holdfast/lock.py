@@ -101,32 +101,37 @@ class BaseHold:
 
     @property
     def recovered_from(self) -> Record | None:
-        """The record of the dead or stale holder that this hold replaced; None after an ordinary acquisition."""
+        """The record of the dead or stale holder that this hold replaced; None after an ordinary acquisition.
+
+        Its `pid` is None where the lock names no process, as with `proper-lockfile`.
+        """
         return self._held.recovered_from
 
     @property
     def token(self) -> int | None:
-        """The fencing token: higher than that of every hold of this lock before. None where the engine has none.
+        """The fencing token: higher than that of every hold of this lock before. None if there are no tokens.
 
-        Pass it to what the lock protects, and have that refuse a lower one than it has seen (docs/fencing.md).
+        Pass it to the resource that the lock protects. The resource should refuse any that is lower than one that it
+        has seen (docs/fencing.md).
         """
         return self._held.token
 
     @property
     def lost(self) -> bool:
-        """Whether the lock file was removed or replaced while it was held; looked up now. False after a release.
+        """Whether the lock was lost: its file was removed or replaced. Looks now. False after a release.
 
-        Raises EngineUnavailable if a file server does not answer for five seconds; with a lease it is not asked.
+        Raises EngineUnavailable if a file server does not answer for five seconds. With a lease, it does not ask the
+        server.
         """
         if not self._is_released():
             self._look(self._held.check)
         return self._held.lost
 
     def ensure_held(self) -> None:
-        """Return if this handle holds the lock now.
+        """Raise LockLost unless this handle holds the lock now.
 
-        Raises LockLost; NotHeld after a release or in a forked child; EngineUnavailable if a file server does not
-        answer for five seconds, but with a lease it is not asked.
+        Raises NotHeld after a release or in a forked child, and EngineUnavailable if a file server does not answer for
+        five seconds. With a lease, it does not ask the server.
         """
         if self._is_released() and not self._held.inert:
             raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
@@ -195,14 +200,14 @@ class BaseHold:
 
 
 class Hold(BaseHold):
-    """One acquisition of a lock; the handle, not the thread, owns it. Usable as a context manager that releases."""
+    """One acquisition of a lock. The handle owns it, not the thread. `with` releases it at the end."""
 
     __slots__ = ()
 
     def release(self) -> None:
-        """Give the lock up; from any thread. The second time, and in a forked child, it does nothing.
+        """Release the lock, from any thread. A second call, or one in a forked child, does nothing.
 
-        Raises LockLost if the lock had been removed or replaced; then whatever is at the path is left alone.
+        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now.
         """
         self._release()
 
@@ -596,28 +601,28 @@ class Lock(BaseLock, Acquirable):
     - `stale_after`: the age in seconds (above 0) from which the protocol's rule allows it. `None`: the protocol's own
       (sema: 3600). Infinity: never.
     - `mode`: permission bits of a new lock file, before the umask. `None`: the protocol's own (sema: 0o644).
-    - `durable`: `fsync` the lock file and its directory. Off, because a lock that survives a power cut has no holder.
+    - `durable`: `fsync` the lock file and its directory. Off by default: after a power cut, the lock has no holder.
     - `fencing`: give each hold a `token`: a number higher than those of all earlier holds, even after crashes,
       takeovers and restarts. It comes from a counter beside the lock file (`<lock file>.token`) and is on disk before
       the hold is returned. All users of the lock must ask for it. Not with `shared` (docs/fencing.md).
     - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
       may call it stale. `0` and infinity: never.
-    - `lease`: the seconds, at least 1, after which others may replace a holder from whom nothing has been heard: a
-      machine that has died. The holder confirms with the file server, every third of it, that it lives; after nine
-      tenths without an answer the lock counts as lost here. Such a hold has a `token`. `None`: 30 where the
-      filesystem is known to be shared by machines (NFS, SMB and the like), else none. `0`: none. All users of the lock
-      should ask for the same.
+    - `lease`: for directories that machines share: others may replace a holder that has been silent for so many
+      seconds (at least 1), as its machine may be dead. The holder tells the file server every third of that time that
+      it lives. After nine tenths without an answer, it counts its lock as lost. Such a hold has a `token`. `None`: 30
+      if the filesystem is known to be shared (NFS, SMB and the like), else none. `0`: none. All users of a lock should
+      give the same (docs/howto/shared-storage.md).
     - `owner`: anything hashable. Holds of equal owners in one process share the lock; it is released with the last.
     - `fair`: wait in the queue of all processes, first come, first served. A release wakes only the next waiter.
       `timeout=0` takes a free lock all the same. `False`: do not queue. Exclusion does not depend on it.
-    - `shared`: hold it together with other shared holders; only `flock` and `ofd` can. A waiter that wants it alone
+    - `shared`: hold it together with other shared holders; only with `flock` and `ofd`. A waiter that wants it alone
       goes before later shared ones, even before one with `timeout=0`.
     - `parents`: create missing directories. `None`: the protocol decides (sidecar: yes).
     - `payload`: for `sidecar`, the JSON object in the lock file, or a function that returns it and is called for each
       attempt. `None`: `pid`, `host`, `createdAt` and the tag.
-    - `realpath`: for `proper-lockfile`, whether symbolic links are followed, as its option. `None` and True: yes, and
-      the path has to exist when the lock is acquired. False: no; all users of the lock have to agree.
-    - `range`: for `ofd`, which bytes of the file are locked: where they start, and how many; 0 is all from there on,
+    - `realpath`: for `proper-lockfile`, its option of that name: whether to follow symbolic links. `None` and True:
+      yes, and the path has to exist when the lock is acquired. False: no. All users of a lock need the same setting.
+    - `range`: for `ofd`, the bytes to lock: the first one and their number. A number of 0 means all from there on,
       however long the file gets. `None`: the whole file. Locks that have no byte in common do not exclude each other.
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
@@ -626,26 +631,27 @@ class Lock(BaseLock, Acquirable):
     - `on_event`: called with a `holdfast.events.Event` when this process starts to wait for the lock, acquires it,
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 
-    Raises ValueError or TypeError for an option that makes no sense, InvalidPath for a path that cannot be a lock file.
-    `stale_after`, `heartbeat`, `durable` and a callable `stale` make no sense with `flock` and `ofd`: the kernel knows
-    who lives.
+    Raises ValueError or TypeError for an option with a bad value, or one that the protocol does not have, and
+    InvalidPath for a path that cannot be a lock file. `flock` and `ofd` have no `stale_after`, `heartbeat`, `durable`
+    or callable `stale`, because the kernel knows who lives.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
     def status(self) -> Status:
         """Look at the lock and change nothing. The answer may be outdated when it is returned.
 
-        A record that cannot be read, or is of another protocol, is no error: it is `locked`. Raises InvalidPath for
-        what can be no lock file (a directory, a link, a FIFO), EngineUnavailable, and OSError as the system gives it.
+        A record that cannot be read, or is of another protocol, is not an error: the lock is `locked`. Raises
+        InvalidPath for what cannot be a lock file (a directory, a link, a FIFO), EngineUnavailable, and OSError as the
+        system gives it.
         """
         return self._perform(self._engine.look(self._env, self._requests), 0.0)[0]
 
     def break_lock(self) -> Record | None:
-        """Remove the lock file even if it is held, and return its record; None if there was none, or none readable.
+        """Remove the lock file even if it is held, and return its record; None if it had none that can be read.
 
         The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone.
-        HoldfastError for a `flock` lock that is held: without its file, others would get in beside the holder; and for
-        a lock that changes hands at each of the tries of 2 seconds, the longest that this may take.
+        Raises HoldfastError for a `flock` lock that is held, because without the file others would get in beside the
+        holder. Also for a lock that keeps changing hands for 2 seconds, after which it gives up.
         """
         return self._perform(self._engine.break_lock(self._env, self._request), 0.0)
 
@@ -742,7 +748,7 @@ class Semaphore(Slots, Acquirable):
     as the largest number says, and a slot that only some know may stay free for a second while others queue.
 
     Raises ValueError or TypeError if `slots` is not a whole number from 1 to 1000, and what `Lock` raises.
-    Not promised: that two threads with one `owner` that ask at the same instant get one slot, not two.
+    Not promised: if two threads with one `owner` ask at the same instant, they may get two slots.
     """
 
     def status(self) -> SemaphoreStatus:

@@ -4,8 +4,8 @@
     holdfast_wait_seconds    holdfast_hold_seconds                                                     histograms
     holdfast_waiters         holdfast_holds                                                            gauges
 
-Each has the labels `protocol` and `name`. The path is no label, as the number of time series would be unbounded; `name`
-is whatever the caller derives from an event, and empty by default.
+Each has the labels `protocol` and `name`. The path is not a label: the number of time series would be unbounded. `name`
+is what the caller derives from an event, and empty by default.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def export(
     name: str | Callable[[Event], str] = "",
     buckets: Sequence[float] = BUCKETS,
 ) -> Callable[[], None]:
-    """Count what happens to all locks of this process from now on; returns a function that ends that and removes them.
+    """Count what happens to all locks of this process from now on. Returns a function that ends that and removes them.
 
     `name` is the value of that label: one for all, or a function that derives it from an `Event`, called once for each
     acquisition. It should return few different values: each is a time series of its own, which lives as long as the
     process. `buckets` are in seconds.
 
-    Waits that were given up also count in `holdfast_wait_seconds`, and a lock that was free counts with 0 s. A lost
-    hold no longer counts as one. After a fork the child's gauges start again at 0, with its first event; its counters
+    `holdfast_wait_seconds` includes waits that were given up, and 0 s for a lock that was free. A lost hold no longer
+    counts in `holdfast_holds`. After a fork the child's gauges start again at 0, with its first event; its counters
     go on from its parent's.
 
     Raises ValueError if the registry has such metrics already: export once.

@@ -279,15 +279,17 @@ def provide_sentences(describe: Callable[[Any], str]) -> None:
 
 
 class Status(Value):
-    """One look at a lock; true when it was taken, and perhaps no longer.
+    """One look at a lock. It may be outdated by now.
 
     `locked`: a contender would be refused. `stale`: the lock file exists, but a contender may take the lock over. Both
     False: it is free, or only held by readers that would share it with the contender. `record` is None if there is none
     or it is malformed. `waiters` are in their order, as far as they are visible; only `Lock.status()` looks for them.
-    `holders`: if several may hold it, all that are visible; `holder` is the first. `age`: seconds since the
-    acquisition; `record_age`: seconds since the record's timestamp, which a heartbeat refreshes, and by which protocols
-    call a lock stale; both None if unknown. `modified`: when the lock file was last written, in seconds since the
-    epoch; `data`: its content, as bytes.
+    `holders`: if several may hold it, all that are visible; `holder` is the first. If the process that acquired it has
+    ended, `record` names that one, and `holders` are the processes to which it has left the kernel lock, such as the
+    guardian of a killed `run`; where none is visible, one without a pid, and `holder` is that of the record. `age`:
+    seconds since the acquisition; `record_age`: seconds since the record's timestamp, which a heartbeat refreshes, and
+    by which protocols call a lock stale; both None if unknown. `modified`: when the lock file was last written, in
+    seconds since the epoch; `data`: its content, as bytes.
     """
 
     path: str
@@ -312,7 +314,7 @@ class Status(Value):
 
 
 class SemaphoreStatus(tuple[Status, ...]):
-    """One look at a semaphore: the `Status` of each slot, by number; true when it was taken, and perhaps no longer."""
+    """One look at a semaphore: the `Status` of each slot, by number. It may be outdated by now."""
 
     @property
     def free(self) -> int:

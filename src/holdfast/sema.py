@@ -177,7 +177,7 @@ class SemaphoreConfig(Value):
     """How a `Semaphore` judges and waits.
 
     - `stale_timeout`: age in seconds above which others' locks are taken over. None or 0: never.
-    - `acquire_timeout`: how long `acquire` waits, in seconds. None: for ever; 0: it tries once.
+    - `acquire_timeout`: how long `acquire` waits, in seconds. None: forever; 0: it tries once.
     - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
       changes. An upper bound: there, holdfast looks every 25 ms at least (50 ms on network filesystems), and where
       changes are told it does not look again and again at all. Less than 1 ms counts as that.
@@ -254,7 +254,7 @@ class Semaphore:
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
-        """With `SemaphoreConfig()`: stale after an hour, waiting for ever."""
+        """With `SemaphoreConfig()`: stale after an hour, waiting forever."""
         return cls(path)
 
     @property
@@ -291,7 +291,7 @@ class Semaphore:
         return self._wait(info.tag, self._config.acquire_timeout)
 
     def acquire_timeout(self, seconds: float | None) -> SemaphoreGuard:
-        """The same, for at most `seconds`. 0: try once; None: for ever."""
+        """The same, for at most `seconds`. 0: try once; None: forever."""
         return self._wait(None, seconds)
 
     def is_locked(self) -> bool:

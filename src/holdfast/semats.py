@@ -102,7 +102,7 @@ class Semaphore:
     - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
       changes. An upper bound: there, holdfast looks every 25 ms at least (50 ms on network filesystems), and where
       changes are told it does not look again and again at all. Less than 1 ms counts as that.
-    - `acquire_timeout`: how long `acquire` and `with` wait, in seconds. None: for ever; 0: they try once.
+    - `acquire_timeout`: how long `acquire` and `with` wait, in seconds. None: forever; 0: they try once.
     - `max_tag_length`: characters at which a tag is cut, at most 10 000.
     - `tag` (ours): the tag of each acquisition that is given none.
     - `stale` (ours): `"protocol"`: what is old and dead. `"safe"`: what is proven dead also at once.
@@ -175,7 +175,7 @@ class Semaphore:
     def acquire(self, timeout: float | None = UNSET, tag: str | None = None) -> LockInfo:
         """Acquire the lock and return what its file says, or raise Timeout after so many seconds.
 
-        None waits for ever, 0 tries once; left out, `acquire_timeout` counts. WouldDeadlock if this very thread holds
+        None waits forever, 0 tries once; left out, `acquire_timeout` counts. WouldDeadlock if this very thread holds
         it and the wait would have no end.
         """
         try:

@@ -72,11 +72,11 @@ class BaseHolds:
 
     @property
     def lost(self) -> bool:
-        """Whether any of the locks was removed or replaced while it was held; looked up now."""
+        """Whether any of the locks was lost. Looks now."""
         return any(hold.lost for hold in self)
 
     def ensure_held(self) -> None:
-        """Return if all of them are held now. Raises what `Hold.ensure_held` raises for the first that is not."""
+        """Raise what `Hold.ensure_held` raises for the first lock that is not held now."""
         for hold in self:
             hold.ensure_held()
 
@@ -87,14 +87,14 @@ class BaseHolds:
 class Holds(tuple[Hold, ...], BaseHolds):
     """Several locks that were acquired together: a tuple of one `Hold` for each, in the order of the list.
 
-    Usable as a context manager that releases.
+    `with` releases them at the end.
     """
 
     def release(self) -> None:
-        """Give all of them up, the last one acquired first. The second time, it does nothing.
+        """Release all of them, the last one acquired first. A second call does nothing.
 
-        Raises LockLost if one of them had been removed or replaced; the others are released all the same. If there are
-        several such errors, the first is raised, and the others are its notes.
+        Raises LockLost if one of them was lost; the others are released all the same. If there are several such errors,
+        it raises the first, with the others as notes.
         """
         failed: list[Exception] = []
         left = [*self._acquired]
@@ -121,17 +121,17 @@ class Holds(tuple[Hold, ...], BaseHolds):
 
 
 def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> Holds:
-    """Acquire several locks and semaphores, all or none, without ever waiting in a circle with others who do the same.
+    """Acquire several locks and semaphores, all or none. Callers of this function do not deadlock each other.
 
-    They are acquired in one order, which does not depend on the order of the list or on the spelling of paths, so two
-    processes that name the same locks in different orders do not wait for each other for ever. That holds among those
-    who acquire all that they need by one call of this function, on one machine (several.py has the argument).
+    It acquires them in an order that depends neither on the order of the list nor on the spelling of paths. So two
+    processes that name the same locks in different orders do not wait for each other forever. That holds on one
+    machine, among processes that acquire everything they need by one call (several.py has the argument).
 
-    `timeout` is in seconds, for all together: `None` waits for ever, `0` tries each once; left out, the shortest of the
-    locks' own counts. `cancel` is that of `Lock.acquire`, for all together. Returns a tuple of holds, in the order of
-    the list, which a `with` releases. For an empty list it is empty.
+    `timeout` is in seconds, for all together. `None` waits without limit, `0` tries each once. Without an argument, the
+    shortest timeout of the locks applies. `cancel` is that of `Lock.acquire`, for all together. Returns a tuple of
+    holds, in the order of the list, which a `with` releases. For an empty list it is empty.
 
-    Raises what `Lock.acquire` raises for the one that could not be had; then nothing is held. ValueError for two
+    Raises what `Lock.acquire` raises for the lock that could not be acquired; then nothing is held. ValueError for two
     entries with a common lock file, which would wait for each other, unless both have the same `owner`. TypeError for
     an AsyncLock: await `holdfast.aio.acquire_all`.
     """
@@ -265,7 +265,7 @@ def _require_same_owner(one: Resource, other: Resource) -> None:
     same_kind = (first.slot is None) == (second.slot is None)
     if not same_kind or first.owner is None or first.owner != second.owner:
         raise ValueError(
-            f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other for ever; leave "
+            f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other forever; leave "
             "one out, or pass the same owner= to both"
         )
 

@@ -18,7 +18,7 @@ _WAIT, _HOLD = "holdfast.wait", "holdfast.lock"
 
 
 def trace(provider: TracerProvider | None = None) -> Callable[[], None]:
-    """Make spans of what happens to all locks of this process from now on; returns a function that ends that.
+    """Make spans of what happens to all locks of this process from now on. Returns a function that ends that.
 
     The tracer comes from `provider`; None: the global one. A span ends where the wait or the hold does, in any thread
     or task, and is never the current one: spans made while a lock is held are its siblings.

@@ -52,14 +52,14 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
     if not can.ordered:
         yield Finding(
             "order", WEAKER, "waiters of several processes have no queue",
-            "a lock that is released goes to the process that is the first to notice; threads and tasks of one process "
+            "a released lock goes to the first process that notices; threads and tasks of one process "
             "take their turns",
         )  # fmt: skip
     if can.sync:
         yield Finding("fsync", GOOD, "files and directories can be synchronised (durable=True, --durable)")
     else:
         yield Finding(
-            "fsync", WEAKER, "fsync fails here", "locks with durable=True (--durable, and the sema face) cannot be had"
+            "fsync", WEAKER, "fsync fails here", "locks with durable=True (--durable, and holdfast.sema) do not work"
         )
 
 
@@ -107,7 +107,7 @@ def _permissions(can: Abilities, uid: int | None) -> Finding:
 def _publishing(can: Abilities) -> Finding:
     if not can.storage.lock_files:
         return Finding(
-            "publishing", WEAKER, "a file cannot be opened by its second name, so lock files cannot be had here",
+            "publishing", WEAKER, "a file cannot be opened by its second name, so there can be no lock files here",
             "use -p flock, or another filesystem; all other protocols are refused",
         )  # fmt: skip
     links = [way for way, works in (("procfs", can.link_proc), ("AT_EMPTY_PATH", can.link_empty)) if works]
@@ -151,7 +151,7 @@ def _visibility(can: Abilities) -> Finding:
     if can.guard_by_names is False:
         return Finding(
             "visibility", NOTE, "a guard is not seen through another name of the same file",
-            "holdfast keeps to the lock path; do not link lock files",
+            "holdfast uses the lock path only; do not make links to lock files",
         )  # fmt: skip
     seen = "" if can.guard_by_names is None else ", and through another name of it"
     return Finding("visibility", GOOD, f"every process that opens the file sees its guard{seen}")
@@ -212,7 +212,7 @@ _KINDS = {
     (ANNOUNCEMENT, "sidecar"): (
         "announced removals",
         WEAKER,
-        "fs-safe waits for them for ever, also if the lock is free; holdfast clean, or remove them",
+        "fs-safe waits for them forever, even if the lock is free; run holdfast clean, or remove them",
     ),
     (TICKET, ""): ("tickets", NOTE, "the next one who waits for that lock removes them"),
 }

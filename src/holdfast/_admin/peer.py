@@ -261,7 +261,7 @@ def of_machines(env: Environment, directory: str, host: str, within: float) -> G
         findings = yield from _tried(own, remote, f"{here.host} and {said['host']}", fresh=fresh)
         if said.get("boot") == here.boot:
             text = f"{here.host} and {said['host']} are one machine"
-            findings.insert(0, Finding("between", NOTE, text, "nothing is proven of two: listen on another one"))
+            findings.insert(0, Finding("between", NOTE, text, "this says nothing of two machines: listen on another"))
         yield from remote.tell(findings)
         return findings
     finally:

@@ -46,7 +46,7 @@ from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record, reread
 from ..engines.file.paths import queue_of
-from ..engines.file.policy import describe, judge
+from ..engines.file.policy import describe, judge, with_heirs
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
 from ..engines.file.steps import UNFINISHED
@@ -428,6 +428,7 @@ class Survey:
         assessed = assess(self._env, seen)
         verdict = judge(self._env, request, seen, assessed)
         status = describe(self._env, request, seen, assessed, verdict)
+        status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
         return self._found(status, self._condition(record, assessed, verdict), seen)
 
     def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:

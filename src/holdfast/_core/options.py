@@ -126,7 +126,7 @@ def check_timeout(timeout: float | None) -> float | None:
         raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
     timeout = _float(timeout)
     if not timeout >= 0:  # nor is NaN
-        raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (for ever), not {timeout!r}")
+        raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (forever), not {timeout!r}")
     return None if timeout == INFINITY else timeout
 
 

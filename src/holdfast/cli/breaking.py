@@ -134,7 +134,7 @@ def break_(options: argparse.Namespace) -> int:
     leave_to_its_program(absolute(options.lock), options.protocol)
     status = _status(options)
     if status is None:
-        say(f"{options.lock} is no lock file of a known protocol; if it is one all the same, name its protocol (-p)")
+        say(f"{options.lock} is not a lock file of a known protocol; if it is a lock file, name its protocol (-p)")
         return FAILED
     one = _Breaking(options, status, id_of(environment(), status))
     if is_persistent(status.protocol):

@@ -174,7 +174,7 @@ class _Report:
             return
         would, removed = self.counts.get(_WOULD, 0), self.counts.get(REMOVED, 0)
         if would:
-            say(f"{would} would be removed; --yes removes what is still so then")
+            say(f"{would} would be removed; --yes removes what has not changed by then")
         elif self._options.yes:
             say(f"{removed} removed")
         elif not self.unseen:

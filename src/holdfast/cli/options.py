@@ -35,13 +35,13 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 
 def duration(text: str) -> float:
-    """Seconds: a number of them, or numbers with units: 90, 1.5, 500ms, 30s, 5m, 1h30m, 2d. `inf` is for ever."""
+    """Seconds: a number of them, or numbers with units: 90, 1.5, 500ms, 30s, 5m, 1h30m, 2d. `inf` is forever."""
     try:
         value = float(text)
     except ValueError:
         value = _with_units(text)
     if not value >= 0:  # nor is NaN
-        raise Wrong(f"{text[:40]!r} is not a duration from 0 up")
+        raise Wrong(f"{text[:40]!r} is not a duration of 0 or more")
     return value
 
 
@@ -133,16 +133,16 @@ COMMANDS = {
 }
 _OTHERS = {
     "ls": "list lock files: who holds them, for how long, and who waits",
-    "watch": "tell what happens to lock files, as it happens",
+    "watch": "print what happens to lock files, as it happens",
     "top": "show who holds and who waits, live",
     "timeline": "draw recorded events as a page: who held, who waited, when",
-    "doctor": "say what the filesystem of a directory can do for locks, and what is amiss",
-    "clean": "remove what the dead have left: locks, temporary files, tickets",
+    "doctor": "say what the filesystem of a directory can do for locks, and what is wrong",
+    "clean": "remove what dead processes left: locks, temporary files, tickets",
     "break": "remove one lock, if it is still the one that was seen",
-    "reap": "stay, and remove the locks of holders that die, at once",
+    "reap": "watch a directory, and remove the lock of each holder that dies",
     "protocols": "say which protocol a lock needs, by what else uses it",
     "postgresql": "init: prepare a PostgreSQL database for locks",
-    "completion": "print what makes a shell complete the words of this command line",
+    "completion": "print a script that makes a shell complete this command line",
 }
 _DROP_INS = {
     "beads": "check, daemon: the daemon's side of the lock of beads up to 0.49",
@@ -156,9 +156,9 @@ BEADS = {
 }
 PROTOCOLS = {
     "sema": "LOCK is the lock file (the default)",
-    "semats": "the same records; where LOCK is a symbolic link, the lock is where it leads",
+    "semats": "LOCK is the lock file, as with sema, or a symbolic link to it",
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
-    "beads": "LOCK is the directory of a database; keeps the daemon of beads up to 0.49 away (--holder)",
+    "beads": "LOCK is the directory of a database; excludes the daemon of beads up to 0.49",
     "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
     "ofd": "LOCK is a file that stays; a record lock on it is the lock, as lockf, dpkg and Java",
     "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
@@ -174,40 +174,40 @@ def _option(spelled: str, text: str, **more: Any) -> tuple[str, str, dict[str, A
 
 SHELLS = ("bash", "zsh", "fish")
 SORTS = ("wait", "held", "waiters", "path", "pid", "state")
-_LOCK = "path of the lock file, or what the protocol makes of it (holdfast protocols); or a URL"
-_HELD = "exit status when it is held or the time is up (default: {})"
+_LOCK = "the lock file, or what the protocol derives it from (holdfast protocols); or a URL"
+_HELD = "exit status if it is held or the time is up (default: {})"
 _TAKEN = (
-    "when to take over another's lock: once its holder is proven dead, or the protocol's rule calls it stale and its "
-    "holder is not known to live; by that rule alone; or never (default: safe)"
+    "when to take over another's lock. safe: its holder is proven dead, or the protocol calls it stale and its holder "
+    "is not known to live; protocol: the protocol calls it stale; never: not at all (default: safe)"
 )
 _UNTIL = (
-    "what has to end before LOCK is free: CMD; CMD and what it leaves in this session, so no daemons; or all that it "
-    "has started (default: jobs)"
+    "what has to end before LOCK is free. command: CMD; jobs: also what it has left in this session, but no daemons; "
+    "all: all that it has started (default: jobs)"
 )
 _GROUPED = "order: wait (longest first), held (longest first), waiters (most first), path, pid, state (default: wait)"
 _LONG = "only those that have been held for longer; the exit status is 1 if there are any (for monitoring)"
-_LIMIT = "end CMD, and all that it has started, when it has held LOCK for so long; the exit status is that of -E"
-_LEASE = "replace a holder that was not heard of for so long; 0: never (default: 30 on NFS, SMB and the like; else 0)"
-_KILL = "when the lock is lost or --limit is over, time from TERM to KILL for all of CMD; inf: never (default: 10)"
-SEMAPHORE = "the N slots of the semaphore LOCK, as run --slots has them"
+_LIMIT = "end CMD, and all that it has started, after holding LOCK for this long; the exit status is that of -E"
+_LEASE = "replace a holder that has been silent for this long; 0: never (default: 30 on NFS, SMB and the like; else 0)"
+_KILL = "time from TERM to KILL, for all of CMD, if the lock is lost or --limit is over; inf: never (default: 10)"
+SEMAPHORE = "the N slots of the semaphore LOCK, as in run --slots"
 WRITTEN = "how the lock file is written and judged; holdfast protocols has the names (default: {})"
 JSON, EACH = "print JSON on stdout: one object", "print JSON on stdout: one object for each, on a line of its own"
-_BETWEEN = "from the start of a cycle to that of the next: 500ms, 30s, 1m, 2h (default: 1m)"
+_BETWEEN = "time from the start of a cycle to the start of the next: 500ms, 30s, 1m, 2h (default: 1m)"
 _OPTIONS = {
     "lock": _option("lock=LOCK", _LOCK),
     "locks": _option("locks=LOCK", f"{_LOCK}", nargs="+"),
-    "dir": _option("lock=DIR", "directory of the database, which the lock file .exclusive-lock is in"),
+    "dir": _option("lock=DIR", "the directory of the database, where the lock file .exclusive-lock is"),
     "places": _option("places=DIR", "", nargs="*"),
     "place": _option("place=DIR", "a directory for lock files, or a URL (default: this directory)",
         nargs="?", default="."),
-    "peer": _option("--peer=DIR2", "try, too, what holds between DIR and the same directory mounted at DIR2"),
-    "listen": _option("--listen", "wait for another machine that uses --with, and try it with that one"),
-    "with": _option("--with=HOST", "try what holds between this machine and HOST, which listens in DIR", dest="host"),
+    "peer": _option("--peer=DIR2", "also test DIR against the same directory mounted at DIR2"),
+    "listen": _option("--listen", "wait for another machine that uses --with, and test DIR together with it"),
+    "with": _option("--with=HOST", "test DIR together with HOST, which uses --listen", dest="host"),
     "peer-timeout": _option("-w --timeout=DURATION", "wait for the other machine at most this long (default: 60)",
         type=duration, default=60.0),
     "directory": _option("directory=DIR", "the directory of the lock files"),
     "events": _option("events=EVENTS", "a file of events"),
-    "action": _option("action=ACTION", "init: make the schema and the table, if need be", choices=("init",)),
+    "action": _option("action=ACTION", "init: create the schema and the table, if need be", choices=("init",)),
     "url": _option("url=URL", "the database: postgresql://user@host:port/database"),
     "shell": _option("shell=SHELL", "bash, zsh or fish", choices=SHELLS),
     "nonblock": _option("-n --nonblock", "do not wait: one try"),
@@ -217,7 +217,7 @@ _OPTIONS = {
     "run-code": _option("-E --conflict-exit-code=N", _HELD.format(HELD_RUN),
         type=code, default=HELD_RUN, dest="held_code"),
     "tag": _option("-t --tag=TEXT", "say what the lock is held for"),
-    "fencing": _option("--fencing", "count the holders: each gets a token, a number higher than all before it",
+    "fencing": _option("--fencing", "give each holder a fencing token: a number higher than all before it",
         default=None),
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
     "lease": _option("--lease=DURATION", _LEASE,
@@ -229,52 +229,52 @@ _OPTIONS = {
         type=mode),
     "kill-after": _option("--kill-after=DURATION", _KILL, type=duration, default=10.0),
     "limit": _option("--limit=DURATION", _LIMIT, type=duration),
-    "on-conflict": _option("--on-conflict=LINE", "when it is held or the time is up, run this line of the shell"),
+    "on-conflict": _option("--on-conflict=LINE", "a shell command to run if it is held or the time is up"),
     "until": _option("--until", _UNTIL, choices=("command", "jobs", "all"), default="jobs"),
     "record": _option("--record=FILE", "append what happens to the lock to FILE, for holdfast timeline"),
     "slots": _option("--slots=N", SEMAPHORE, type=slots),
-    "shared": _option("--shared", "together with others that want it shared (-p flock and ofd only)"),
+    "shared": _option("--shared", "share it with others that use --shared (-p flock and ofd only)"),
     "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
     "stale-after": _option("--stale-after=DURATION",
         "age at which the protocol calls a lock stale (default: the protocol's own; sema: 1h)",
         type=duration),
-    "owner": _option("--owner-pid=PID", "the process the lock is bound to, whatever it is (default: the calling shell)",
+    "owner": _option("--owner-pid=PID", "the process that the lock is bound to (default: the calling shell)",
         type=pid),
-    "no-keeper": _option("--no-keeper", "leave the plain file: no process guards it or keeps it fresh"),
+    "no-keeper": _option("--no-keeper", "leave only the file: no process guards it or keeps it fresh"),
     "force": _option("-f --force", "remove it even if its holder lives; the holder is not stopped"),
     "protocol": _option("-p --protocol=NAME", WRITTEN.format("sema")),
     "payload": _option("--payload=JSON",
-        "(-p sidecar) the object that the lock file holds (default: pid, host, createdAt, tag)", type=payload),
+        "(-p sidecar) the content of the lock file (default: pid, host, createdAt, tag)", type=payload),
     "range": _option("--range=START:LENGTH", "(-p ofd) the bytes to lock; a length of 0: to the end (default: all)",
         type=span),
     "realpath": _option("--realpath=YES",
-        "(-p proper-lockfile) follow LOCK's links, and have it exist: yes or no (default: yes)", type=yes_or_no),
+        "(-p proper-lockfile) yes: LOCK has to exist, and links are followed; or no (default: yes)", type=yes_or_no),
     "holder": _option("--holder=NAME", "(-p beads) the name of the tool that holds the lock (default: holdfast)"),
-    "version": _option("--holder-version=TEXT", "(-p beads) and its version", dest="version"),
-    "recursive": _option("-r --recursive", "look into directories of directories"),
+    "version": _option("--holder-version=TEXT", "(-p beads) the version of that tool", dest="version"),
+    "recursive": _option("-r --recursive", "search subdirectories at any depth"),
     "held": _option("--held", "only those that a contender would not get"),
     "only-stale": _option("--stale", "only those that a contender would take over"),
     "all": _option("-a --all", "add every file that the kernel has locked, wherever it is and by whatever program"),
-    "older": _option("--older-than=DURATION", "only those whose age is known, and is more", type=duration),
+    "older": _option("--older-than=DURATION", "only those known to be older", type=duration),
     "held-longer": _option("--held-longer-than=DURATION", _LONG, type=duration),
     "sort": _option("--sort=KEY", "order: age (oldest first), path, pid, state (default: path)",
         choices=("age", "path", "pid", "state"), default="path"),
     "top-sort": _option("--sort=KEY", _GROUPED, choices=SORTS, default="wait"),
-    "reverse": _option("-r --reverse", "the other way round"),
-    "once": _option("--once", "print how things are, and end"),
-    "seconds": _option("--seconds=DURATION", "end after so long (default: a signal ends it)", type=duration),
-    "output": _option("-o --output=PAGE", "where the page goes (default: EVENTS.html); - is stdout"),
-    "yes": _option("-y --yes", "remove it; without, it is only shown"),
-    "approve": _option("--approve-stale", "let go, too, what is stale while nothing is known of its holder"),
-    "id": _option("--id=ID", "the acquisition that is meant (default: ask on the terminal)"),
-    "schema": _option("--schema=NAME", "the schema to make (default: that of the URL, else holdfast)"),
+    "reverse": _option("-r --reverse", "reverse the order"),
+    "once": _option("--once", "print the present state, and end"),
+    "seconds": _option("--seconds=DURATION", "end after this time (default: run until a signal)", type=duration),
+    "output": _option("-o --output=PAGE", "the file for the page (default: EVENTS.html); - is stdout"),
+    "yes": _option("-y --yes", "remove it; without this option, only show it"),
+    "approve": _option("--approve-stale", "also remove what is stale if nothing is known of its holder"),
+    "id": _option("--id=ID", "the acquisition to remove (default: ask on the terminal)"),
+    "schema": _option("--schema=NAME", "the schema to create (default: that of the URL, else holdfast)"),
     "grant": _option("--grant=ROLE", "let ROLE use locks there; may be given again", action="append", default=[]),
-    "print": _option("--print", "print the SQL for all that, and ask no server"),
+    "print": _option("--print", "print the SQL instead of running it; needs no server"),
     "interval": _option("--interval=DURATION", _BETWEEN, type=period, default=60.0),
     "log": _option("--log=FILE", "append log lines to FILE (default: stderr)"),
     "json": _option("-j --json", "print one JSON object on stdout"),
     "quiet": _option("-q --quiet", "no messages but errors"),
-    "verbose": _option("-v --verbose", "say what was done, too"),
+    "verbose": _option("-v --verbose", "also say what was done"),
 }  # fmt: skip
 
 _NEW = "tag fencing durable lease parents mode"

@@ -94,183 +94,177 @@ def _parts(lines: list[str]) -> list[_Part]:
 # -- what the help says ------------------------------------------------------------------------------------------------
 
 _RUN_NOTE = """\
-TERM, INT, HUP, QUIT, USR1 and USR2 are passed on to CMD. CMD sees HOLDFAST_LOCK,
-the path, and HOLDFAST_RECOVERED, the pid of the dead holder that was replaced, if
-there was one. If this process is killed, the lock stays held until CMD and all that
-it has started has ended. If the lock is lost, they get TERM, what has not ended
---kill-after seconds later gets KILL, and the exit status is 4. HOLDFAST_TOKEN is
-the fencing token, with --fencing or on a server.
+CMD gets the signals TERM, INT, HUP, QUIT, USR1 and USR2 that this process gets. In
+its environment, HOLDFAST_LOCK is the path, HOLDFAST_RECOVERED the pid of a dead
+holder that was replaced, and HOLDFAST_TOKEN the fencing token (with --fencing, or on
+a server). If this process is killed, the lock stays held until CMD and all that it
+has started has ended. If the lock is lost, they get TERM, then KILL after
+--kill-after seconds, and the exit status is 4.
 
-This process ends as soon as CMD has ended. What CMD has left in the background
-keeps the lock, unless it has made a session of its own, as daemons do: --until.
+This process ends as soon as CMD has ended. Background jobs of CMD keep the lock,
+but daemons, which have a session of their own, do not: see --until.
 
 With --slots N, up to N may run at once: LOCK names a semaphore, whose lock files
-are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the one of CMD's slot, and
+are LOCK.0.lock, LOCK.1.lock and so on. HOLDFAST_LOCK is the file of CMD's slot, and
 HOLDFAST_SLOT its number, from 0.
 
-Where -- stands, all before it is ours. Without it, CMD begins at the word behind
-the first LOCK. Several LOCKs are acquired all or none, in one order for everybody, so
-that no two processes wait for each other; HOLDFAST_LOCK then has a line for each.
+With --, everything before it belongs to holdfast. Without it, CMD begins after the
+first LOCK. Several LOCKs are acquired all or none, always in the same order, so that
+no two processes wait for each other; HOLDFAST_LOCK then has a line for each.
 
 exit status: that of CMD; 75 held or timed out (-E): not 1 as elsewhere, since CMD
 may end with 1; 2 usage; 3 system error; 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
-The lock is bound to the calling shell, or to --owner-pid: a small process, its
-keeper, guards it and keeps it fresh for as long as that process lives, and
-releases it when that process ends, however it ends. Which process that is, a line
-on stderr says (not with -q, -j or --owner-pid). A caller that is no shell (timeout,
-xargs, sudo, ssh, make, a program), or a shell that has nothing else to do, as in
-sh -c 'holdfast try LOCK', is refused with status 2, since the lock would end with
-it at once: give --owner-pid $$ to this command and to release, or use holdfast run.
+The lock is bound to the calling shell, or to --owner-pid: a small process, the
+keeper, guards it and keeps it fresh as long as that process lives, and releases it
+when that process ends in any way. A line on stderr says which process that is (not
+with -q, -j or --owner-pid). A caller that is not a shell (timeout, xargs, sudo, ssh,
+make, a program) is refused with status 2, because the lock would end with it at
+once. So is a shell that does nothing else, as in sh -c 'holdfast try LOCK'. Give
+--owner-pid $$ to this command and to release, or use holdfast run.
 
-If the keeper alone is killed, the lock is free, although its owner lives. With
---no-keeper, and where there are no kernel locks, only the file is left: it counts
-as free when the owner has ended, and other implementations may reclaim it, although
-the owner lives, at the age that their protocol states (sema: 3600 s).
+If only the keeper is killed, the lock is free although its owner lives. With
+--no-keeper, and where there are no kernel locks, there is only the file. It counts
+as free when the owner has ended. Other implementations may reclaim it from a living
+owner, at the age that their protocol states (sema: 3600 s).
 
-exit status: 0 acquired; 1 held or timed out (-E; it is 75 of run, where 1 may be
+exit status: 0 acquired; 1 held or timed out (-E; run has 75, because 1 may be
 CMD's); 2 usage; 3 system error"""
 _RELEASE_NOTE = """\
-What somebody else holds is left alone: holdfast break removes it.
+It leaves alone what another process holds; holdfast break removes that.
 
-exit status: 0 released, or nobody held it; 1 held by another (it is 75 of run, where
-1 may be CMD's); 2 usage; 3 system error"""
-_WAIT_NOTE = """\
-LOCK may be another program's, such as .git/index.lock: then it waits for its end.
-With several LOCKs, it ends when one look finds all of them free.
-
-exit status: 0 free; 1 still held when the time was up (-E; it is 75 of run, where 1
+exit status: 0 released, or nobody held it; 1 held by another (run has 75, because 1
 may be CMD's); 2 usage; 3 system error"""
-_STATUS_NOTE = """\
-If there is no LOCK, but there are lock files LOCK.0.lock and so on, they are shown
-as the slots of a semaphore. LOCK may be another program's, such as .git/index.lock.
+_WAIT_NOTE = """\
+LOCK may be another program's, such as .git/index.lock. With several LOCKs, it ends
+when one look finds all of them free.
 
-exit status: 0 a contender would get it, or all of several; 1 held (it is 75 of run,
-where 1 may be CMD's); 2 usage; 3 system error, or it is a lock of another protocol,
-which nobody can acquire by this one"""
+exit status: 0 free; 1 still held when the time was up (-E; run has 75, because 1 may
+be CMD's); 2 usage; 3 system error"""
+_STATUS_NOTE = """\
+If LOCK does not exist, but LOCK.0.lock and so on do, they are shown as the slots of
+a semaphore. LOCK may be another program's, such as .git/index.lock.
+
+exit status: 0 a contender would get it, or all of several; 1 held (run has 75,
+because 1 may be CMD's); 2 usage; 3 system error, or it is a lock of another protocol,
+so that it cannot be acquired by this one"""
 _LS_NOTE = """\
-A directory is looked through one level deep, or with -r to the bottom; hidden
-directories too, but no symbolic links are followed. What counts as a lock file:
-a record of one of the protocols; a record that is damaged, under a name that lock
-files have, or may not be read, or is empty; any file that is locked by the kernel
-at this moment; and what other programs lock by rules of their own, such as
-.git/index.lock. Files of text or data are none, whatever they are called.
-With -r, so that a whole disk can be looked through: of files that are not locked by
-the kernel, those are passed over that are called like text, data or programs
-(.txt, .json, .py, .so, .gz and others), and those without a lock's name that are
-larger than 64 KiB or may not be written by their owner. The kernel's own
-filesystems are not entered. What takes long is shown as it is found, if it is one
-directory in the order of paths.
+A directory is searched one level deep, or with -r to the bottom, hidden directories
+included. Symbolic links are not followed. These count as lock files: a record of one
+of the protocols; an empty, damaged or unreadable file that is named like a lock
+file; any file that the kernel has locked at this moment; and the locks of other
+programs, such as .git/index.lock. Text and data do not count, whatever their names.
+To be quick on a whole disk, -r skips some files that the kernel has not locked:
+those named like text, data or programs (.txt, .json, .py, .so, .gz and others), and,
+if they are not named like a lock, those larger than 64 KiB or not writable by their
+owner. It does not enter the kernel's own filesystems. Locks of one directory that is
+listed by path are shown as they are found.
 
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host or
-in another container), malformed (counts as held), empty (an empty *.lock file: by
--p flock nobody holds it, by all other protocols it counts as held), leftover (of
-another program that has ended, by all that can be seen), free (a file that stays,
-and that nobody holds)
+in another container), malformed (counts as held), empty (an empty *.lock file: free
+for -p flock, held for all other protocols), leftover (of another program that seems
+to have ended), free (a file that stays, and that nobody holds)
 
-With --all, all files of the machine are added that the kernel shows to be locked, by
-whatever program, wherever they are: by flock, by POSIX record locks of a process or
-of an open file description (ofd), by leases. What is not the whole file, or shared,
-is said in the column TAG. Of other users' processes only root sees the paths; a file whose path is not
-known, or leads elsewhere here, is named by its device and inode.
+--all adds every file of the machine that the kernel has locked, for any program: by
+flock, by POSIX record locks of a process or of an open file description (ofd), by
+leases. The column TAG says if a lock is shared, or covers only part of the file. Only
+root sees the paths of other users' files. A file whose path is not known, or means
+another file here, is named by its device and inode.
 
 exit status: 0 done, also if nothing or held locks were found; 1 --held-longer-than
 has found some; 2 usage; 3 something could not be read"""
 _WATCH_NOTE = """\
-A directory is watched one level deep. LOCK need not be there yet; LOCK.lock and the
-slots of a semaphore LOCK are meant as well. Each event is one line of JSON on stdout
-(docs/observability.md): first what is so now, marked "first_look"; then waiting, acquired,
-released, reclaimed, stale, lost, gave-up. It works for holders in any language, takes
-no lock and wakes nobody. What is acquired and released within a few milliseconds may
-be missed; the number is told at the end.
+A directory is watched one level deep. LOCK need not exist yet; LOCK.lock and the
+slots of a semaphore LOCK are watched as well. Each event is one line of JSON on
+stdout (docs/observability.md). The first ones describe the present state, and are
+marked "first_look"; then come waiting, acquired, released, reclaimed, stale, lost and
+gave-up. It works for holders in any language, takes no lock and wakes no process. A
+hold of a few milliseconds may be missed; the number of those is printed at the end.
 
 exit status: 0 the time is up; 2 usage; 3 something could not be watched or written"""
 _TOP_NOTE = """\
-A row is a lock that is held, stale or waited for, with its holder, since when, and
-who waits for how long. A directory is looked at one level deep; LOCK need not be
-there yet. A pattern also means the names that come later. Rows change as things
-happen; no lock is taken and nobody is woken.
+Each row is a lock that is held, stale or waited for, with its holder, since when it
+is held, and who waits for how long. A directory is searched one level deep; LOCK need
+not exist yet. A pattern also finds files that appear later. top takes no lock and
+wakes no process.
 
 keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? help
 
-Without a terminal on stdout, or with --once, it prints how things are, and ends.
+Without a terminal on stdout, or with --once, it prints the present state and ends.
 
 exit status: 0 done; 2 usage; 3 something could not be watched or written"""
 _TIMELINE_NOTE = """\
 EVENTS comes from --record of watch or run; - is stdin. The page needs no network.
-Lines that are no events are counted and named.
+Lines that are not events are counted and reported.
 
 exit status: 0 done; 2 usage; 3 EVENTS has no event, or a file could not be read or
 written"""
 _DOCTOR_NOTE = """\
 Each probe uses files of its own in DIR, and leaves none.
 
-Between two mounts of one directory, or two machines that share it, it is tried
-whether what the one creates, links, locks and writes is seen by the other:
+With a second mount of the same directory, or a second machine that shares it, doctor
+tests whether each side sees what the other one creates, links, locks and writes:
 
   holdfast doctor /mnt/one --peer /mnt/two
   holdfast doctor /mnt/share --listen      # on alpha
   holdfast doctor /mnt/share --with alpha  # on beta
 
-The two machines talk by files in DIR, not over a network. Both print what came
-of it.
+The two machines talk by files in DIR, not over a network. Both print the result.
 
-exit status: 0 all promises hold; 1 some are weaker, or something is amiss;
+exit status: 0 all promises hold; 1 some are weaker, or something is wrong;
 2 usage; 3 DIR cannot be used for locks, or no other machine answered"""
 _CLEAN_NOTE = """\
-Shows what is left of the dead, and why; with --yes, removes it:
+Shows what dead processes left, and why it counts as such; with --yes, removes it:
 
   locks            proven dead; or stale by their protocol's rule, with no living
-                   holder that can be seen. sidecar says of itself that its rule
-                   decides nothing: there, only what is proven dead
+                   holder that can be seen. The rule of sidecar proves nothing, by
+                   its own specification: there, only what is proven dead
   temporary files  of holdfast and semats processes that have ended
   queues           tickets of waiters that have ended, empty directories
   announcements    (.reclaim) of a removal whose process died
 
-Each is looked at again when it goes, and goes only if it is still what it was.
-Untouched stay: what is alive, what cannot be read, what no protocol recognises,
-and flock files, which are not the locks themselves. --approve-stale says that
-locks may go, too, which are stale by their protocol's rule, while nothing is
-known of their holders (on other hosts, for example).
+Each is examined again before it is removed, and stays if it has changed. clean leaves
+alone what is alive, unreadable or of no known protocol, and flock files, which are
+not the locks themselves. --approve-stale also removes locks that are stale by their
+protocol's rule if nothing is known of their holders (on other hosts, for example).
 
 exit status: 0 nothing was found, or all of it is gone; 1 something would be
-removed (without --yes), or could not be; 2 usage; 3 something could not be looked
-at"""
+removed (without --yes), or could not be; 2 usage; 3 something could not be examined"""
 _BREAK_NOTE = """\
 LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol makes
 of it. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
 acquisition: if the lock has changed hands since, nothing is removed. Without --id,
-a terminal is asked; --yes answers for it, and means whatever is there.
+it asks on the terminal. --yes answers that, and means whatever lock is there.
 
 A lock whose holder lives and keeps its kernel lock is removed with --force only.
 That does not stop the holder: it goes on, and the next one gets in beside it.
 
 exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
-2 usage, or nobody could be asked; 3 system error"""
+2 usage, or there is no terminal to ask; 3 system error"""
 _REAP_NOTE = """\
-Removes the lock of a holdfast process the moment that process dies, for others who
-would wait for their timeout. What is not proven dead is left alone. Each removal is
-a line on stderr. Runs until it gets a signal; several may run at once. Under
-systemd: Type=notify (examples/holdfast-reap.service).
+Removes the lock of a holdfast process the moment that process dies. That helps other
+programs, which would wait until the lock is stale. It leaves alone what is not proven
+dead, and prints a line on stderr for each removal. It runs until it gets a signal;
+several may run at once. Under systemd: Type=notify (examples/holdfast-reap.service).
 
-exit status: 2 usage; 3 DIR cannot be looked at. TERM and INT end it as they end
-any process"""
+exit status: 2 usage; 3 DIR cannot be read. TERM and INT end it as they end any
+process"""
 _POSTGRESQL_NOTE = """\
-init makes, in the database of URL, the schema and the table that locks need there,
-if they are not there yet; it changes nothing else, and may be run again. Roles that
-use locks need rights there, which --grant gives them, also where all is there. --print
-is for a migration, or for an administrator who runs it: psql takes it. URL is that
-of any lock there, or without a lock's name: postgresql://user@host/database. The
-schema is the one in the URL (?schema=NAME), or holdfast; with another one, all locks
-need that in their URL. Passwords belong into ~/.pgpass (PGPASSFILE) or PGPASSWORD:
-lists of processes show what is typed.
+init creates the schema and the table that locks need in the database of URL, if they
+do not exist yet. It changes nothing else, and may be run again. --grant gives a role
+the rights to use locks, also if schema and table exist. --print prints the SQL, for a
+migration or for an administrator with psql. URL is that of any lock in the database,
+with or without the lock's name: postgresql://user@host/database. The schema is the
+one in the URL (?schema=NAME), or holdfast. If it is another one, all locks need it
+in their URL. Passwords belong in ~/.pgpass (PGPASSFILE) or PGPASSWORD: lists of
+processes show what is typed.
 
 exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
 _PROTOCOLS_NOTE = """\
-A protocol is what the programs that share a lock agree on: where the lock file is,
-what it contains, and when it may be taken over. It is chosen by its users, and never
-guessed. docs/which-protocol.md has more.
+A protocol is an agreement between the programs that share a lock: where the lock
+file is, what it contains, and when it may be taken over. Its users choose it; it is
+never guessed. docs/which-protocol.md has more.
 
 exit status: 0 printed; 2 usage; 3 it could not be written"""
 _COMPLETION_NOTE = """\
@@ -293,12 +287,12 @@ Prints what a daemon would log, if anything:
 
 exit status: 0 proceed; 1 skip; 2 usage; 3 system error"""
 _DAEMON_NOTE = """\
-The lock is looked at once for each cycle, at its start; a cycle that has begun is
-finished. A cycle begins when the one before has ended and DURATION since its
-beginning is over. A CMD that fails is logged with its status.
+The lock is checked once for each cycle, at its start; a cycle that has begun is
+finished. A cycle begins when the one before has ended, and at least DURATION after
+that one began. A CMD that fails is logged with its status.
 
-TERM, INT, HUP and QUIT end the daemon: at once, or after CMD, to which they are
-passed on, has ended.
+TERM, INT, HUP and QUIT end the daemon. If CMD runs, it gets the signal, and the daemon
+ends after it.
 
 exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
 signal that ended it"""
@@ -402,7 +396,7 @@ _HELP = {
         "[options] LOCK ...",
         _STATUS_NOTE,
         protocol=WRITTEN.format("what the lock file says, else sema"),
-        verbose="show what the lock file contains, too",
+        verbose="also show what the lock file contains",
     ),
     "ls": _Help(
         _LISTED,
@@ -415,14 +409,14 @@ _HELP = {
         _LISTED,
         _WATCH_NOTE,
         places="directory, pattern, lock file or one URL (default: this directory)",
-        record="append the events to FILE, too",
+        record="also append the events to FILE",
     ),
     "top": _Help(
         _LISTED,
         _TOP_NOTE,
         "Show who holds which lock, and who waits, as it changes.",
         places="directory, pattern or lock file (default: this directory)",
-        json="the same as JSON, as ls --json: one object on a line for each",
+        json="print JSON on stdout, as ls --json: one object for each, on a line of its own",
         record="append what happens to FILE, as watch --record",
     ),
     "timeline": _Help(
@@ -433,13 +427,13 @@ _HELP = {
     "doctor": _Help(
         "[options] [DIR]",
         _DOCTOR_NOTE,
-        "Say what the filesystem of DIR can do for locks, what that means, and what is amiss.",
+        "Say what the filesystem of DIR can do for locks, what that means, and what is wrong.",
         json=JSON,
     ),
     "clean": _Help(
         "[options] [DIR ...]",
         _CLEAN_NOTE,
-        "Remove what the dead have left: locks, temporary files, tickets. Without --yes, only show it.",
+        "Remove what dead processes left: locks, temporary files, tickets. Without --yes, only show it.",
         places="a directory, or a lock file (default: this directory)",
         json=EACH,
     ),
@@ -448,14 +442,14 @@ _HELP = {
         _BREAK_NOTE,
         "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
         lock="the lock file, or a URL",
-        force="even if its holder lives; that one is not stopped",
+        force="remove it even if its holder lives; the holder is not stopped",
         protocol="how the lock file is written (default: by what is in it)",
         json=JSON,
     ),
     "reap": _Help(
         "[options] DIR",
         _REAP_NOTE,
-        "Stay, and remove the lock of each holder in DIR that dies, the moment it dies.",
+        "Watch DIR, and remove the lock of each holder the moment it dies.",
     ),
     "postgresql": _Help(
         "[options] ACTION URL",
@@ -466,13 +460,13 @@ _HELP = {
     "completion": _Help(
         "[-h] SHELL",
         _COMPLETION_NOTE,
-        "Print what makes SHELL complete commands, options, protocols and lock files.",
+        "Print a script that makes SHELL complete commands, options, protocols and lock files.",
     ),
-    "beads check": _Help("[options] DIR", _CHECK_NOTE, quiet="print nothing; the exit status says it"),
+    "beads check": _Help("[options] DIR", _CHECK_NOTE, quiet="print nothing, and answer by the exit status"),
     "beads daemon": _Help(
         "[options] DIR -- CMD [ARG ...]",
         _DAEMON_NOTE,
-        verbose="log the start and the end of cycles, too",
+        verbose="also log the start and the end of cycles",
     ),
 }
 
@@ -636,6 +630,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
         return folded(text, width)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def _columns() -> int:

@@ -150,7 +150,7 @@ Commands:
   wait      wait until the lock is released, without acquiring it
 
 Options:
-  --timeout S    wait at most S seconds (acquire, wait); without it, for ever
+  --timeout S    wait at most S seconds (acquire, wait); without it, forever
   --stale S      take over a lock that is older (try, acquire); 0 = never; default: 3600
   --tag STR      say what the lock is held for (try, acquire)
   --json         print JSON (try, status)

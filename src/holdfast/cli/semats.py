@@ -40,7 +40,7 @@ Commands:
 
 Options:
   -t, --tag <text>   say what the lock is held for (acquire, try-acquire)
-      --timeout <ms> wait at most this many milliseconds (acquire); without it, for ever
+      --timeout <ms> wait at most this many milliseconds (acquire); without it, forever
   -f, --force        release a lock that another process acquired
   -j, --json         print JSON
   -v, --verbose      say what is being done

@@ -144,10 +144,12 @@ class Server:
         return of_server(self._options)
 
     def clean_(self) -> int:
-        raise ValueError("there is nothing to clean on a server: it forgets who is gone. Of a living holder: break")
+        raise ValueError(
+            "there is nothing to clean on a server, which forgets clients that are gone. For a living holder, use break"
+        )
 
     def reap_(self) -> int:
-        raise ValueError("there is nothing to reap on a server: it frees the locks of those who are gone by itself")
+        raise ValueError("there is nothing to reap on a server, which frees the locks of clients that are gone")
 
 
 def found_at(url: str) -> Iterator[Found | Unreadable]:

@@ -267,9 +267,7 @@ def _open_beside(path: str, flags: int) -> int:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            raise OSError(
-                errno.EEXIST, "something else than a page of its own is there; name another one with -o", path
-            )
+            raise OSError(errno.EEXIST, "the file there is not such a page; name another one with -o", path)
         os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)

@@ -626,7 +626,7 @@ def top_(options: argparse.Namespace) -> int:
             say("there is no terminal to show anything on; to record what happens, use holdfast watch --record")
             return USAGE
         if sys.stdout.isatty() and not options.quiet:
-            say("this terminal cannot be drawn on (TERM), so this is how things are now; see holdfast watch")
+            say("this terminal cannot be drawn on (TERM), so this is the present state; see holdfast watch")
         live = False
     if options.json:
         return _as_json(places, options)

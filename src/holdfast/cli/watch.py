@@ -244,9 +244,9 @@ def watch_(options: argparse.Namespace) -> int:
     tell = _teller(options)
     follower = follow(options.places or ["."])
     if follower.scope.polled and not options.quiet:
-        say("no events are to be had from all of these places, so they are looked at four times a second")
+        say("not all of these places report events, so all are polled four times a second")
     for found in lock_events(follower, until):
         tell(found or [])
     if follower.missed and not options.quiet:
-        say(f"{follower.missed} acquisitions were over before they could be looked at")
+        say(f"{follower.missed} acquisitions ended before they could be seen")
     return DONE

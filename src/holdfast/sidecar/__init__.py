@@ -10,7 +10,7 @@ Options of every acquisition (docs/sidecar.md has the differences from fs-safe, 
 - `lock_path`: the lock file. Left out: `<target>.lock`, with the symbolic links of the directory resolved.
 - `stale`: age in seconds above which a lock counts as stale, 30 if left out: by `createdAt`, else by the file's mtime.
   0: at once. Infinity: never.
-- `timeout`: how long to wait at most, in seconds. None: for ever; 0: try once.
+- `timeout`: how long to wait at most, in seconds. None: forever; 0: try once.
 - `retry`: a `Retry`, or a mapping with its fields: how often to try, with which pauses. Left out: without end.
 - `stale_recovery`: what becomes of a stale lock. `"fail-closed"`: FileLockStale. `"remove-if-unchanged"`: it is taken
   over if `should_remove_stale_lock` returns true, and it has not changed since the look.

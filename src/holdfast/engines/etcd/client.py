@@ -244,7 +244,7 @@ class Cluster:
         what = "; ".join(f"{endpoint}: {why}" for endpoint, why in failed.items()) or f"{self.access.names()}: no time"
         scheme = "https" if self.access.tls else "http"
         return EngineUnavailable(
-            f"etcd cannot be reached ({what}). See whether it runs and is reached from here: "
+            f"etcd cannot be reached ({what}). Check that it runs and can be reached from here: "
             f"curl {scheme}://{self.access.endpoints[0]}/version",
             protocol="etcd",
         )

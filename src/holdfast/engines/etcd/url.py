@@ -166,7 +166,7 @@ def lease_seconds(wanted: float | None, lock_url: LockUrl) -> int:
         return lock_url.ttl
     if not SMALLEST_TTL <= wanted <= _LONGEST_TTL:
         raise ValueError(
-            f"stale_after is how long etcd waits for a word from the holder, from {SMALLEST_TTL} s on, not {wanted!r}"
+            f"stale_after is how long etcd waits for a silent holder, at least {SMALLEST_TTL} s, not {wanted!r}"
         )
     return math.ceil(wanted)
 

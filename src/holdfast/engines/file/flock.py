@@ -425,7 +425,7 @@ class WatchedFlock(WatchedFile):
         if not any(held.request.shared for held in self._own_holds()):
             return super().deadlock(slots)
         return WouldDeadlock(
-            f"{self.request.path} is held shared by this very thread or task, which would wait for itself for ever: a "
+            f"{self.request.path} is held shared by this very thread or task, which would wait for itself forever: a "
             "shared hold cannot become exclusive. Release it first, or pass a timeout.",
             path=self.request.path,
             protocol=self.request.protocol.name,

@@ -130,12 +130,12 @@ def locate(path: str | os.PathLike[str], protocol: Protocol, *, links: bool = Tr
 
 
 def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool = False) -> str:
-    """The absolute path; `..` stays, because the kernel resolves it through links and text does not."""
+    """The absolute path without `.` and double slashes; `..` stays, because the kernel resolves it through links."""
     text = os.fsdecode(path)
     if not text:
         raise InvalidPath("the lock path is empty; name a file", path=text, protocol=protocol)
     if "\0" in text:
-        raise InvalidPath(f"{text!r} contains a NUL byte; name a file without", path=text, protocol=protocol)
+        raise InvalidPath(f"{text!r} contains a NUL byte; name a file without one", path=text, protocol=protocol)
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -148,7 +148,11 @@ def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool =
 def _absolute(path: str, protocol: str) -> str:
     """With a slash between its components, on every system."""
     if os.sep == "/":
-        return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+        path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+        if "/./" not in f"{path}/" and "//" not in path:
+            return path
+        end = "/" if path.endswith("/") else ""
+        return "/" + "/".join([name for name in path.split("/") if name not in ("", ".")]) + end
     with forking:
         from ..._platform.drives import absolute
     try:

@@ -618,6 +618,7 @@ class QueueEntry:
         """The first waiter, when it was not us."""
         self._behind_here = 0
         self._ahead = 0
+        """The names before ours, which are at least as many as the waiters ahead."""
         self._before = ""
         """The ticket right ahead of us, and the descriptor that follows it; -1: it is polled."""
         self._follows = -1

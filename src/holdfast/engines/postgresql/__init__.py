@@ -52,9 +52,8 @@ class Postgresql(Engine):
 
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:  # noqa: ARG002
         raise ValueError(
-            "there are no semaphores on postgresql: the server lets those who wait for an advisory lock in one by one, "
-            "and has nothing that lets N in, in their order. Use a Semaphore on etcd or on files, or one Lock for each "
-            "slot if any of them will do"
+            "there are no semaphores on postgresql: the server grants an advisory lock to one waiter at a time, and "
+            "cannot let N holders in, in order. Use a Semaphore on etcd or on files, or one Lock for each slot"
         )
 
     def acquire(

@@ -121,6 +121,11 @@ def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
     return own is not None or bool(listeners) or logger_for(_LEVELS.get(kind, DEBUG)) is not None
 
 
+def is_told(own: Callable[[Event], object] | None) -> bool:
+    """Whether anybody listens to any event; `own` is the lock's callback."""
+    return bool(listeners) or own is not None or _is_logged(DEBUG)
+
+
 def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
     """Call all listeners (U1, U2)."""
     try:
@@ -149,25 +154,25 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
 
 
 def _find_logger(level: int) -> bool:
-    """`is_logged` until logging is imported."""
-    global _logger, is_logged
+    """`_is_logged` until logging is imported."""
+    global _logger, _is_logged
     if "logging" not in sys.modules:
         return False
     get_logger = getattr(sys.modules["logging"], "getLogger", None)
     if get_logger is None:
         return False  # it is being imported
     _logger = get_logger("holdfast")
-    is_logged = _logger.isEnabledFor
-    return is_logged(level)
+    _is_logged = _logger.isEnabledFor
+    return _is_logged(level)
 
 
-is_logged: Callable[[int], bool] = _find_logger
-"""Whether the logger is enabled for that level. Called in each acquisition, so it is the logger's own method."""
+_is_logged: Callable[[int], bool] = _find_logger
+"""Whether the logger is enabled for that level. It becomes the logger's own method."""
 
 
 def logger_for(level: int) -> logging.Logger | None:
     """The logger, if logging is set up and enabled for that level (U3)."""
-    return _logger if is_logged(level) and _logger is not None and _logger.hasHandlers() else None
+    return _logger if _is_logged(level) and _logger is not None and _logger.hasHandlers() else None
 
 
 def fields(event: Event) -> dict[str, Any]:

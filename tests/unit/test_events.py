@@ -728,6 +728,16 @@ def test_a_path_cannot_begin_another_line_of_the_log(disk: Path, caplog: pytest.
     assert all("\n" not in line.getMessage() for line in caplog.records)
 
 
+def test_the_logger_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking it up takes the mutex of all logging, which an interruption there leaves locked (CPython before 3.13)."""
+    with Lock(path):
+        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(logging, "getLogger", pytest.fail)
+        with Lock(path):
+            assert Lock(path).try_acquire() is None
+
+
 def test_a_log_is_written_only_where_it_was_set_up(path: Path) -> None:
     """U3."""
     code = (

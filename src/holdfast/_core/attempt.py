@@ -16,7 +16,7 @@ import _thread
 import itertools
 from abc import abstractmethod
 
-from ..events import DEBUG, Event, deliver, is_heard, is_logged, listeners, name_of
+from ..events import Event, deliver, is_heard, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ way_to_break: Callable[[Status], str] | None = None
 def say_how_to_break(way: Callable[[Status], str] | None) -> None:
     global way_to_break
     way_to_break = way
-
-
-def is_told(request: Request) -> bool:
-    """Whether there is a listener for what happens to this lock (AE3)."""
-    return bool(listeners) or request.on_event is not None or is_logged(DEBUG)
 
 
 class AttemptEvents:

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import math
 
-from ..._core.attempt import AttemptEvents, Refusal, is_told
+from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.messages import stale
 from ..._core.wait import Deadline, Wait
 from ..._platform.fork import forking
 from ...errors import set_error_path
+from ...events import is_told
 from ...liveness import Liveness
 from ...model import Evidence, Status
 from .fencing import fenced
@@ -329,7 +330,7 @@ class AcquireAttempt:
     def _win(self, held: FileHold) -> None:
         """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got one
         of several slots, or were inside already."""
-        if is_told(self._request) or held.recovered_from is not None:
+        if is_told(self._request.on_event) or held.recovered_from is not None:
             held.attempt_events = self._attempt_events  # AE5
         ref = held.ref(self._context)
         if self._entry is not None:

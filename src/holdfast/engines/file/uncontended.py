@@ -9,11 +9,12 @@ FP1  Where steps fail while the server of the filesystem is away (GlusterFS), in
 
 from __future__ import annotations
 
-from ..._core.attempt import AttemptEvents, Refusal, Refused, is_told
+from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
 from ..._core.wait import Wait
 from ..._platform.fork import forking, to_load
 from ...errors import set_error_path
+from ...events import is_told
 from ...model import INFINITY
 from .publish import publish
 from .steps import UNWRITABLE, exists_now, prepare
@@ -56,7 +57,7 @@ def acquire(
     `context` names the caller that a wait would block (sync.caller).
     """
     generation, first = env.generation, requests[0]
-    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and not is_told(first)
+    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and not is_told(first.on_event)
     result: HoldRef | Refusal | None = None
     left, began = timeout, env.monotonic() if timeout else 0.0
     while result is None:
@@ -114,7 +115,7 @@ def _acquire(
     attempt_events, ends = None, INFINITY
     if timeout is not None and requests[0].fencing:
         ends = env.monotonic() + timeout
-    if is_told(requests[0]):
+    if is_told(requests[0].on_event):
         attempt_events = AttemptEvents(env, requests[0], context)
     try:
         ref = None if tried else (yield from _fast_path(env, requests, timeout, context, ends, attempt_events))

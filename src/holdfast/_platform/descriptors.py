@@ -80,14 +80,14 @@ class Descriptors:
         """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
         if isinstance(fd, Descriptor):
             made, key = self._made, fd.key
-            with self._exclusive():
-                if key in made:
-                    try:
+            try:
+                with self._exclusive():
+                    if key in made:
                         for _ in map(fd.end or os.close, map(made.pop, (key,))):
                             pass
-                    except OSError as error:
-                        if error.errno not in LOST_SIGHT:
-                            raise  # else it is closed, and its server has forgotten it
+            except OSError as error:
+                if error.errno not in LOST_SIGHT:
+                    raise  # else it is closed, and its server has forgotten it
 
     def keep(self, fd: int) -> None:
         """It stays when the operation that opened it is undone."""

@@ -17,7 +17,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -229,8 +228,7 @@ class Trials:
         assert after == before, f"descriptors: {sorted(map(self.named, after - before))} more, {before - after} fewer"
         left = set(os.listdir(self.directory)) - self.kept
         assert not left, f"left: {left}"
-        if self.count % 10 == 0:
-            self.try_to_fork()
+        assert not forking._is_owned(), "no process can be forked any more"  # type: ignore[attr-defined]
 
     def check_what_is_told(self) -> None:
         """What was heard comes in its order, and whoever was interrupted hears of the next one."""
@@ -240,20 +238,6 @@ class Trials:
         Lock(self.path, on_event=self.hear, heartbeat=0).acquire(timeout=PROMPTLY).release()
         assert self.heard[-2:] == story, f"heard of the next one: {self.heard}"
         self.heard.clear()
-
-    def try_to_fork(self) -> None:
-        """Whether another thread could."""
-        free = []
-
-        def fork() -> None:
-            free.append(forking.acquire(timeout=5 * PROMPTLY))
-            if free[0]:
-                forking.release()
-
-        thread = threading.Thread(target=fork)
-        thread.start()
-        thread.join()
-        assert free == [True], "no process can be forked any more"
 
     def descriptors(self) -> set[int]:
         return {int(name) for name in os.listdir("/proc/self/fd") if self.exists(name)}

@@ -153,11 +153,11 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
         return holds
     except BaseException as error:
         env.operations.running[operation.number] = operation  # operations.py, J2
-        failed: list[Exception] = []
-        left = [*got.values()]
-        if operation.left_to is not None:  # with all that lies at such a server (_drivers/apart.py, AP2)
-            left = [hold for hold in left if not env.may_block(hold.path)]
         try:
+            failed: list[Exception] = []
+            left = [*got.values()]
+            if operation.left_to is not None:  # with all that lies at such a server (_drivers/apart.py, AP2)
+                left = [hold for hold in left if not env.may_block(hold.path)]
             release_in_turn(left, failed)  # D4
             note(error, failed)
         finally:

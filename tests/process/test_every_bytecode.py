@@ -28,11 +28,28 @@ EVERY = {
     "semaphore": 40,
     "all": 40,
 }
-EVERY |= {"all": 15, "status": 15, "wait": 150, "cancelled": 150, "cancelled_by_event": 150, "told": 40, "lost": 10}
+EVERY |= {
+    "all": 15,
+    "refused": 15,
+    "status": 15,
+    "wait": 150,
+    "cancelled": 150,
+    "cancelled_by_event": 150,
+    "told": 40,
+    "lost": 10,
+}
 """One bytecode out of so many is tried, beginning anywhere, so that many runs try them all."""
 PAIRS = 150
-FEWER = {**dict.fromkeys(EVERY, 1), "takeover": 2, "all": 2, "wait": 3, "cancelled": 3, "cancelled_by_event": 3}
-BY_CHANCE = {"wait", "cancelled", "cancelled_by_event", "takeover", "all", "semaphore", "told"}
+FEWER = {
+    **dict.fromkeys(EVERY, 1),
+    "takeover": 2,
+    "all": 2,
+    "refused": 2,
+    "wait": 3,
+    "cancelled": 3,
+    "cancelled_by_event": 3,
+}
+BY_CHANCE = {"wait", "cancelled", "cancelled_by_event", "takeover", "all", "refused", "semaphore", "told"}
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),

@@ -37,8 +37,8 @@ from process.interrupts.tracer import built, spelled
 WAIT = 0.003
 """Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
 PROMPTLY = 2.0
-WAITING = ("wait", "cancelled", "cancelled_by_event")
-"""Operations that wait for a lock which another process holds all the time."""
+WAITING = ("wait", "cancelled", "cancelled_by_event", "refused")
+"""Operations on a lock which another process holds all the time."""
 WRONG = 20
 """Failures after which the rest is not tried."""
 
@@ -134,6 +134,11 @@ class Trials:
     def all(self) -> Any:
         return acquire_all([self.lock(), Lock(self.path + "2", heartbeat=0)])
 
+    def refused(self) -> None:
+        """One of the two is acquired, and given back."""
+        with suppress(AcquireTimeout):
+            acquire_all([self.lock(), Lock(os.path.join(self.directory, "a"), heartbeat=0)], timeout=0)
+
     def status(self) -> None:
         self.lock().status()
 
@@ -192,6 +197,8 @@ class Trials:
             self.held = None
         try:
             assert not failed, failed
+            if self.name == "refused" and second == 0:
+                assert set(os.listdir(self.directory)) == self.kept, "held until the next operation of this process"
             self.check(before)
         except BaseException:
             named = ", then ".join(map(spelled, places))

@@ -3,7 +3,7 @@
 Not counted, because CPython never runs a signal handler there:
 
 - the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
-  has returned, at the beginning of a function, and at a jump backwards;
+  has returned, at the beginning of a function, and at a jump backwards; and the NOP with which a `try` begins;
 - the return from a function that has delivered a hold: from there on it is the caller's (operations.py, J2);
 - the way from an interruption in such a function to the statement that puts its operation back on the list.
 """
@@ -77,7 +77,7 @@ def mask(code: CodeType) -> bytes | None:
     for step in steps:
         counts[step.offset] = 1
     for number, step in enumerate(steps):
-        if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "CACHE"):
+        if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "CACHE", "NOP"):
             counts[step.offset] = 0
         if is_exit(steps, number):
             for part in steps[number - 1 : number + 5]:  # before it a SWAP or NOP, at a `return`

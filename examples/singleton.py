@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import holdfast
@@ -33,7 +34,21 @@ def daemon(path: str) -> None:
             # The moment to put right what the last one left half done.
             print(f"process {os.getpid()} takes over from process {hold.recovered_from.pid}, which died", flush=True)
         print(f"process {os.getpid()} runs", flush=True)
-        sys.stdin.read()  # its work: until whoever started it is gone
+        work()
+
+
+def work() -> None:
+    """Until the process that started it is gone."""
+    gone = threading.Event()
+    threading.Thread(target=read_to_the_end, args=(gone,), daemon=True).start()
+    while not gone.wait(1):  # not for ever: a signal that comes just before Python goes to sleep does not wake it
+        pass
+
+
+def read_to_the_end(gone: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    gone.set()
 
 
 def stop_at_once(lost: holdfast.LockLost) -> None:

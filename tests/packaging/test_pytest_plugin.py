@@ -31,7 +31,7 @@ def test_it(once_per_session, number):
 
 
 WITH_TEARDOWN = """
-import os, signal
+import os, pathlib, signal, time
 import pytest
 
 def note(word):
@@ -40,7 +40,11 @@ def note(word):
 
 @pytest.fixture(scope="session")
 def database(once_per_session):
-    yield once_per_session("database", lambda: note("made") or 4711, teardown=lambda port: note(f"torn {port}"))
+    port = once_per_session("database", lambda: note("made") or 4711, teardown=lambda port: note(f"torn {port}"))
+    pathlib.Path(f"has-it-{os.getpid()}").touch()
+    while len(list(pathlib.Path().glob("has-it-*"))) < int(os.environ["PYTEST_XDIST_WORKER_COUNT"]):
+        time.sleep(0.001)  # one that asked only when the others are over would have it made again
+    yield port
 
 @pytest.mark.parametrize("number", range(12))
 def test_it(database, number):

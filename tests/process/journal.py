@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
+END = " ."
+"""Of each line that was written whole (worker.py)."""
+
+
 @dataclass
 class Outcome:
     """What a journal tells."""
@@ -30,10 +34,10 @@ def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str
     """
     outcome = Outcome(int((state / "counter").read_text()))
     counter, open_by = 0, None
-    lines = (state / "journal").read_text().splitlines()
-    ending = " ." if any(line.endswith(" .") for line in lines) else ""  # without it, a line was cut off (inside.py)
-    for line in lines:
-        kind, *words = line.removesuffix(ending).split() if line and line.endswith(ending) else "e"
+    for line in (state / "journal").read_text().splitlines():
+        if not line.endswith(END):
+            continue  # a blank, or cut off
+        kind, *words = line.removesuffix(END).split()
         if kind == "e":
             continue
         if kind == "x":

@@ -43,27 +43,31 @@ LURK = 0.01
 """Seconds in which it is looked for somebody who is inside at that moment."""
 LINGER, LINGER_SHARE = 0.002, 0.1
 """Some stay inside for up to so many seconds, so that the lock changes hands and kills find somebody inside."""
+END = b" ."
+"""Of each line, which has one to itself: the kernel ends the write of one that is killed at the end of a page."""
 
 SHELL = r"""
 # A contender as the specification's own example has it: plain shell, nothing of holdfast.
 lock=$1 state=$2
 now=$(date +%s)
 exec 8>>"$state/journal" 9>>"$state/detector"
+say() { printf '\n%s .\n' "$1" >&8; }
 while [ -e "$state/go" ]; do
     if (set -o noclobber; printf 'pid=%s\ntimestamp=%s\ntag=shell\n' $$ "$now" > "$lock") 2>/dev/null; then
         read -r n < "$state/counter"
         n=$((n + 1))
-        echo "e $$" >&8
+        say "e $$"
         if ! flock -n 9; then
             other=$(grep '^e' "$state/journal" | tail -n 2 | head -n 1)
             other=${other#e }
+            other=${other% .}
             set -- $(cat "/proc/$other/stat" 2>/dev/null)
-            if [ $# -gt 9 ] && [ $(($9 & 4)) -eq 0 ]; then echo "x shell $other" >&8; fi
+            if [ $# -gt 9 ] && [ $(($9 & 4)) -eq 0 ]; then say "x shell $other"; fi
             flock 9
         fi
-        echo "i $n shell -" >&8
+        say "i $n shell -"
         echo "$n" > "$state/counter"
-        echo "d $n shell" >&8
+        say "d $n shell"
         flock -u 9
         rm -f "$lock"
     else
@@ -74,21 +78,25 @@ done
 
 
 def increment(name: str, state: str, counter: int, journal: int, detector: int, recovered: str) -> None:
-    os.write(journal, f"e {os.getpid()}\n".encode())
+    say(journal, "e", os.getpid())
     try:
         fcntl.flock(detector, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         other = inside(state)[-2]  # the last is this process
         if not is_dying(other):
-            os.write(journal, f"x {name} {other}\n".encode())
+            say(journal, "x", name, other)
         fcntl.flock(detector, fcntl.LOCK_EX)
     n = int(os.pread(counter, 64, 0)) + 1
-    os.write(journal, f"i {n} {name} {recovered}\n".encode())
+    say(journal, "i", n, name, recovered)
     if random.random() < LINGER_SHARE:
         time.sleep(random.random() * LINGER)
     os.pwrite(counter, b"%-20d\n" % n, 0)
-    os.write(journal, f"d {n} {name}\n".encode())
+    say(journal, "d", n, name)
     fcntl.flock(detector, fcntl.LOCK_UN)
+
+
+def say(journal: int, *words: object) -> None:
+    os.write(journal, b"\n%s%s\n" % (" ".join(map(str, words)).encode(), END))
 
 
 def tail(state: str) -> list[bytes]:
@@ -100,7 +108,7 @@ def tail(state: str) -> list[bytes]:
 
 def inside(state: str) -> list[int]:
     """The processes that were inside last, the latest at the end."""
-    return [int(line[2:]) for line in tail(state) if line.startswith(b"e ")]
+    return [int(line.split()[1]) for line in tail(state) if line.startswith(b"e ") and line.endswith(END)]
 
 
 def is_dying(pid: int) -> bool:
@@ -155,9 +163,7 @@ class SoFar(NamedTuple):
     @classmethod
     def of(cls, state: str) -> SoFar:
         with open(f"{state}/journal", encoding="ascii") as file:
-            lines = [
-                line.split() for line in file if line[0] in "id" and line[-1] == "\n"
-            ]  # the last may be half there
+            lines = [line.split()[:-1] for line in file if line[0] in "id" and line.endswith(f"{END.decode()}\n")]
         entries = [words for words in lines if words[0] == "i"]
         takeovers = sum(recovered != "-" for _, _, _, recovered in entries)
         unfinished = sum(one[0] == other[0] == "i" for one, other in itertools.pairwise(lines))

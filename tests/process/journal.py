@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
 END = " ."
 """Of each line that was written whole (worker.py)."""
 

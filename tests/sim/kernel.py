@@ -204,7 +204,7 @@ class Inode:
         """Its time in nanoseconds, if that was set."""
         self.data = b""
         self.history: list[bytes] = []
-        """What has been written over."""
+        """What has been written over, while the file had a name."""
         self.links = 0
         self.by_name = 0
         """How many have it open by a name, and not since it had none."""
@@ -962,7 +962,7 @@ class Process:
         old = inode.data
         if self.kernel.full and not old and data:
             raise OSError(*_FULL)  # the first block of a file is what there is no room for
-        if old and not offset:
+        if old and not offset and inode.links:
             inode.history.append(old)
         inode.data = old[:offset] + data + old[offset + len(data) :]
         inode.mtime = self.time()

@@ -185,7 +185,7 @@ def test_a_release_wakes_only_the_next_one(held: Contender, queued: Contend, pla
 def test_a_waiter_has_its_file_made_before_its_turn(
     end: str, held: Contender, queued: Contend, arrive: Contend, path: str
 ) -> None:
-    """P10: without a name and empty. What is not used of it is closed; what cannot be used is made again."""
+    """P10: without a name and a record. What is not used of it is closed; what cannot be used is made again."""
 
     def refuse() -> None:
         raise OSError(errno.EXDEV, "the directory is another one by now")
@@ -195,7 +195,7 @@ def test_a_waiter_has_its_file_made_before_its_turn(
     settle(first)
     ours = waiter.env.real.operations.made
     blanks = [fd for fd in ours.values() if stat.S_ISREG(os.fstat(fd).st_mode)]
-    assert [(os.fstat(fd).st_nlink, os.fstat(fd).st_size) for fd in blanks] == [(0, 0)]
+    assert [(os.fstat(fd).st_nlink, os.fstat(fd).st_size) for fd in blanks] == [(0, 1)]
     inode = os.fstat(blanks[0]).st_ino
     if end == "gives up":
         waiter.steps.close()

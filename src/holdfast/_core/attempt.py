@@ -105,6 +105,8 @@ class AttemptEvents:
         if self._waiting or self._is_inherited():
             return
         self._waiting = True
+        if not self._is_heard("waiting"):
+            return
         self._find_holder(who, "waiting")
         with self._mutex:
             self._enqueue("waiting")

@@ -104,8 +104,8 @@ class AcquireAttempt:
         self._changed: list[WatchedFile] = []
         """The files that an event was about, to be looked at first."""
         self._recheck_at = 0.0
-        """When to look at the lock although a waiter is ahead. The first time: at once if there is no lock file, else
-        after FIRST_LOOK. The waiters ahead may be idle (queue.py, Q6), or count fewer slots than we do."""
+        """When to look at the lock although a waiter is ahead: the waiters ahead may be idle (queue.py, Q6), or count
+        fewer slots than we do. The first time after FIRST_LOOK; where a lock file is missing, see `_begin_looking`."""
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
@@ -220,9 +220,19 @@ class AcquireAttempt:
         now = self._env.monotonic()
         if self._entry.has_reason_to_look():
             return True
-        if self._recheck_at == 0.0 and all(file.path_exists() for file in self.files):
-            self._recheck_at = now + FIRST_LOOK
+        if self._recheck_at == 0.0:
+            self._begin_looking(now)
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
+
+    def _begin_looking(self, now: float) -> None:
+        """Decide when to look at the lock for the first time. If its file is missing, the first waiter is probably
+        taking it at this moment: that gets its time (Q6) without a look. Of several files, any may be free: at once."""
+        assert self._entry is not None
+        if all(file.path_exists() for file in self.files):
+            self._recheck_at = now + FIRST_LOOK
+        elif len(self.files) == 1:
+            self._idle = self._entry.first_ahead
+            self._idle_until = self._recheck_at = now + self._entry.patience
 
     def _may_pass(self, *, free: bool) -> bool:
         """Whether the waiters ahead have left a free lock alone for too long (queue.py, Q6)."""

@@ -25,9 +25,10 @@ P7  exclusive: a creator without kernel locks could not keep such a contender ou
 P8  named: on a file server, the name may appear before the record, which the machine may keep for itself for a while.
     If it dies meanwhile, an empty file stays, which counts as held. So the record is synchronised first.
 P9  named: where it is known that a file cannot be opened by its second name, nothing is made: it would count as held.
-P10 unnamed: a waiter may have made the file before its turn came, a blank: guarded, empty, and without a name. So a
-    crash leaves nothing of it, and the record is composed when the lock is free, as ever. If it cannot be linked (the
-    directory may be another one by now), a new file is tried before anything is concluded from that.
+P10 unnamed: a waiter may have made the file before its turn came, a blank: guarded, without a name, and with one byte,
+    so that its first page is there. So a crash leaves nothing of it. The record is composed when the lock is free, as
+    ever, and covers that byte. If it cannot be linked (the directory may be another one by now), a new file is tried
+    before anything is concluded from that.
 """
 
 from __future__ import annotations
@@ -88,9 +89,14 @@ def prepared(env: Environment, request: FileRequest) -> Blank | None:
     if env.lingering:  # there it has a name, which would outlive a killed waiter
         return None
     try:
-        return Blank(env, request)
+        blank = Blank(env, request)
     except OSError:
         return None
+    try:
+        env.write(blank.fd, b"\n", 0)
+    except OSError:
+        pass  # the disk is full: there may be room when the turn comes
+    return blank
 
 
 def publish(

@@ -532,8 +532,8 @@ def is_contended(env: Environment, request: FileRequest) -> bool:
         for entry in local.entries.copy():
             if not (entry.shared and request.shared):
                 return True
-    if not env.exists(request.queue):
-        return False
+        if not env.exists(request.queue):
+            return False
     queue = opened(env, request.queue) if request.shared else None
     if queue is None:
         return True

@@ -813,6 +813,22 @@ def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
     assert late.inside
 
 
+def test_a_waiter_that_comes_while_the_lock_changes_hands_looks_at_nothing_until_the_first_has_had_its_time(
+    held: Contender, queued: Contend, arrive: Contend, clock: Clock, path: str
+) -> None:
+    """Q6: the file is missing, so the first waiter has 20 ms from then on to take the lock; it is passed after that."""
+    first = queued()
+    release(held)
+    late = arrive()
+    came = clock.now
+    assert late.step() is not None
+    assert not os.path.exists(path)
+    assert not {"open_existing", "stat", "guarded"} & set(late.env.steps)
+    assert late.waits[-1].deadline == pytest.approx(came + PATIENCE)
+    assert persist(late, clock) == pytest.approx(PATIENCE, rel=0.01)
+    assert not first.inside
+
+
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     where: str, arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked

@@ -13,14 +13,18 @@ import itertools
 import re
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import markdown_text
-import textstat
 from proselint.checks import __register__ as checks
 from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it imports pkg_resources, which is deprecated
+    import textstat
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("tests/unit/faults.md", "docs/benchmarks.md")

@@ -48,11 +48,13 @@ def test_the_kit_finds_how_fs_safe_0_3_differs(kit: Kit) -> None:
 
 
 def test_the_kit_finds_that_proper_lockfile_removes_whatever_is_there(kit: Kit) -> None:
-    """And nothing else: its release does not look whose directory it is."""
+    """Its release does not look whose directory it is. Its takeover judges and removes in two steps, which a busy
+    machine shows; nothing else is found."""
     try:
         command = [node(), SAMPLES / "proper_lockfile_adapter.mjs", proper_lockfile()]
     except Missing as reason:
         pytest.skip(str(reason))
     status, results = kit.results("proper-lockfile", "--", *command)
-    assert (status, failures(results).keys()) == (1, {"a-lock-of-somebody-else-in-its-place-is-left"})
+    found = failures(results).keys() - {"two-who-take-over-one-stale-directory-are-never-both-inside"}
+    assert (status, found) == (1, {"a-lock-of-somebody-else-in-its-place-is-left"})
     assert not skipped(results)

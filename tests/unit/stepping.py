@@ -242,6 +242,20 @@ def is_ready(wait: Wait, seconds: float = 0) -> bool:
     return bool(select.select(wait.fds, [], [], seconds)[0])
 
 
+def by_turns(env: Stepped, path: Path, elsewhere: Path) -> None:
+    """Have the file that is elsewhere be at the path too, but not while it is asked by a descriptor what it is."""
+
+    def hide(fd: int) -> None:
+        if os.path.samestat(os.fstat(fd), elsewhere.stat()):
+            path.unlink(missing_ok=True)
+
+    def bring(fd: int) -> None:
+        if os.path.samestat(os.fstat(fd), elsewhere.stat()) and not path.exists():
+            os.link(elsewhere, path)
+
+    env.before["fstat"], env.after["fstat"] = hide, bring
+
+
 def device_in(directory: Path) -> int:
     """The device of the files in a directory: on an overlay of two filesystems, it is not that of the directory."""
     with tempfile.TemporaryFile(dir=directory) as file:

@@ -172,6 +172,8 @@ class Outside:
         queue = inner / ".holdfast-l.queue"
         queue.mkdir()
         self._write(f"directory/.holdfast-l.queue/{1:020d}-x-{NOBODY}-{0:016x}", b"state=waiting\n", 0o644)
+        os.mkfifo(root / "pipe", 0o600)
+        self._reader = os.open(root / "pipe", os.O_RDONLY | os.O_NONBLOCK)
         self._keeper = LinuxEnvironment()
         self.held = taken(self._keeper, root / "held")
         for path in sorted(root.rglob("*"), reverse=True):
@@ -215,6 +217,7 @@ class Outside:
 
     def end(self) -> None:
         self.held.release()
+        os.close(self._reader)
         die(self._keeper)
         shutil.rmtree(self.root)
 
@@ -272,6 +275,7 @@ KINDS: dict[str, Callable[[str, Outside], None]] = {
     "a hard link to a dead record": _hard_link("dead"),
     "a hard link to an ended record": _hard_link("ended"),
     "a hard link to a held lock": _hard_link("held"),
+    "a hard link to a FIFO": _hard_link("pipe"),
     "10 GB": _huge,
     "a forged record": _forged,
 }

@@ -24,7 +24,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contend, Crash, Stepped, sema_record
+from unit.stepping import Contend, Crash, Stepped, by_turns, sema_record
 
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 
@@ -550,4 +550,28 @@ def test_a_counter_with_another_name_is_read_and_replaced(disk: Path, contend: C
     assert held.token == 5
     assert elsewhere.read_bytes() == written(3, 4)
     assert (disk / "l.token").stat().st_nlink == 1
+    held.release()
+
+
+@pytest.mark.needs("link", "flock")
+@pytest.mark.parametrize("how", ["while it is guarded", "by turns"])
+def test_a_counter_that_is_given_another_name_meanwhile_is_not_written_to(
+    how: str, disk: Path, contend: Contend
+) -> None:
+    """TK9."""
+    contender, counter, elsewhere = contend(disk / "l", fencing=True, timeout=5), disk / "l.token", disk / "elsewhere"
+    counter.write_bytes(written(3, 4))
+
+    def link(fd: int, **_options: object) -> None:
+        if os.path.samestat(os.fstat(fd), counter.stat()) and not elsewhere.exists():
+            os.link(counter, elsewhere)
+
+    if how == "by turns":
+        os.link(counter, elsewhere)
+        by_turns(contender.env, counter, elsewhere)
+    else:
+        contender.env.before["guard"] = link
+    held = contender.get()
+    assert held.token == 5
+    assert elsewhere.read_bytes() == written(3, 4)
     held.release()

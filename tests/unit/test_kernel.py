@@ -22,7 +22,7 @@ from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import HoldfastError, InvalidPath, LockLost, ProtocolMismatch, UnsupportedFilesystem
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contend, Contender, Crash, Stepped, sema_record
+from unit.stepping import Contend, Contender, Crash, Stepped, by_turns, sema_record
 
 Environments = Callable[..., Stepped]
 KIND = ["flock"]
@@ -440,6 +440,16 @@ def test_a_tag_is_not_written_into_a_file_of_another_directory(
     assert elsewhere_.read_bytes() == before
     held.release()
     assert (elsewhere_.read_bytes(), elsewhere_.stat().st_mtime) == (before, 1)
+
+
+def test_a_tag_is_not_written_into_a_file_that_is_linked_here_by_turns(disk: Path, path: Path, flock: Contend) -> None:
+    """F5: whenever the descriptor is asked, the file has one name, which is elsewhere."""
+    elsewhere_, contender = disk / "elsewhere", flock(tag="some tag")
+    elsewhere_.touch()
+    os.link(elsewhere_, path)
+    by_turns(contender.env, path, elsewhere_)
+    contender.run()
+    assert elsewhere_.read_bytes() == b""
 
 
 @flock_alone

@@ -18,7 +18,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.errors import UnsupportedFilesystem
 from holdfast.liveness import Liveness
 from holdfast.model import Identity
-from unit.stepping import Contend, Contender, Crash, Stepped
+from unit.stepping import Contend, Contender, Crash, Stepped, by_turns
 
 # What to switch off so that a directory is published in by each way, and the step that makes the name.
 WAYS = {"unnamed": (), "named": ("unnamed",), "exclusive": ("unnamed", "link")}
@@ -290,6 +290,29 @@ def test_a_creator_that_died_before_it_wrote_does_not_block_the_lock(
     held = other.get()
     assert held.verify()
     assert not path.stat().st_mode & stat.S_ISVTX
+
+
+@pytest.mark.needs("link", "flock")
+@pytest.mark.parametrize("when", ["before", "while it is opened", "by turns"])
+def test_an_unfinished_file_that_has_another_name_is_replaced_and_not_written_to(
+    when: str, disk: Path, contend: Contend
+) -> None:
+    """P6, and T18 (takeover.py): it may be another directory's, and somebody has linked it here."""
+    path, elsewhere = disk / "l", disk / "elsewhere"
+    path.touch()
+    path.chmod(0o644 | stat.S_ISVTX)
+    contender = contend(path)
+    if when == "while it is opened":
+        contender.env.before["open_existing"] = lambda _path, write: (
+            os.link(path, elsewhere) if write and not elsewhere.exists() else None
+        )
+    else:
+        os.link(path, elsewhere)
+    if when == "by turns":
+        by_turns(contender.env, path, elsewhere)
+    assert contender.get().verify()
+    assert elsewhere.read_bytes() == b""
+    assert elsewhere.stat().st_mode & stat.S_ISVTX
 
 
 def test_an_empty_file_of_another_implementation_is_not_taken(disk: Path, contend: Contend) -> None:

@@ -19,17 +19,18 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.attempt import Refusal
+from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast._platform.values import RECHECK
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of
-from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket
+from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket, wake
 from holdfast.engines.file.remove import break_lock
 from holdfast.errors import LockLost
 from holdfast.model import Waiter
-from unit.stepping import Clock, Contend, Contender, Crash, Stepped, forged_ticket, is_ready, ticket_name
+from unit.stepping import Clock, Contend, Contender, Crash, Stepped, by_turns, forged_ticket, is_ready, ticket_name
 from unit.test_interleavings import Player, Schedules
 
 Clocked = Callable[..., Stepped]
@@ -1454,6 +1455,61 @@ def test_a_nudge_into_a_full_or_closed_ticket_is_no_error(place: Path, clocked: 
     env.nudge(writer)
     os.close(writer)
     shutil.rmtree(place)
+
+
+@pytest.mark.needs("link")
+@pytest.mark.parametrize("how", ["linked", "while it is opened", "by turns"])
+def test_a_fifo_of_another_directory_is_no_ticket_and_is_not_written_to(
+    how: str, place: Path, clocked: Clocked, clock: Clock, arrive: Contend
+) -> None:
+    """Q12: it has a reader, there. Here, it is neither waited for nor told."""
+    place.mkdir()
+    env, ticket, elsewhere = clocked(), forged_ticket(place), place.with_name("elsewhere")
+    reader = os.open(ticket, os.O_RDWR | os.O_NONBLOCK)
+    if how == "while it is opened":
+        env.once(env.after, "open_fifo", lambda: os.link(ticket, elsewhere))
+    else:
+        os.link(ticket, elsewhere)
+    if how == "by turns":
+        by_turns(env, ticket, elsewhere)
+    wake(env, str(place), 1)  # type: ignore[arg-type]
+    assert os.path.exists(elsewhere)
+    assert not is_ready(Wait((reader,), 0.0))
+    env.before.clear()
+    env.after.clear()
+    assert persist(arrive(env), clock) < PATIENCE / 10
+    os.close(reader)
+    os.unlink(elsewhere)
+    shutil.rmtree(place)
+
+
+@pytest.mark.needs("link")
+def test_the_mode_of_a_fifo_of_another_directory_stays(
+    place: Path, clock: Clock, clocked: Clocked, arrive: Contend, held: Contender
+) -> None:
+    """Q12: somebody has linked it in place of a new ticket, and its descriptor is asked when it has one name."""
+    elsewhere, env = place.with_name("elsewhere"), clocked()
+    os.mkfifo(elsewhere, 0)
+    os.chmod(elsewhere, 0o1600)
+    reader = os.open(elsewhere, os.O_RDWR | os.O_NONBLOCK)
+    waiter, tickets = arrive(env), list[Path]()
+
+    def exchange(name: str, *_mode: int, dir_fd: int) -> None:
+        tickets.append(place / name)
+        os.unlink(place / name)
+        os.link(elsewhere, place / name)
+        by_turns(env, place / name, elsewhere)
+
+    env.after["make_fifo"] = exchange
+    assert waiter.step() is not None
+    assert tickets
+    env.before.clear()
+    env.after.clear()
+    release(held)
+    persist(waiter, clock)
+    assert waiter.inside
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o1600
+    os.close(reader)
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from holdfast.engines.file.takeover import SETTLE
 from holdfast.model import marker_text
 from holdfast.protocols import get
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contend, Stepped, device_in, sema_record
+from unit.stepping import Contend, Crash, Stepped, by_turns, device_in, sema_record
 
 Environments = Callable[..., Stepped]
 Gates = Callable[[Stepped, Callable[[], object]], None]
@@ -335,6 +335,101 @@ def test_another_users_dead_lock_does_not_block_a_shared_directory(dead: Path, e
             return hold.lost, recovered and recovered.tag, os.stat(dead).st_uid
 
     assert elsewhere(try_it, user=NOBODY) == (False, "the dead one", NOBODY)
+
+
+# -- files with another name -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("link")
+@pytest.mark.parametrize(
+    ("which", "without"), [(w, wo) for w in ("dead", "stale") for wo in ((), ("unnamed",))] + [("stale", ("flock",))]
+)
+def test_a_file_that_has_another_name_is_replaced_and_not_written_to(
+    which: str, without: tuple[str, ...], request: pytest.FixtureRequest, contend: Contend, environments: Environments
+) -> None:
+    """T18: somebody may have linked it here; only the name here goes."""
+    path: Path = request.getfixturevalue(which)
+    elsewhere_, before = path.with_name("elsewhere"), path.read_bytes()
+    os.link(path, elsewhere_)
+    os.utime(elsewhere_, (1000, 1000))
+    contender = contend(path, environments(*without))
+    held = contender.get()
+    assert held.recovered_from is not None
+    assert held.verify()
+    assert (elsewhere_.read_bytes(), elsewhere_.stat().st_mtime) == (before, 1000)
+    assert elsewhere_.stat().st_nlink == 1
+    assert not isinstance(contend(path).run(), FileHold)
+
+
+@pytest.mark.needs("link")
+@pytest.mark.parametrize("step", ["open_existing", "guard", "read", "list_directory"])
+def test_a_file_that_is_given_another_name_meanwhile_is_not_written_to(
+    step: str, stale: Path, contend: Contend, environments: Environments
+) -> None:
+    """T18: after the first look at its names, and before any later step."""
+    contender, elsewhere_ = contend(stale), stale.with_name("elsewhere")
+    before = stale.read_bytes()
+
+    def begin(_path: str, *, write: bool) -> None:
+        if write:
+            contender.env.before.pop("open_existing")
+            if step == "open_existing":
+                os.link(stale, elsewhere_)
+            else:
+                contender.env.once(contender.env.before, step, lambda: os.link(stale, elsewhere_))
+
+    contender.env.before["open_existing"] = begin
+    held = contender.get()
+    assert held.verify()
+    assert elsewhere_.read_bytes() == before
+
+
+@pytest.mark.needs("link")
+def test_the_names_of_a_file_are_counted_when_the_path_is_one_of_them(stale: Path, contend: Contend) -> None:
+    """T18: whenever the descriptor is asked, the file has one name, which is elsewhere."""
+    contender, elsewhere_, before = contend(stale), stale.with_name("elsewhere"), stale.read_bytes()
+    os.link(stale, elsewhere_)
+    by_turns(contender.env, stale, elsewhere_)
+    assert contender.get().verify()
+    assert elsewhere_.read_bytes() == before
+
+
+@pytest.mark.needs("link")
+def test_a_file_with_another_name_that_may_not_be_removed_is_explained(dead: Path, contend: Contend) -> None:
+    """T18: in a sticky directory, say; it stays held."""
+    os.link(dead, dead.with_name("elsewhere"))
+    contender = contend(dead)
+
+    def refuse(path: str) -> None:
+        if path == str(dead):
+            raise PermissionError(1, "Operation not permitted", path)
+        os.unlink(path)
+
+    contender.env.instead["unlink"] = refuse
+    result = contender.run()
+    assert not isinstance(result, FileHold)
+    assert "which has another name elsewhere and so is not written to" in result.status.reason
+    assert result.status.locked
+
+
+@pytest.mark.needs("link", "unnamed")
+def test_where_a_publisher_died_between_its_two_names_the_next_contender_gets_the_lock(
+    disk: Path, contend: Contend, environments: Environments, dead_pid: int
+) -> None:
+    """T18: its temporary name is another name of the lock file, for as long as nobody removes it."""
+    publisher = contend(disk / "l", environments("unnamed", pid=dead_pid))
+    publisher.request.method = "named"
+    publisher.env.once(publisher.env.after, "link", publisher.crash)
+    with pytest.raises(Crash):
+        publisher.run()
+    assert (disk / "l").stat().st_nlink == 2
+    env = environments()
+    env.real.swept[str(disk)] = float("inf")  # it has looked for such names a moment ago
+    held = contend(disk / "l", env).get()
+    assert held.recovered_from is not None
+    assert held.verify()
+    (left,) = (name for name in os.listdir(disk) if name.endswith(".tmp"))
+    os.unlink(disk / left)
 
 
 def test_after_a_takeover_without_a_guard_the_record_promises_none(

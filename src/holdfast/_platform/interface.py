@@ -215,7 +215,7 @@ class Environment(Protocol):
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None: ...
     def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
         """Open a FIFO to be its reader, or a writer; neither waits. ENXIO: it has no reader; EINVAL: it is no
-        FIFO (of a writer only).
+        FIFO, or has another name (of a writer only).
 
         A reader is also a writer, so that it does not notice when others come and go.
         """

@@ -116,8 +116,9 @@ class PosixEnvironment(GenericEnvironment):
             self._try_ends(name, dir_fd)
         fd = self._open_fifo(name, dir_fd, write=write)
         try:
-            if write and not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "not a FIFO", name)
+            found = os.fstat(fd) if write else None
+            if found is not None and (not stat.S_ISFIFO(found.st_mode) or found.st_nlink > 1):
+                raise OSError(errno.EINVAL, "not a FIFO, or one with another name", name)
             if write and self.tells_ends is False:
                 raise OSError(errno.EOPNOTSUPP, "the end of its reader would not be told", name)
         except BaseException:

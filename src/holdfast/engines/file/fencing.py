@@ -22,7 +22,8 @@ TK7  The lock itself excludes, so the guard protects only against a robbed proce
      on. A kill there may leave no counter, and the next one starts by TK4.
 TK8  Waiting for the counter ends when the caller's time is up. A process that may not replace it waits, and reports who
      is in the way.
-TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced.
+TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced. Its
+     names are looked at right before the write, as in a takeover (takeover.py, T18).
 TK10 A process whose lease is over may still be counting, without the lock. So a hold with a lease counts by names, each
     of which only one process can make: `<lock file>.<20 digits>.token`. A number is given out if it was made by us, and
     if a listing after that shows none above it. Lower names go then; the highest one always stays. A late name is below
@@ -44,7 +45,7 @@ from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_pat
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status
 from .publish import NOT_HERE
-from .steps import UNWRITABLE, is_there, write_all
+from .steps import UNWRITABLE, is_there, names_there, write_all
 from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
@@ -236,7 +237,7 @@ def _advance(env: Environment, request: FileRequest, path: str, fd: int) -> int 
     """The next number, already on disk; None while another process counts, or if the counter was replaced (TK1)."""
     found = env.fstat(fd)
     _require_regular(found.st_mode, request, path)
-    if env.guard(fd) is False or not is_there(env, path, (found.st_dev, found.st_ino)):
+    if env.guard(fd) is False or names_there(env, path, (found.st_dev, found.st_ino)) != 1:  # TK9
         return None
     data = env.read(fd, 2 * _LINE + 1)
     numbers = _numbers(data, request, path)
@@ -292,7 +293,7 @@ def _replace_claimed(env: Environment, request: FileRequest, path: str, old: int
         env.operations.about_to_make(temporary)
         new = env.open_new(temporary, request.mode)
     try:
-        mode = stat.S_IMODE(found.st_mode)
+        mode = found.st_mode & 0o777
         if env.fstat(new).st_uid != found.st_uid and not mode & (stat.S_IWGRP | stat.S_IWOTH):
             return None  # its owner could not count any more
         env.chmod(new, mode)

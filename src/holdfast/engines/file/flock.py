@@ -16,9 +16,9 @@ F3  A hold is ours while the path names its file, whatever its content: people l
 F4  A filesystem without kernel locks is an error, not a hold that excludes nothing. So is one that other machines have
     mounted too, and that is mounted here so that they do not see the locks of this one.
 F5  A tag is written only by an exclusive holder, into a file that is empty or has an outdated record of the same kind,
-    and that has no other name: it may be a file of another directory that was linked here. It is removed before the
-    guard is dropped, unless it has changed. A kill may leave it behind: it counts only as long as the process that it
-    names may be the holder.
+    and that has no other name: it may be a file of another directory that was linked here (takeover.py, T18). It is
+    removed before the guard is dropped, unless it has changed. A kill may leave it behind: it counts only as long as
+    the process that it names may be the holder.
 F6  A waiter keeps one descriptor for the whole wait, and it becomes the hold's: opening and closing the file anew would
     wake all waiters, ourselves first. If the path names another file by now, we start over with that one.
 F7  The first waiter tries to take the lock. A mere look takes the guard for an instant, if it is free, and so refuses
@@ -51,7 +51,7 @@ from .hold import FileHold
 from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular
 from .policy import Verdict
 from .publish import make_parents
-from .steps import UNWRITABLE, is_there, with_hint, write_all
+from .steps import UNWRITABLE, is_there, names_there, with_hint, write_all
 from .watched import WatchedFile
 
 TYPE_CHECKING = False
@@ -190,11 +190,12 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
     identity = (found.st_dev, found.st_ino)
     require_seen(env, request, found.st_dev)
     try:
-        if not is_there(env, request.path, identity):
+        names = names_there(env, request.path, identity)
+        if not names:
             return None
         if not stat.S_ISREG(found.st_mode):
             require_regular(found, request)
-        alone = found.st_nlink <= 1 and request.records is None
+        alone = names == 1 and request.records is None
         empty = not found.st_size or _clear_outdated(env, request, fd, alone=alone)
         if request.tag is not None and empty and alone and not request.shared:
             data = _write_tag(env, request, fd, found.st_dev)

@@ -43,7 +43,7 @@ from ..._platform.values import temporary_name
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
 from .interop import among, quieten
-from .steps import REMOVED, UNFINISHED, is_there, kinds_of_marker, on_shared_storage, with_hint, withdraw, write_all
+from .steps import REMOVED, UNFINISHED, kinds_of_marker, names_there, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -285,10 +285,11 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
             yield Wait((), env.monotonic() + _GUARD_PAUSE)
         found = env.fstat(fd)
         # A contender finishes only a file with the bit, as the path may name a foreign creator's empty file by now;
-        # and only one without another name, as a file of another directory may have been linked here.
-        left = guard is True and bool(found.st_mode & UNFINISHED) and found.st_nlink <= 1
+        # and only one without another name (takeover.py, T18).
+        left = guard is True and bool(found.st_mode & UNFINISHED)
         mine = guard is not False and (created or left)
-        if not mine or found.st_size or not is_there(env, request.path, (found.st_dev, found.st_ino)):
+        names = names_there(env, request.path, (found.st_dev, found.st_ino)) if mine and not found.st_size else 0
+        if not names or (names > 1 and not created):
             env.unguard(fd)
             env.close(fd)
             return None

@@ -37,6 +37,9 @@ Q10 A process hands its place on without a gap: the ticket of its next waiter is
     the leaver's is closed. So the order holds for threads and tasks of several processes, too.
 Q11 A waiter also polls its own ticket: a byte in it means that the lock, or the queue, is worth a look (remove.py, R4).
     Others may write there without end; after a number of bytes, the waiter no longer listens in this wait.
+Q12 A FIFO with two names may be another directory's, which somebody has linked here. It is no ticket. Nothing is
+    written to a FIFO, and its mode is not set, before one look at its name has shown that inode, with one name
+    (takeover.py, T18).
 """
 
 from __future__ import annotations
@@ -182,6 +185,11 @@ class Queue:
         except OSError:
             return None
 
+    def has_only(self, found: Stat, name: str) -> bool:
+        """Whether this is the only name of a file, of which a descriptor has told what was found (Q12)."""
+        there = self.stat(name)
+        return there is not None and there.st_ino == found.st_ino and there.st_nlink <= 1
+
     def read(self, name: str, owner: int) -> bytes:
         """The content of a file of that user; nothing if it cannot be read."""
         env = self._env
@@ -216,7 +224,7 @@ class Queue:
         try:
             fd = env.open_fifo(new, write=False, dir_fd=self._fd)
             found = env.fstat(fd)
-            if found.st_mode != stat.S_IFIFO | _MADE or found.st_nlink > 1:
+            if found.st_mode != stat.S_IFIFO | _MADE or not self.has_only(found, new):
                 raise FileNotFoundError(errno.ENOENT, "another file is in its place", f"{self.path}/{new}")
             mode = _MADE
             if self.mode & 0o022 or found.st_uid != self.owner:
@@ -520,7 +528,8 @@ def wake(env: Environment, path: str, holder: int) -> None:
             fd = queue.follow(name)
             if fd is not None and fd >= 0:
                 try:
-                    env.nudge(fd)
+                    if queue.has_only(env.fstat(fd), name):
+                        env.nudge(fd)
                 finally:
                     env.close(fd)
 

@@ -45,6 +45,15 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     return (found.st_dev, found.st_ino) == identity
 
 
+def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:
+    """How many names this inode has, at a moment when the path is one of them; 0 if it is not (takeover.py, T18)."""
+    try:
+        found = env.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return max(found.st_nlink, 1) if (found.st_dev, found.st_ino) == identity else 0
+
+
 def on_shared_storage(env: Environment, path: str, device: int) -> bool:
     """Whether machines share the filesystem of that file."""
     return env.storage(path, device).shared

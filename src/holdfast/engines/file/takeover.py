@@ -39,6 +39,14 @@ T17 A holder with a lease that is not proven dead may still write to its file. S
     until that is done, perhaps shared with others. Where the guard says nothing about the holder (inspect.py, L1), the
     claim alone decides.
 
+T18 Others may have linked a file of another directory here (fs.protected_hardlinks=0), and it is not ours to write to.
+    One look at the path tells its inode and how many names that has, both of the same moment. If it is our inode and
+    has one name, then at that moment nobody has it elsewhere, and a name that it is given later is another name of a
+    lock file. So this is looked at when the file is open, right before the write. (A count that was asked of the
+    descriptor would be of another moment than the name.) A file with more names is treated as one that this user may
+    not write to, as in T6: only its name here goes. That is also where the publisher died between its two names
+    (publish.py, named), and on filesystems that count too many; one that counts none is believed to have one.
+
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
 T11 The token in the name makes it unique. A process that has made a claim lists the directory; if another claim counts,
@@ -68,7 +76,7 @@ from .hold import FileHold
 from .inspect import guard_counts, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
-from .steps import REMOVED, UNWRITABLE, is_there, on_shared_storage, with_hint, withdraw, write_all
+from .steps import REMOVED, UNWRITABLE, is_there, names_there, on_shared_storage, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -310,7 +318,8 @@ def take_over(
         return None  # T7
     held, removed = None, False
     try:
-        fd = _open(env, request) if in_place and not verdict.lapsed else None
+        in_place = in_place and not verdict.lapsed and names_there(env, request.path, seen.identity) <= 1  # T18
+        fd = _open(env, request) if in_place else None
         if verdict.lapsed:
             held = yield from _replace(env, request, seen)
         elif fd is None:
@@ -392,7 +401,8 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
         if guard is not None and _may_replace(seen, guard):
             if not seen.is_guarded:  # T8
                 claim = _claim(env, request, seen, guard)
-            if (claim or seen.is_guarded) and _is_as_judged(env, request, seen, fd):
+            judged = (claim or seen.is_guarded) and _is_as_judged(env, request, seen, fd)
+            if judged and names_there(env, request.path, seen.identity) == 1:  # T18
                 new = request.compose(env, found.st_dev, guarded=guard == EXCLUSIVE)
                 data = new.ljust(len(seen.data), request.protocol.padding)
                 env.undo_by(fd, partial(withdraw, env, request, data))
@@ -498,11 +508,13 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        owner = env.fstat(fd).st_uid
+        found = env.fstat(fd)
         may_not = "may not remove the lock file, on which others have a shared lock"
         if guard != SHARED:
             may_not = "may neither write to the lock file nor remove it"
-        seen.blocked = f"this user {may_not}: it belongs to user {owner}"
+            if found.st_nlink > 1:
+                may_not = "may not remove the lock file, which has another name elsewhere and so is not written to"
+        seen.blocked = f"this user {may_not}: it belongs to user {found.st_uid}"
         return False
     finally:
         if fd != seen.fd:
@@ -523,9 +535,10 @@ def complete(
     env: Environment, request: FileRequest, seen: Observation, *, insist: bool = False
 ) -> Generator[Wait, None, FileHold | None]:
     """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
-    if not _is_guard_free(env, seen):  # T9
-        seen.refused += 1
-        if (not insist and seen.refused < TRIES) or not _remove(env, request, seen):
+    free = _is_guard_free(env, seen)
+    if not free or names_there(env, request.path, seen.identity) > 1:  # T9, T18
+        seen.refused += not free
+        if (not free and not insist and seen.refused < TRIES) or not _remove(env, request, seen):
             return None
         return (yield from publish(env, request))
     try:

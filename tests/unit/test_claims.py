@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast._core.attempt import Refusal
+from holdfast._core.messages import refused as refused_by
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
@@ -460,6 +464,77 @@ def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Conte
     finally:
         os.close(fd)
     assert contend(guarded).get().recovered_from is not None
+
+
+# -- where the file's owner has a lease on it --------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
+    """A lease on the file, as its owner may take one; what ends it."""
+    fd = os.open(path, os.O_RDWR if kind == fcntl.F_WRLCK else os.O_RDONLY)
+
+    def end() -> None:
+        with contextlib.suppress(BlockingIOError):  # there is none any more
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # by which it is asked to give it up; SIGIO would end this process
+    try:
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
+        except OSError as error:
+            pytest.skip(f"no leases here: {error}")
+        yield end
+    finally:
+        end()
+        os.close(fd)
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("protocol", ["sema", "sidecar", "flock", "ofd"])
+def test_a_lease_is_waited_for_and_a_refusal_says_what_is_in_the_way(
+    protocol: str, disk: Path, contend: Contend
+) -> None:
+    """L10: nobody may open the file meanwhile; and no event tells of its end."""
+    path = Path(contend(disk / "l", protocol=protocol).request.path)
+    path.write_bytes(sema_record(2**22 + 5, 1000) if protocol == "sema" else b"")
+    with leased(path, fcntl.F_WRLCK) as end:
+        for timeout in (0, 0.05):
+            refused = contend(disk / "l", protocol=protocol, timeout=timeout).run()
+            assert isinstance(refused, Refusal)
+            assert refused.status.locked
+            assert "has a lease on the lock file" in str(refused_by(refused, timeout))
+        waiter = contend(disk / "l", protocol=protocol, timeout=10)
+        waits = [waiter.step() for _ in range(20)]
+        assert all(wait is not None and wait.deadline - time.monotonic() < 0.1 for wait in waits)
+        end()
+        if protocol == "sidecar":  # what is empty is nobody's to take
+            path.unlink()
+        assert waiter.get().verify()
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_lease_against_writers_keeps_nobody_out(protocol: str, guarded: Path, contend: Contend) -> None:
+    """L10: a dead holder's file is removed, as where it may not be written to; for `flock`, reading is enough."""
+    if protocol == "flock":
+        guarded.write_bytes(b"")
+    with leased(guarded, fcntl.F_RDLCK):
+        held = contend(guarded, protocol=protocol).get()
+        assert held.verify()
+        held.release()
+
+
+@pytest.mark.needs("linux")
+def test_a_lease_on_the_counter_is_waited_for(disk: Path, contend: Contend) -> None:
+    """L10, TK8."""
+    (disk / "l.token").write_bytes(b"%020d\n%020d\n" % (3, 4))
+    with leased(disk / "l.token", fcntl.F_RDLCK) as end:
+        assert isinstance(contend(disk / "l", fencing=True, timeout=0).run(), Refusal)
+        waiter = contend(disk / "l", fencing=True, timeout=10)
+        assert waiter.step() is not None
+        end()
+        assert waiter.get().token == 5
 
 
 def test_a_reader_does_not_keep_an_unfinished_file(disk: Path, contend: Contend) -> None:

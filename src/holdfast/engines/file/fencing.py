@@ -223,6 +223,8 @@ def _open(env: Environment, request: FileRequest, path: str) -> int | None:
         return env.open_existing(path, write=True)
     except FileNotFoundError:
         pass
+    except BlockingIOError:
+        return None  # a lease (inspect.py, L10), until TK8
     except OSError as error:
         raise _with_hint(error, request, path) from error
     try:

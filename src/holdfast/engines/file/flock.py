@@ -48,7 +48,17 @@ from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
-from .inspect import Assessment, Observation, forget, mismatch, other_protocol, read_record, require_regular
+from .inspect import (
+    LEASED,
+    Assessment,
+    Observation,
+    forget,
+    mismatch,
+    other_protocol,
+    read_record,
+    require_regular,
+    unreadable,
+)
 from .policy import Verdict
 from .publish import make_parents
 from .steps import UNWRITABLE, is_there, names_there, with_hint, write_all
@@ -109,7 +119,10 @@ class FlockHold(FileHold):
 def take(env: Environment, request: FileRequest) -> FileHold | None:
     """A new hold; None if another process has the guard, or if the path names a different file each time (F1)."""
     for _ in range(_TRIES):
-        fd, created = _open(env, request)
+        try:
+            fd, created = _open(env, request)
+        except BlockingIOError:
+            return None
         try:
             _aim(env, request, fd)
             guard = try_guard(env, request, fd)
@@ -208,17 +221,22 @@ def settle(env: Environment, request: FileRequest, fd: int) -> FileHold | None:
 
 
 def open_existing(env: Environment, request: FileRequest) -> int | None:
-    """A descriptor of the lock file, for writing if permitted (F3); None if the file does not exist."""
+    """A descriptor of the lock file, for writing if permitted (F3); None if the file does not exist.
+
+    BlockingIOError while another process has a lease on it (inspect.py, L10).
+    """
     path = request.path
     try:
         try:
             return env.open_existing(path, write=True)
         except OSError as error:
-            if error.errno not in (*UNWRITABLE, errno.ETXTBSY):
+            if error.errno not in (*UNWRITABLE, errno.ETXTBSY, errno.EAGAIN):
                 raise
         return env.open_existing(path, write=False)
     except FileNotFoundError:
         return None
+    except BlockingIOError:
+        raise
     except OSError as error:
         try:
             require_regular(env.stat(path), request)  # a directory, a symlink, a socket: say so
@@ -336,6 +354,9 @@ class WatchedFlock(WatchedFile):
             self.seen = self._seen
             self.assessed = Assessment(Liveness.ALIVE, _HELD)
             self.verdict = _NO_VERDICT
+            if self.seen.fd < 0:
+                self.assessed = Assessment(Liveness.UNKNOWN, Evidence("none", LEASED))
+                self.verdict = Verdict(False, False, LEASED)
         return self.there
 
     def _observe(self) -> bool:
@@ -343,11 +364,15 @@ class WatchedFlock(WatchedFile):
         previous = self._seen
         if previous is not None:
             there = self._identity()
-            if there is None or there == previous.identity:
+            if there is None or (there == previous.identity and previous.fd >= 0):
                 return there is not None
             forget(env, previous)  # F6
             self._seen = None
-        fd = open_existing(env, request)
+        try:
+            fd = open_existing(env, request)
+        except BlockingIOError:
+            self._seen = unreadable(env, request, LEASED)
+            return self._seen is not None
         if fd is None:
             return False
         try:
@@ -384,6 +409,9 @@ class WatchedFlock(WatchedFile):
     def _probe(self, *, shared: bool) -> bool:
         """F7."""
         fd = self.seen.fd
+        if fd < 0:
+            self._refused = True
+            return False
         known = self.env.would_guard(fd, shared=shared) if self.request.records is not None else None
         if known is None:
             known = try_guard(self.env, self.request, fd, shared=shared)
@@ -441,6 +469,9 @@ class WatchedFlock(WatchedFile):
             held = take(self.env, self.request)
         else:
             seen = self.seen
+            if seen.fd < 0:
+                self._refused = True
+                return None
             free = try_guard(self.env, self.request, seen.fd)
             self._note_refusal(refused=not free)
             if not free:
@@ -464,7 +495,7 @@ class WatchedFlock(WatchedFile):
 
     def describe(self) -> Status:
         env, request = self.env, self.request
-        if not self.there:
+        if not self.there or self.seen.problem is LEASED:
             return super().describe()
         owners: list[LockOwner] = []
         for looks in range(_LOOKS):

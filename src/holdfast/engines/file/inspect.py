@@ -26,6 +26,9 @@ L8  On a network filesystem, an open file may have been removed by another machi
     look again, a few times.
 L9  A lock that is a directory (proper-lockfile) has no record. A holdfast holder marks it once it has the guard, with
     the boot and the device: so L1 and L2 hold for it as well. Of any other holder nothing is known but the time.
+L10 A lease that another process has on the file (F_SETLEASE) lets nobody open it until that process ends it, or the
+    kernel, after a time. No event tells of that. Until then the file counts as one that cannot be read, and a wait
+    polls.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ _KINDS = {
 _USUAL_RECORD = 4096
 TRIES = 5
 _UNREADABLE = (errno.EACCES, errno.EPERM)
+LEASED = "its owner or root has a lease on the lock file (F_SETLEASE), so that it cannot be opened now"
 NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portalocker has left"
 
 
@@ -140,7 +144,9 @@ def _observe(env: Environment, request: FileRequest) -> Observation | None:
         return None
     except OSError as error:
         if error.errno in _UNREADABLE:
-            return _unreadable(env, request)
+            return unreadable(env, request, "the lock file may not be read by this user")
+        if isinstance(error, BlockingIOError):
+            return unreadable(env, request, LEASED)  # L10
         raise with_hint(error, request, env) from error
     try:
         found = env.fstat(fd)
@@ -309,7 +315,8 @@ def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
     )
 
 
-def _unreadable(env: Environment, request: FileRequest) -> Observation | None:
+def unreadable(env: Environment, request: FileRequest, why: str) -> Observation | None:
+    """What is at the path, which cannot be opened."""
     try:
         found = env.stat(request.path)
         seen = Observation(found, -1)
@@ -319,7 +326,7 @@ def _unreadable(env: Environment, request: FileRequest) -> Observation | None:
         seen.path = request.path
         observed_directory(seen, found, request.protocol.decode(b""))
         return seen
-    seen.problem = "the lock file may not be read by this user"
+    seen.problem = why
     return seen
 
 

@@ -386,7 +386,7 @@ def _open(env: Environment, request: FileRequest) -> int | None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno not in UNWRITABLE:
+        if error.errno not in (*UNWRITABLE, errno.EAGAIN):  # a lease (inspect.py, L10)
             raise with_hint(error, request, env) from error
         return None
 

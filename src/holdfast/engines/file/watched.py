@@ -24,6 +24,7 @@ from ...errors import WouldDeadlock
 from ...model import Status
 from .hold import FileHold
 from .inspect import (
+    LEASED,
     TRIES,
     Assessment,
     Observation,
@@ -295,8 +296,8 @@ class WatchedFile:
         if self._burst:
             pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
             return (), now + pause
-        if self._watch is None or poll or self.could_be_had:
-            # No events here, or they do not help: another process has a lock on a file that may be taken over.
+        if self._watch is None or poll or self.could_be_had or self.seen.problem is LEASED:
+            # No events here, or they do not help: another process has a lock on a file that may be taken over, or L10.
             pause, self._poll = self._poll, min(self._poll * 1.5, self._longest_poll())
             return (), now + pause
         self._waiting = True

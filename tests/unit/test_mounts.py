@@ -97,6 +97,21 @@ def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
     assert not env.may_block(str(shm / "l"))
 
 
+@pytest.mark.parametrize("kind", ["nfs4", "overlay", "vfat"])
+def test_a_mount_on_the_way_that_is_local_hides_no_server_behind_it(
+    kind: str, shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known to be local is asked for once; the next mount on the way still counts."""
+    env = environments().real
+    near, far = f"2 1 0:2 / {shm} rw - {kind} /dev/x rw\n", f"3 2 0:3 / {shm}/a/far rw - nfs x:/ rw\n"
+    (shm / "mountinfo").write_text("1 1 0:1 / / rw - ext4 x rw\n" + near + far)
+    monkeypatch.setattr(procfs, "MOUNTS", str(shm / "mountinfo"))
+    assert env.may_block(str(shm / "l")) is (kind == "nfs4")
+    assert env.may_block(str(shm / "a" / "far" / "l"))
+    point = shm if kind == "nfs4" else shm / "a" / "far"
+    assert env.server_at(str(shm / "a" / "far" / "l")).startswith(f"the server of {point} (")
+
+
 def test_the_answer_for_a_directory_is_remembered_for_a_while(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:

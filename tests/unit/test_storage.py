@@ -13,7 +13,7 @@ from holdfast._platform import procfs
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.procfs import parse_mounts
 from holdfast._platform.storage import shared_storage, storage_at, storage_of
-from holdfast._platform.values import Storage
+from holdfast._platform.values import ALWAYS_LOCAL, Storage
 from holdfast.errors import UnsupportedFilesystem
 from unit.stepping import Contend, Stepped
 
@@ -254,6 +254,23 @@ def test_a_kernel_lock_is_allowed_where_others_see_it_or_that_cannot_be_known(
 ) -> None:
     mounted(disk, right)
     contend(disk / "l", protocol="flock").get()
+
+
+@pytest.mark.parametrize("kind", sorted(ALWAYS_LOCAL))
+@pytest.mark.parametrize("source", ["none", "host:/x", "//host/x"])
+def test_what_is_always_local_means_the_same_without_the_table(
+    kind: str,
+    source: str,
+    disk: Path,
+    environments: Environments,
+    mounted: Callable[[Path, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = read(f"{kind} {source} rw")
+    assert expected == Storage(kind)
+    mounted(disk, f"{kind} {source} rw")
+    monkeypatch.setattr("holdfast._platform.storage.storage_at", lambda *_: pytest.fail("the table was asked"))
+    assert environments().real.storage(str(disk / "l")) == expected
 
 
 def test_the_mount_table_is_read_once_for_many_acquisitions(

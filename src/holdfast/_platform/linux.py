@@ -17,7 +17,7 @@ from . import procfs
 from .fork import to_load
 from .portable import presence_by_signal, unwrapped
 from .posix import PosixEnvironment
-from .values import SMB, Presence, Process, Storage
+from .values import ALWAYS_LOCAL, SMB, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LinuxEnvironment(PosixEnvironment):
         self._blocking: dict[str, tuple[bool, float]] = {}
         self._table: list[procfs.Mount] = []
         self._slow: tuple[list[procfs.Mount], list[procfs.Mount]] = ([], [])
-        """A table, and what of it may be slow."""
+        """A table, and what of it may be slow, as far as that was asked for."""
         self._table_text, self._table_until = "", 0.0
         self._mounts: dict[int, tuple[Storage, float]] = {}
         self._directory_logs: DirectoryLogs | None = None
@@ -311,9 +311,15 @@ class LinuxEnvironment(PosixEnvironment):
         """The mount whose server, or process, a step on a file here may have to wait for; nothing on it is touched."""
         table, (known, slow) = self._mount_table(), self._slow
         if known is not table:
-            slow = [mount for mount in table if not self._storage(mount, table).events]
-            self._slow = table, slow
-        return procfs.mount_on_the_way(directory, table, slow) if slow else None
+            slow = [mount for mount in table if mount.kind not in ALWAYS_LOCAL]
+        found = None
+        while slow:
+            found = procfs.mount_on_the_way(directory, table, slow)
+            if found is None or not self._storage(found, table).events:
+                break
+            slow, found = [mount for mount in slow if mount is not found], None
+        self._slow = table, slow  # another thread may do the same
+        return found
 
     def _mount_table(self) -> list[procfs.Mount]:
         """What is mounted, as it was at most a moment ago."""
@@ -344,6 +350,8 @@ class LinuxEnvironment(PosixEnvironment):
         return found
 
     def _storage(self, mount: procfs.Mount | None, table: list[procfs.Mount]) -> Storage:
+        if mount is not None and mount.kind in ALWAYS_LOCAL:
+            return Storage(mount.kind)  # without loading what knows of others
         with self._forking:  # it imports
             from .storage import storage_at
         return storage_at(mount, table, os.uname().release)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 
 from . import procfs
-from .values import LOST_SIGHT, Storage
+from .values import ALWAYS_LOCAL, LOST_SIGHT, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ _ROWS: dict[str, Row] = {
     "macfuse": lambda kind, _options: _served(kind),
     "osxfuse": lambda kind, _options: _served(kind),
 }  # fmt: skip
-_LOCAL = frozenset({"overlay", "tmpfs", "ramfs", "devtmpfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "apfs"})
+_LOCAL = ALWAYS_LOCAL | {"overlay", "apfs"}
 """Types whose source is any word."""
 
 

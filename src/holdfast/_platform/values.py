@@ -113,6 +113,12 @@ class Storage(Value):
 LOST_SIGHT = (errno.ENOTCONN, getattr(errno, "EBADFD", errno.ENOTCONN))
 """The errors of a path, and of an open file, whose server the client has lost sight of."""
 
+ALWAYS_LOCAL = frozenset({
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "devtmpfs", "proc", "sysfs", "devpts", "cgroup",
+    "cgroup2", "mqueue", "hugetlbfs", "debugfs", "tracefs", "securityfs", "configfs", "pstore", "efivarfs", "bpf",
+    "binfmt_misc", "selinuxfs", "nsfs",
+})  # fmt: skip
+"""Types of filesystems that are local whatever they are mounted from: most machines have hardly any others."""
 SMB = ("cifs", "smb3")
 """What Linux calls a share of SMB."""
 

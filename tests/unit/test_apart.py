@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -19,11 +20,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost, aio
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost, aio, events
 from holdfast._drivers import apart
 from holdfast._drivers.apart import Apart, Step
 from holdfast._platform import environment, fork, procfs
 from holdfast.engines.file import paths, uncontended
+from holdfast.lock import file_request, state_of
 from unit.stepping import Stepped
 
 PATIENCE = 20.0
@@ -576,6 +578,59 @@ def test_an_acquisition_ends_in_time_though_the_server_stays_away(server: Server
     server.comes_back()
 
 
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
+    protocol: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP1: however often it is begun again."""
+    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
+    heard: list[events.Event] = []
+    lock = Lock(f"{server.directory}/l", protocol=protocol, lease=0, on_event=heard.append)
+    server.goes_away()
+    with pytest.raises(AcquireTimeout):
+        lock.acquire(SHORT)
+    assert [one.kind for one in heard] == ["waiting", "gave-up"]
+    heard.clear()
+    threading.Timer(SHORT, server.comes_back).start()
+    with lock:
+        assert [one.kind for one in heard] == ["waiting", "acquired"]
+        assert heard[1].waited is not None
+        assert heard[1].waited > 0
+    assert [one.kind for one in heard] == ["waiting", "acquired", "released"]
+    assert len({one.number for one in heard}) == 1
+    if protocol == "flock":
+        os.unlink(lock.path)
+
+
+@pytest.mark.needs("link")
+def test_a_lock_file_that_was_left_at_a_server_that_went_away_is_no_hold(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP1: where the guard comes last (publish.py, P3), and an open file fails as well."""
+    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
+    env, lock = environment(), Lock(f"{server.directory}/l", lease=1.0)
+    file_request(lock).method = "named"
+    real = {name: getattr(env, name) for name in ("guard", "fstat", "read")}
+
+    def step(name: str, *arguments: Any, **more: Any) -> Any:
+        if name == "guard" and not server.fails:
+            server.goes_away()
+            threading.Timer(SHORT, server.comes_back).start()
+        if not server.answers.is_set():
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        return real[name](*arguments, **more)
+
+    for name in real:
+        monkeypatch.setattr(env, name, partial(step, name))
+    hold = lock.acquire(PATIENCE)  # when the lease of what it has left is over
+    assert [*env.holds.values()] == [state_of(hold)]
+    hold.release()
+    monkeypatch.undo()
+    for name in os.listdir(server.directory):
+        if name.endswith(".tmp"):
+            os.unlink(f"{server.directory}/{name}")  # by a step that the server did not answer
+
+
 def test_a_release_is_repeated_until_the_server_is_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP7, FH7."""
     monkeypatch.setattr(apart, "_AWAY_POLL", 0.01)
@@ -651,8 +706,9 @@ from holdfast import cli
 from holdfast._drivers import apart
 from holdfast._platform import environment
 
-apart.ANSWER = 0.2
-env, (share, answers) = environment(), sys.argv[1:]
+env, (share, answers, *words) = environment(), sys.argv[1:]
+if answers == "no":
+    apart.ANSWER = 0.2
 type(env).may_block = lambda _env, path: path.startswith(share)
 type(env).server_at = lambda _env, _path: "the server of a test"
 type(env).reconnects = lambda _env, _path: False
@@ -665,21 +721,50 @@ def stat(path, *arguments, **more):
     return real(path, *arguments, **more)
 
 os.stat = stat
-cli.main(["status", share + "/l"])
+try:
+    cli.main(words)
+finally:
+    assert not env.asks_first
 """
 
 
+def command(*words: object, ignored: bool = False) -> subprocess.CompletedProcess[str]:
+    """A command, and what it says. `ignored`: its caller ignores the ends of children."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN) if ignored else None
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *map(str, words)], stdout=-1, stderr=-1, text=True, restore_signals=False
+        )
+    finally:
+        if ignored:
+            signal.signal(signal.SIGCHLD, before)
+    output, errors = process.communicate(timeout=PATIENCE)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("answers", ["yes", "no"])
-def test_a_command_ends_though_what_asks_the_server_cannot(answers: str, shm: Path) -> None:
+def test_a_command_ends_though_what_asks_the_server_cannot(answers: str, ignored: bool, shm: Path) -> None:
     """AP8: its output as well, which a shell may wait for."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, str(shm), answers], capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = command(shm, answers, "status", shm / "l", ignored=ignored)
     if answers == "yes":
         assert (done.returncode, done.stderr) == (0, "")
     else:
         assert done.returncode == 3, done.stderr
-        assert "the server of a test has not answered for 0.2 s" in done.stderr
+        assert "the server of a test has not answered for 0." in done.stderr
+
+
+def test_a_command_goes_on_with_what_lies_elsewhere(shm: Path) -> None:
+    """AP8: and asks once more about the next place there."""
+    for name in ("share", "here"):
+        (shm / name).mkdir()
+    with Lock(shm / "here" / "l"):
+        done = command(shm / "share", "no", "ls", shm / "share" / "a", shm / "share" / "*.lock", shm / "here")
+    assert done.returncode == 3
+    assert done.stderr.count("the server of a test has not answered for 0.") == 2, done.stderr
+    assert str(shm / "here" / "l") in done.stdout
+    told = json.loads(command(shm / "share", "no", "doctor", "--json", shm / "share").stdout)
+    assert [one["name"] for one in told["findings"]] == ["server"]
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

@@ -121,8 +121,10 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
             whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
             if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)
-    except OSError:
-        pass  # the first failure is the one to report; a leftover has no guard and will be taken over
+    except OSError:  # the first failure is the one to report; a leftover has no guard and will be taken over
+        for key, held in list(env.holds.items()):
+            if getattr(held, "fd", None) is fd:
+                env.holds.pop(key, None)
     let_go(env, fd)
 
 

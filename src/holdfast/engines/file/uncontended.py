@@ -3,8 +3,9 @@
 The fast path publishes the lock file and is done. Where that fails, an `AcquireAttempt` (acquire.py) begins.
 
 FP1  Where steps fail while the server of the filesystem is away (GlusterFS), instead of waiting for it (NFS), we wait:
-     the whole acquisition is undone as far as that can be, and begins again, until the caller's time is up. What the
-     server has kept of it counts as a dead holder's.
+     the whole acquisition is undone as far as that can be, and begins again, until the caller's time is up. It is one
+     acquisition to listeners. What the server has kept of it counts as a dead holder's; without a lease, what is known
+     by its process alone (publish.py, P3) only when that has ended.
 """
 
 from __future__ import annotations
@@ -57,34 +58,50 @@ def acquire(
     `context` names the caller that a wait would block (sync.caller).
     """
     generation, first = env.generation, requests[0]
-    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and not is_told(first.on_event)
+    attempt_events = AttemptEvents(env, first, context) if is_told(first.on_event) else None
+    at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and attempt_events is None
     result: HoldRef | Refusal | None = None
     left, began = timeout, env.monotonic() if timeout else 0.0
-    while result is None:
-        try:
-            if at_once:
-                result = _take_at_once(env, first, left, context)
+    try:
+        while result is None:
+            ends = env.monotonic() + left if left is not None and first.fencing else INFINITY
+            try:
+                if at_once:
+                    result = _take_at_once(env, first, left, context)
+                else:
+                    result = yield from _fast_path(env, requests, left, context, ends, attempt_events)
+                if result is None:
+                    attempt_events = attempt_events or AttemptEvents(env, first, context)
+                    result = yield from _contend(env, requests, left, context, ends, generation, attempt_events)
+            except OSError as error:
+                if generation != env.generation:
+                    raise _forked(first) from None  # of a descriptor that the child has closed
+                set_error_path(error, first.target)
+                if timeout == 0 or not env.is_away(first.path, error):
+                    raise
+                left = _left(env, first, timeout, began, error)
             if result is None:
-                result = yield from _acquire(env, requests, left, context, generation, tried=at_once)
-        except Refused as refused:
-            return refused.refusal()
-        except OSError as error:
-            if generation != env.generation:
-                raise _forked(requests[0]) from None  # of a descriptor that the child has closed
-            set_error_path(error, requests[0].target)
-            if timeout == 0 or not env.is_away(first.path, error):
-                raise
-            left = _left(env, first, timeout, began, error)
-        if result is None:
-            yield Wait((), env.monotonic() + min(_AWAY_POLL, INFINITY if left is None else left))  # FP1
+                attempt_events = attempt_events or AttemptEvents(env, first, context)
+                attempt_events.waiting(_nobody)
+                yield Wait((), env.monotonic() + min(_AWAY_POLL, INFINITY if left is None else left))  # FP1
+    except BaseException as error:
+        if attempt_events is not None:
+            attempt_events.gave_up()
+        if isinstance(error, Refused):
+            return error.refusal()
+        raise
     if isinstance(result, Refusal):
         return result
     if generation != env.generation:
         # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since has no owner.
         give_back(result)
         env.holds.clear()
-        raise _forked(requests[0])
+        raise _forked(first)
     return result
+
+
+def _nobody() -> None:
+    """The holder of a lock whose server is away."""
 
 
 def _left(env: Environment, request: FileRequest, timeout: float | None, began: float, error: OSError) -> float | None:
@@ -103,48 +120,38 @@ def _forked(request: FileRequest) -> RuntimeError:
     return RuntimeError(f"the process was forked while it acquired {request.target}; acquire again in the child")
 
 
-def _acquire(
+def _contend(
     env: Environment,
     requests: Sequence[FileRequest],
     timeout: float | None,
     context: tuple[object, ...],
+    ends: float,
     generation: int,
-    *,
-    tried: bool,
+    attempt_events: AttemptEvents,
 ) -> Generator[Wait, None, HoldRef | Refusal]:
-    attempt_events, ends = None, INFINITY
-    if timeout is not None and requests[0].fencing:
-        ends = env.monotonic() + timeout
-    if is_told(requests[0].on_event):
-        attempt_events = AttemptEvents(env, requests[0], context)
+    """The same where there is a holder, or a queue."""
+    with forking:
+        from .acquire import AcquireAttempt
+    attempt = AcquireAttempt(
+        env, requests, timeout, context, ends=ends, generation=generation, attempt_events=attempt_events
+    )
     try:
-        ref = None if tried else (yield from _fast_path(env, requests, timeout, context, ends, attempt_events))
-        if ref is None:
-            attempt_events = attempt_events or AttemptEvents(env, requests[0], context)
-            with forking:
-                from .acquire import AcquireAttempt
-            attempt = AcquireAttempt(
-                env, requests, timeout, context, ends=ends, generation=generation, attempt_events=attempt_events
-            )
-            try:
-                try:
-                    ref = yield from attempt.run()
-                finally:
-                    attempt.close()
-            except BaseException:
-                attempt.close()  # again: the first close may be what was interrupted
-                if attempt.ref is not None:
-                    give_back(attempt.ref)
-                raise
-            if ref is None:
-                attempt_events.gave_up(attempt.who)
-                return attempt.refusal()
-            if attempt.joined:
-                attempt_events.joined()
+        try:
+            ref = yield from attempt.run()
+        finally:
+            attempt.close()
     except BaseException:
-        if attempt_events is not None:
-            attempt_events.gave_up()
+        try:
+            attempt.close()  # again: the first close may be what was interrupted
+        finally:
+            if attempt.ref is not None:
+                give_back(attempt.ref)
         raise
+    if ref is None:
+        attempt_events.gave_up(attempt.who)
+        return attempt.refusal()
+    if attempt.joined:
+        attempt_events.joined()
     return ref
 
 

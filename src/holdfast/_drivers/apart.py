@@ -232,10 +232,6 @@ class Apart:
         if timeout is not None:
             self.until = time.monotonic() + (timeout + GRACE if timeout else ANSWER)
         self._server: str | None = None
-        if env.asks_first and not env.reconnects(request.path):
-            env.asks_first, began = False, time.monotonic()
-            if not _answers(os.path.dirname(request.path), self.until):
-                raise self.no_answer(time.monotonic() - began)
 
     @property
     def server(self) -> str:
@@ -257,6 +253,7 @@ class Apart:
 
     def drive(self, steps: Generator[Wait, None, T], operation: Operation) -> T:
         """As `sync.drive`. What it raises, it has undone, or left to be undone."""
+        self._ask_first()
         steps = as_part_of(operation, steps)
         at: list[Step] = []
         wait = wait_for if self._cancel is None else self._cancel.wait_for
@@ -281,6 +278,14 @@ class Apart:
                 self._undo(steps, operation, at)  # again: that may be what was interrupted
                 raise
             raise
+
+    def _ask_first(self) -> None:
+        """AP8."""
+        env, began = self.env, time.monotonic()
+        if env.asks_first and not env.reconnects(self.request.path):
+            if not _answers(os.path.dirname(self.request.path), self.until):
+                raise self.no_answer(time.monotonic() - began)
+            env.asks_first = False
 
     def _check(self) -> None:
         if self._cancel is not None:
@@ -320,6 +325,7 @@ class Apart:
         """What the function returns or raises. Nothing of it is undone: if it has begun, it goes on to its end.
 
         `meanwhile`: it may take as long as it runs (AP6), and this is called from time to time."""
+        self._ask_first()
         step = Step(self, function)
         try:
             step.begin()
@@ -382,17 +388,23 @@ class Apart:
 
 def _answers(directory: str, until: float) -> bool:
     """Whether the server of the directory answers a child process by then (AP8)."""
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        return True  # nobody can ask first
     if child == 0:
         try:
             os.closerange(0, _MOST_INHERITED)  # it may stay for long: nobody is to wait for its end of a pipe
             os.stat(directory)
         finally:
             os._exit(0)
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() >= until:
-            return False
-        time.sleep(_FIRST_POLL)
+    try:
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_FIRST_POLL)
+    except ChildProcessError:
+        pass  # it has ended, and SIGCHLD is ignored
     return True
 
 

@@ -89,13 +89,13 @@ def _dispatch(arguments: list[str]) -> int:
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
     options = parse(arguments)
-    environment().asks_first = True
     say_how_to_break(lambda status: _command_to_break(options, status))
     lacking = _lacking(options.command, getattr(options, "step", ""))
     if lacking:
         say(lacking)
         return FAILED
     try:
+        environment().asks_first = True
         if any("://" in word for word in arguments):
             hide(arguments)
         if options.command == "run":
@@ -111,6 +111,8 @@ def _dispatch(arguments: list[str]) -> int:
         return perform(options)
     except Exception as error:
         return failed(error)
+    finally:
+        environment().asks_first = False
 
 
 def perform(options: argparse.Namespace) -> int:

@@ -166,6 +166,9 @@ def test_a_status_shows_who_keeps_the_lock_of_a_killed_run(world: World, path: P
         assert held in done.stderr, done
         assert f", to which process {run.pid} left it when it ended, since " in done.stderr
         assert f"Wait until process {keeper} releases it or ends" in done.stderr
+    done = world.do("release", path)
+    assert done.returncode == 1
+    assert f"was not released: {held}" in done.stderr
     for words in (("ls", "-j", path.parent), ("top", "--once", "-j", path.parent)):
         assert f'"pid": {keeper}, ' in world.do(*words).stdout
 

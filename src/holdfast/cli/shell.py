@@ -82,6 +82,7 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Own
 
 def release_(options: argparse.Namespace) -> int:
     """Remove the lock file if the owner holds it; its keeper ends."""
+    from .._core.messages import first_holder, sentence
     from ..engines.file.remove import remove_if
     from .console import tell_refused, tell_released
     from .keepers import end_keeper, why_not_for
@@ -112,6 +113,8 @@ def release_(options: argparse.Namespace) -> int:
 
     removed = answered(lock, 0.0, take_away)
     if refused:
+        if first_holder(before) is not None:
+            refused = sentence(before)  # what the record names has ended
         why = f"{lock.path} was not released: {refused}. holdfast break removes another's lock"
         return tell_refused(options, before, why)
     if unkept and not options.quiet:

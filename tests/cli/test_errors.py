@@ -160,6 +160,13 @@ def test_a_missing_directory_holds_no_lock(world: World, path: Path, command: st
     assert not path.exists()
 
 
+@pytest.mark.parametrize("words", [["run", "l", "--", "true"], ["status", "l"], ["ls"], ["clean"], ["wait", "l"]])
+def test_a_working_directory_that_was_removed_is_reported(world: World, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    done = world.shell('cd "$1/gone" && shift && rmdir ../gone && exec $H "$@"', tmp_path, *words)
+    assert "the working directory does not exist any more" in complaint_of(done, 3)
+
+
 def test_a_file_where_a_directory_should_be_is_reported(world: World, path: Path) -> None:
     path.write_text("")
     assert f"{path} is not a directory" in complaint_of(world.do("try", path / "a"), 3)

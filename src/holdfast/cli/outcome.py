@@ -65,6 +65,8 @@ def show(text: str) -> None:
 def failed(error: Exception) -> int:
     if isinstance(error, HoldfastError):
         text = str(error)
+    elif isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
+        text = "the working directory does not exist any more; change to another one, or begin paths with a /"
     elif isinstance(error, OSError):
         text = problem_at(error.filename, error) if error.filename and error.strerror else str(error)
     elif isinstance(error, (ValueError, TypeError)):
@@ -77,6 +79,15 @@ def failed(error: Exception) -> int:
         return FAILED
     say(text)
     return LOST if isinstance(error, LockLost) else FAILED
+
+
+def _is_nowhere() -> bool:
+    """Whether the working directory has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def problem_at(path: str, error: OSError) -> str:

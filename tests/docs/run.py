@@ -20,7 +20,8 @@ from docs.pages import Block, Command
 from docs.session import Failed, Session
 
 _USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
-_TRACEBACK = "Traceback (most recent call last)"
+_UNCAUGHT = re.compile(r"Traceback \(most recent call last\)|^Node\.js v\d", re.MULTILINE)
+"""What Python and Node print of an error that ends them."""
 _UNIT_SECTIONS = {"Service": "service", "Timer": "timer", "Socket": "socket", "Path": "path", "Unit": "target"}
 _TOOLS = {"go": ("go",), "node": ("node",), "rust": ("cargo", "rustc")}
 
@@ -169,7 +170,7 @@ class _Run:
 
     def _broken(self, line: int, what: str, status: int, got: str) -> None:
         """Nothing is shown that this could be compared with. A status of 1 says "held"; these say that it is wrong."""
-        if status in (_USAGE, _NOT_EXECUTABLE, _NOT_FOUND) or _TRACEBACK in got or "command not found" in got:
+        if status in (_USAGE, _NOT_EXECUTABLE, _NOT_FOUND) or _UNCAUGHT.search(got) or "command not found" in got:
             self._fail(line, f"{what}\n  ends with status {status}, and prints:\n{_indented(got)}")
 
     def _compare(self, line: int, what: str, shown: str, got: str, exactly: bool = False) -> None:

@@ -68,10 +68,11 @@ class Session:
     # -- texts ---------------------------------------------------------------------------------------------------------
 
     def here(self, text: str) -> str:
-        """The text of a page, as it is run."""
+        """The text of a page, as it is run. Its places first: what is put in after them may be below /tmp itself."""
+        text = _PLACES.sub(lambda place: f"{self.home}/{place[1]}", text)
         for shown, real in self.replaced.items():
             text = text.replace(shown, real) if shown[0] != "^" else re.sub(shown[1:], real, text)
-        return _PLACES.sub(lambda place: f"{self.home}/{place[1]}", text)
+        return text
 
     def shown(self, text: str) -> str:
         """What was printed, as a page shows it."""

@@ -107,6 +107,7 @@ def test_a_good_page_passes(tmp_path: Path) -> None:
         ("```console\n$ nosuchcommand\n```\n", 2, "not found"),
         ("```console\n$ holdfast status --no-such-option x\n```\n", 2, "unrecognized arguments"),
         ("```console\n$ python -c 'import nothing'\n```\n", 2, "Traceback"),
+        pytest.param("```console\n$ node -e 'nothing()'\n```\n", 2, "ReferenceError", marks=NODE),
         ("```console\necho no prompt\n```\n", 2, "begins with a command"),
         ("```python\nx = 1\n\nraise ValueError(x)\n```\n", 2, "line 4"),
         ("```python\nx = = 1\n```\n", 2, "no python"),
@@ -177,6 +178,14 @@ def test_the_text_of_a_page_stands_for_a_server(tmp_path: Path) -> None:
     page = "<!-- needs: etcd -->\n```console\n$ echo x; echo etcd1.example:2379 | tr a-z A-Z\n1\n```\n"
     found = checked(tmp_path, page, {"etcd1.example:2379": "server"}).failures
     assert "got:\n    x\n    SERVER" in found[0]
+
+
+def test_what_stands_for_a_text_may_be_below_tmp(tmp_path: Path) -> None:
+    """As the modules of npm are, in a clone that is there: only the page's own places are those of the session."""
+    page = "<!-- needs: etcd -->\n```console\n$ echo module /tmp/x | tr a-z A-Z\n1\n```\n"
+    found = checked(tmp_path, page, {"module": "/tmp/clone/index.js"}).failures
+    assert "got:\n    /TMP/CLONE/INDEX.JS" in found[0]
+    assert not found[0].rstrip().endswith("INDEX.JS /TMP/X")
 
 
 def test_a_unit_with_an_unknown_directive_fails(tmp_path: Path) -> None:

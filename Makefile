@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How many tests run at a time: three for two cores, as many of them wait. JOBS=0 runs them here, for a debugger.
+# How many tests run at a time, besides those that only wait (tests/beside.py): three for two cores. JOBS=0 runs them here,
+# for a debugger.
 JOBS ?= 3
 
 .PHONY: demo test check bench storm filesystems docs clean

@@ -20,6 +20,7 @@ import pytest
 import abilities
 import absent  # before what imports such modules
 import ahead
+import beside
 import instances
 import leftovers
 import places
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
             fetching.append(node.fetch_all())
     elif whole:
         rewriting.share(config)
+        if sys.platform == "linux":
+            config.pluginmanager.register(beside.Beside(config))
 
 
 fetching: list[threading.Thread] = []

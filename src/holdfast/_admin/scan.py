@@ -19,8 +19,8 @@ E6  In a tree, a name alone decides that a file is not looked at, if it is one t
 E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
     is called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its
     record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
-E8  What other programs lock by rules of their own (kinds/) is asked about where a name may be one of theirs, and no
-    record of a protocol is in it. In a tree, links and directories of such names count as well.
+E8  Where a name may be that of another program's lock (kinds/), and the file has no record of a protocol, that kind is
+    asked. In a tree, links and directories of such names count as well.
 E9  A directory *.lock is a lock of proper-lockfile if there is nothing in it; any other is entered, in a tree.
 
 An acquisition has a short id, so that one can say later "this one, and no other":

@@ -301,7 +301,7 @@ def sweep_when_due(env: Environment, directory: str) -> None:
         try:
             sweep(env, directory)
         except OSError:
-            pass  # leftovers are in nobody's way; what is wrong with the directory shows in the next step
+            pass  # leftovers block no process; what is wrong with the directory shows in the next step
 
 
 def sweep(env: Environment, directory: str) -> None:

@@ -38,7 +38,7 @@ class Protocol(ABC):
     is_directory: ClassVar[bool] = False
     """Whether the lock is a directory, without content: a holder makes it, and its time is all that there is."""
     all_beat: ClassVar[bool] = False
-    """Whether every holder keeps the timestamp fresh, so that the rule alone is enough: an old lock is nobody's."""
+    """Whether every holder keeps the timestamp fresh, so that the rule alone is enough: an old lock has no holder."""
     recheck: ClassVar[float] = INFINITY
     """Seconds after which a waiter looks again, because a release may make no event. Infinity: the engine decides."""
     padding: ClassVar[bytes] = b"\n"

@@ -12,6 +12,7 @@ KI4  Only the kernel's own lock is proof. All else is evidence, and is said with
 from __future__ import annotations
 
 import stat
+from abc import abstractmethod
 
 from ..._core import messages
 from ..._platform.values import Presence
@@ -55,12 +56,13 @@ class Verdict(Value):
 
 
 class Kind:
-    """One program's locks. `look` says None for what is none of them."""
+    """One program's locks."""
 
     name: str = ""
 
+    @abstractmethod
     def look(self, view: View) -> Sighting | None:
-        raise NotImplementedError
+        """What is at that path; None if it is not one of them."""
 
     def reserves(self, view: View) -> bool:  # noqa: ARG002
         """Whether its program would take whatever is put at that path for its own lock."""

@@ -417,7 +417,7 @@ def _guardian(env: Environment, record: Record | None) -> int | None:
 
 
 def is_outlived(env: Environment, record: Record | None) -> bool:
-    """Whether the process that acquired a lock has ended, even if another has the guard now. False if it is not known."""
+    """Whether the process that acquired a lock has ended, even if another has the guard now. False: not known."""
     marker = None if record is None else record.marker
     if record is None or marker is None or not marker.identity.shares_pids_with(env.identity()):
         return False

@@ -369,6 +369,7 @@ class Order(Checker):
     One that waits behind others of its process, which have a ticket, has had its place since its first wait. Nobody has
     to let others go first with `fair=False`, on another mount, or when its time is up: it takes a free lock. And those
     that have left a free lock alone for PATIENCE may be passed, by all who waited then, and for a second by newcomers.
+    A waiter has found it free twice, with the same first ticket; that nobody had it in between, it cannot know.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -383,6 +384,8 @@ class Order(Checker):
         """Since when each slot has been free; those that nobody had yet by number, else by path."""
         self.left_alone: list[float] = []
         """When locks were taken that had been free for PATIENCE."""
+        self.found: dict[Actor, list[tuple[float, str]]] = {}
+        """When each has looked for the lock file and found none, and which ticket was the first."""
 
     def begins(self, world: World, who: Actor) -> None:
         self.happened += 1
@@ -391,6 +394,10 @@ class Order(Checker):
     def gives_up(self, world: World, who: Actor) -> None:
         self.begun.pop(who, None)
         self.places.pop(who, None)
+
+    def finds_none(self, world: World, who: Actor, path: str) -> None:
+        if path.startswith(who.wants) and who in self.begun:
+            self.found.setdefault(who, []).append((world.kernel.now, _first_ticket(world)))
 
     def name_comes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current
@@ -430,7 +437,9 @@ class Order(Checker):
             return
         now, began = world.kernel.now, self.begun[who]
         self.gives_up(world, who)
-        if self.free and now - min(self.free.values()) > PATIENCE - 1e-6:
+        first = _first_ticket(world)
+        free = [*self.free.values(), *(at for at, ticket in self.found.pop(who, []) if ticket == first)]
+        if free and now - min(free) > PATIENCE - 1e-6:
             self.left_alone.append(now)
         if who.inside not in self.free:
             self.free.pop(next((slot for slot in self.free if slot.isdigit()), ""), None)
@@ -454,6 +463,10 @@ class Order(Checker):
         if other.timeout is not None and world.kernel.now >= other.began + other.timeout:
             return True  # it is giving up
         return any(since <= end and (who.began <= end or world.kernel.now <= end + 1.0) for end in self.left_alone)
+
+
+def _first_ticket(world: World) -> str:
+    return min((path for path in world.kernel.names if is_ticket(path)), default="")
 
 
 def _holds(world: World, who: Actor, path: str) -> bool:

@@ -292,6 +292,8 @@ class Kernel:
         self.readers_matter = readers_matter
         """Whether somebody watches for the end of descriptors that can only read."""
         self.on_named: Callable[[Inode, str], None] | None = None
+        self.on_missing: Callable[[str], None] | None = None
+        """Called when somebody has looked at a path, and nothing was there."""
         """Told when a name begins to lead to an inode."""
         self.on_unnamed: Callable[[Inode, str], None] | None = None
         """Told when a name stops leading to an inode."""
@@ -917,7 +919,10 @@ class Process:
 
     def exists(self, path: str) -> bool:
         self.step("exists", path, self.kernel.name_mark(path).r)
-        return path in self.kernel.names or (self.cache is not None and path in self.cache.names)
+        there = path in self.kernel.names or (self.cache is not None and path in self.cache.names)
+        if not there and self.kernel.on_missing is not None:
+            self.kernel.on_missing(path)
+        return there
 
     def stat(self, path: str, *, dir_fd: int | None = None) -> SimStat:
         kernel = self.kernel
@@ -928,6 +933,8 @@ class Process:
         if self.cache is not None and path not in self.cache.names:
             self._ask(path)
         known = None if self.cache is None else self.cache.names.get(path)
+        if known is None and inode is None and kernel.on_missing is not None:
+            kernel.on_missing(path)
         return SimStat(known or kernel.lookup(path), self.mount.device)
 
     # -- files: content ------------------------------------------------------------------------------------------------

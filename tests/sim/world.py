@@ -305,6 +305,9 @@ class Checker:
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         """A name does not lead to the inode any more."""
 
+    def finds_none(self, world: World, who: Actor, path: str) -> None:
+        """Somebody has looked at a path, and nothing was there."""
+
     def at_end(self, world: World) -> None:
         """Everybody has come to an end, or is dead."""
 
@@ -334,7 +337,7 @@ class World:
         self.trace: list[tuple[float, str, str]] | None = [] if trace else None
         self.current: Actor | None = None
         self._main = getcurrent().switch
-        kernel.on_named, kernel.on_unnamed = self._named, self._unnamed
+        kernel.on_named, kernel.on_unnamed, kernel.on_missing = self._named, self._unnamed, self._missing
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -534,6 +537,11 @@ class World:
     def _named(self, inode: Inode, path: str) -> None:
         for checker in self.checkers:
             checker.name_comes(self, inode, path)
+
+    def _missing(self, path: str) -> None:
+        if self.current is not None:
+            for checker in self.checkers:
+                checker.finds_none(self, self.current, path)
 
     def _unnamed(self, inode: Inode, path: str) -> None:
         """A name leads to another file by now, or to none; or the file was written over."""

@@ -831,6 +831,30 @@ def test_a_waiter_that_comes_while_the_lock_changes_hands_looks_at_nothing_until
     assert not first.inside
 
 
+def test_a_waiter_of_a_process_whose_first_is_behind_a_ticket_does_not_take_that_one_for_idle(
+    held: Contender, queued: Contend, clocked: Clocked, clock: Clock
+) -> None:
+    """Q6: the lock is free at both looks, and another process's ticket is the first at each; so nobody is idle."""
+    env = clocked()
+    first, second = queued(), queued()
+    mate, late = queued(env), queued(env)
+    release(held)
+    clock.now = late.waits[-1].deadline
+    assert late.step() is not None  # it finds the lock free, as the first is on its way
+    settle(first)
+    release(first)
+    clock.now += PATIENCE
+    assert late.step() is not None
+    assert not mate.inside
+    assert not late.inside
+    settle(second)
+    release(second)
+    settle(mate)
+    release(mate)
+    settle(late)
+    assert late.inside
+
+
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     where: str, arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked

@@ -221,18 +221,18 @@ class AcquireAttempt:
         if self._entry.has_reason_to_look():
             return True
         if self._recheck_at == 0.0:
-            self._begin_looking(now)
+            self._begin_looking()
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
-    def _begin_looking(self, now: float) -> None:
+    def _begin_looking(self) -> None:
         """Decide when to look at the lock for the first time. If its file is missing, the first waiter is probably
         taking it at this moment: that gets its time (Q6) without a look. Of several files, any may be free: at once."""
         assert self._entry is not None
         if all(file.path_exists() for file in self.files):
-            self._recheck_at = now + FIRST_LOOK
+            self._recheck_at = self._env.monotonic() + FIRST_LOOK
         elif len(self.files) == 1:
-            self._idle = self._entry.first_ahead
-            self._idle_until = self._recheck_at = now + self._entry.patience
+            self._idle = self._entry.first_waiter()
+            self._idle_until = self._recheck_at = self._env.monotonic() + self._entry.patience
 
     def _may_pass(self, *, free: bool) -> bool:
         """Whether the waiters ahead have left a free lock alone for too long (queue.py, Q6)."""
@@ -240,7 +240,7 @@ class AcquireAttempt:
         if any(file.is_inside(self._context) for file in self.files):
             self._inside = True
             return True
-        ahead = self._entry.first_ahead if free and any(file.lies_free() for file in self.files) else None
+        ahead = self._entry.first_waiter() if free and any(file.lies_free() for file in self.files) else None
         if ahead is None or ahead != self._idle:
             self._idle_firsts = 0 if ahead is None else self._idle_firsts + 1
             self._idle, self._idle_until = ahead, self._env.monotonic() + self._entry.patience

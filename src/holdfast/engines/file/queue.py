@@ -23,7 +23,9 @@ Q5  A contender that finds a queue joins it. So a waiter whose ticket was in pla
     keep a writer out for ever.
 Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the first waiter does nothing
     (stopped, forged, or with another policy about stale locks), the next ones pass it: they ignore the tickets ahead,
-    for this wait, and for a second in the later waits of this process. They remove none: its owner may go on.
+    for this wait, and for a second in the later waits of this process. They remove none: its owner may go on. What
+    tells is two looks that find the lock free behind the same first waiter of all processes, PATIENCE apart. Whether
+    one that does not queue had it in between, nothing shows.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
@@ -759,11 +761,26 @@ class QueueEntry:
             fd, self._follows = self._follows, -1
             close_quietly(self.env, fd)
 
+    def first_waiter(self) -> object:
+        """The first waiter of all processes. One that is behind others here has only asked about these: the first of
+        them may be behind a ticket, and is idle no more than its owner."""
+        queue = opened(self.env, self._request.queue) if self._behind_here else None
+        if queue is None:
+            return self.first_ahead
+        with queue:
+            return next((one for one in self._ahead_in(queue) if self._waits_for(queue, one)), self.first_ahead)
+
     def is_idle(self, ahead: object) -> bool:
         """Whether the first waiter has not had the lock meanwhile, and still waits."""
-        if not isinstance(ahead, str) or self._ticket is None:
+        if not isinstance(ahead, str):
             return True
-        found = self._ticket.queue.living(ahead)
+        queue = opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
+        if queue is None:
+            return True
+        try:
+            found = queue.living(ahead)
+        finally:
+            self._close_queue(queue)
         return found is not None and not is_holding(found)
 
     def pass_idle_waiters(self) -> None:

@@ -649,6 +649,33 @@ def test_a_release_is_repeated_until_the_server_is_back(server: Server, monkeypa
     assert not os.path.exists(f"{server.directory}/l")
 
 
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_removal_that_was_done_though_it_failed_is_not_repeated(
+    successor: bool, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FH7: the server was lost before its answer, and the next holder may be inside."""
+    monkeypatch.setattr(apart, "_AWAY_POLL", 0.01)
+    env, path = environment(), Path(server.directory, "l")
+    hold = Lock(path, lease=30.0).acquire()
+    unlink = env.unlink
+
+    def done_without_an_answer(name: str) -> None:
+        if server.fails:
+            unlink(name)
+            return
+        os.unlink(name)
+        if successor:
+            path.write_text("theirs")
+        server.goes_away()
+        threading.Timer(SHORT, server.comes_back).start()
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), name)
+
+    monkeypatch.setattr(env, "unlink", done_without_an_answer)
+    hold.release()
+    assert path.exists() is successor
+    path.unlink(missing_ok=True)
+
+
 def test_a_release_is_repeated_no_longer_than_the_lease(server: Server) -> None:
     """AP7, FH7: the next holder may be inside."""
     hold = Lock(f"{server.directory}/l", lease=1.0).acquire()

@@ -14,7 +14,8 @@ FH5  A caller may have closed our descriptor (`os.closerange`), and its number m
 FH6  A heartbeat may be cut short (a full disk). The file then begins as the new record and goes on as the old one, and
      that is our record, too.
 FH7  Where a removal fails while the server is away, a hold with a lease stays as it is, and is released again, until
-     its lease is over (apart.py, AP7).
+     its lease is over (apart.py, AP7). The server may have removed the file before it was lost, and the next holder may
+     be inside. So from the second time on, the path is read first.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _TIDY_AFTER = 0.002
 class FileHold(HoldState):
     """A lock file that is ours."""
 
-    __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "pending")
+    __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "may_be_removed", "pending")
 
     request: FileRequest
     recorded = True
@@ -70,6 +71,8 @@ class FileHold(HoldState):
         self.guarded = guarded
         self.pending = b""
         """The record with the beat that is being written."""
+        self.may_be_removed = False
+        """Whether a removal has failed: with a lease, the server may have done it all the same (FH7)."""
         self.lease: Lease | None = None
         if data and next_beat(data, request.protocol.marker_key) is not None:
             self._begin_lease(env, request)
@@ -131,7 +134,7 @@ class FileHold(HoldState):
         """Clean up after a release that was interrupted (FH3) or failed (FH4, FH7)."""
         kept = isinstance(error, OSError) and (not self.guarded or self.is_waiting_for(error))
         if kept and self.env.is_open(self.fd):
-            self.released = False
+            self.may_be_removed, self.released = True, False
         elif self.released:
             self._undo()
         if isinstance(error, OSError):
@@ -178,11 +181,19 @@ class FileHold(HoldState):
         try:
             if self.lost or not self._is_ours():
                 return False
-            self._unlink()
+            if self.lease is None or not self.may_be_removed or self._is_at_path():
+                self._unlink()
             self._leave_queue()
             return True
         except FileNotFoundError:
             return False  # removed since the check
+
+    def _is_at_path(self) -> bool:
+        """Whether our record is there, by a fresh reading."""
+        with forking:
+            from .inspect import read_fresh
+        found = read_fresh(self.env, self.path)
+        return found is not None and found[0] == self.identity and self._recognize(found[1], self.pending)
 
     def _unlink(self) -> None:
         self.env.unlink(self.path)

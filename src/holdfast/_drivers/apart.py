@@ -64,7 +64,7 @@ MOST_LEFT = 4
 _CROWDED_POLL = 0.05
 _AT_EXIT_POLL = 0.01
 _AWAY_POLL = 0.5
-_FIRST_POLL = 0.002
+_FIRST_POLL, _LONGEST_POLL = 0.002, 0.1
 _MOST_INHERITED = 256
 _LONGEST = 1.0
 """Seconds of one wait for a thread: a signal that comes just before a wait begins is noticed after it."""
@@ -398,11 +398,14 @@ def _answers(directory: str, until: float) -> bool:
             os.stat(directory)
         finally:
             os._exit(0)
+    pause = _FIRST_POLL
     try:
         while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() >= until:
+            left = until - time.monotonic()
+            if left <= 0:
                 return False
-            time.sleep(_FIRST_POLL)
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_POLL)
     except ChildProcessError:
         pass  # it has ended, and SIGCHLD is ignored
     return True

@@ -256,7 +256,8 @@ def timeline_(options: argparse.Namespace) -> int:
         with open(where, "wb", opener=None if options.output else _open_beside) as file:
             file.write(data)
         if not options.quiet:
-            say(f"{history.events} events of {len(history.locks)} locks are drawn in {where}")
+            one = len(history.locks) == 1
+            say(f"{where} shows {history.events} events of {'1 lock' if one else f'{len(history.locks)} locks'}")
     return DONE
 
 

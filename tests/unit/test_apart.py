@@ -654,10 +654,17 @@ def test_a_removal_that_was_done_though_it_failed_is_not_repeated(
     successor: bool, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FH7: the server was lost before its answer, and the next holder may be inside."""
-    monkeypatch.setattr(apart, "_AWAY_POLL", 0.01)
+    monkeypatch.setattr(apart, "_AWAY_POLL", SHORT)
     env, path = environment(), Path(server.directory, "l")
-    hold = Lock(path, lease=30.0).acquire()
-    unlink = env.unlink
+    hold = Lock(path, lease=30.0, on_lost=lambda lost: pytest.fail(str(lost))).acquire()
+    unlink, sleep = env.unlink, time.sleep
+
+    def beats_before_the_next_try(seconds: float) -> None:
+        server.comes_back()
+        state_of(hold).beat()
+        sleep(seconds)
+
+    monkeypatch.setattr(apart.time, "sleep", beats_before_the_next_try)
 
     def done_without_an_answer(name: str) -> None:
         if server.fails:
@@ -667,7 +674,6 @@ def test_a_removal_that_was_done_though_it_failed_is_not_repeated(
         if successor:
             path.write_text("theirs")
         server.goes_away()
-        threading.Timer(SHORT, server.comes_back).start()
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), name)
 
     monkeypatch.setattr(env, "unlink", done_without_an_answer)

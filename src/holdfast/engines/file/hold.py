@@ -15,7 +15,7 @@ FH6  A heartbeat may be cut short (a full disk). The file then begins as the new
      that is our record, too.
 FH7  Where a removal fails while the server is away, a hold with a lease stays as it is, and is released again, until
      its lease is over (apart.py, AP7). The server may have removed the file before it was lost, and the next holder may
-     be inside. So from the second time on, the path is read first.
+     be inside. So from the second time on, the path is read first, and no beat finds the lock lost meanwhile.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class FileHold(HoldState):
         try:
             fd = env.open_existing(self.path, write=True)
         except FileNotFoundError:
-            lease.replaced = True
+            lease.replaced = not self.may_be_removed
             return
         except OSError as error:
             if error.errno not in UNWRITABLE:
@@ -314,7 +314,7 @@ class FileHold(HoldState):
             try:
                 content = env.read(fd, len(self.data) + 1)
                 if not self._is_identity_of(fd) or not self._recognize(content, before):
-                    lease.replaced = True
+                    lease.replaced = not self.may_be_removed
                     return
                 write_all(env, fd, change[1], change[0])
                 env.sync(fd)
@@ -324,7 +324,7 @@ class FileHold(HoldState):
                 self.data = self.pending
         found = read_fresh(env, self.path)
         if found is None or found[0] != self.identity:
-            lease.replaced = True
+            lease.replaced = not self.may_be_removed
         else:
             lease.confirmed(began)
 

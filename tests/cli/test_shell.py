@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from cli.support import HOLDFAST, World, dormant, eventually
 
 FIELDS = {
@@ -104,6 +105,23 @@ def test_another_shell_does_not_release_but_may_break(world: World, path: Path) 
     done = world.do("break", "--force", "--yes", path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"holdfast: {path}: broken\n")
     assert not path.exists()
+
+
+def test_a_shell_that_meets_its_own_lock_is_told_so(world: World, path: Path) -> None:
+    """It would wait for itself; and whoever follows the advice gets the lock."""
+    script = """
+        $H try -q "$1"
+        $H try "$1"; echo $?
+        $H run -n "$1" -- true; echo $?
+        $H run -w 1.1 "$1" -- true; echo $?
+        $H release "$1"; $H run "$1" -- true; echo $?
+    """
+    done = world.shell(script, path)
+    assert done.stdout.split() == ["1", "75", "75", "0"]
+    advice = f"is the shell that has called this. To release its lock: holdfast release {path}\n"
+    assert done.stderr.count(advice) == 4, done.stderr  # that of a wait, too
+    with holdfast.Lock(path):
+        assert advice not in world.do("try", path).stderr
 
 
 def test_releasing_twice_is_no_error(world: World, path: Path) -> None:

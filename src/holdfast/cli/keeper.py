@@ -39,7 +39,7 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import file_hold, keep_from_now, requests_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
-from .owner import Owner, tell_bound
+from .owner import Owner, tell_bound, tell_if_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def tell_held(lock: Lock, options: argparse.Namespace, error: AcquireTimeout) ->
         show(as_json("held", lock.status()))
     elif not options.quiet:
         say(str(error))
+        tell_if_ours(options, error.holder)
     return int(options.held_code)
 
 

@@ -106,15 +106,16 @@ def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:
 
 
 def _announced(lock: R, options: argparse.Namespace) -> R:
-    announce(lock, None if options.quiet else _WaitingNotice(lock))
+    announce(lock, None if options.quiet else _WaitingNotice(lock, options))
     return lock
 
 
 class _WaitingNotice:
     """Tells of a wait, and again when the place in the queue has changed."""
 
-    def __init__(self, lock: Resource) -> None:
+    def __init__(self, lock: Resource, options: argparse.Namespace) -> None:
         self._lock = lock
+        self._options = options
         self._told: str | None = None
         self._looked = False
 
@@ -128,8 +129,12 @@ class _WaitingNotice:
         self._looked = True
         place = place_in(waiters, environment().identity().pid)
         if place != self._told:
-            self._told = place
+            first, self._told = self._told is None, place
             say(waiting(refusal, place))
+            if first:
+                from .owner import tell_if_ours
+
+                tell_if_ours(self._options, refusal.status.holder)
         if not place:
             return None
         return max(_LOOK_EVERY, spent * _PAUSES, _ASK_EVERY * len(waiters) if is_url(self._lock.path) else 0.0)

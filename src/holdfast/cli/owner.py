@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from ..model import Holder
+
 
 _SHELLS = {
     "ash", "bash", "brush", "bsd-csh", "cmd", "csh", "dash", "elvish", "fish", "hush", "ksh", "lksh", "loksh",
@@ -96,6 +98,20 @@ def _why_not(pid: int) -> str | None:
     if _is_all_of(words):
         return "a shell that ends with this command"
     return None
+
+
+def tell_if_ours(options: argparse.Namespace, holder: Holder | None) -> None:
+    """Say so if what holds the lock is the shell that has called this command, which would wait for itself."""
+    lock, pid = getattr(options, "lock", None), None if holder is None else holder.pid
+    if lock is None or getattr(options, "slots", None) is not None:
+        return
+    if pid is None or pid != environment().caller() or not is_shell(pid):
+        return
+    import shlex
+
+    protocol = ["-p", options.protocol] if options.protocol else []
+    command = shlex.join(["holdfast", "release", *protocol, f"./{lock}" if lock.startswith("-") else lock])
+    say(f"process {pid} is the shell that has called this. To release its lock: {command}")
 
 
 def is_shell(pid: int) -> bool:

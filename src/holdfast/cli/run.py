@@ -141,7 +141,10 @@ def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequenc
 def refused(error: AcquireTimeout, options: argparse.Namespace) -> int:
     """Say that it could not be had in time, and do what was asked for in that case; the exit status."""
     if not options.quiet:
+        from .owner import tell_if_ours
+
         say(str(error))
+        tell_if_ours(options, error.holder)
     if options.on_conflict is not None:
         import subprocess
 

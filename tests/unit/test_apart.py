@@ -533,7 +533,7 @@ def test_each_release_of_a_shared_hold_takes_one_thread(server: Server, monkeypa
 # -- a server whose steps fail while it is away ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 @pytest.mark.parametrize("timeout", [None, PATIENCE])
 def test_an_acquisition_waits_for_a_server_whose_steps_fail_while_it_is_away(
     protocol: str, timeout: float | None, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -578,7 +578,7 @@ def test_an_acquisition_ends_in_time_though_the_server_stays_away(server: Server
     server.comes_back()
 
 
-@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
     protocol: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ class RecoveredFrom(Checker):
         """The lock file that somebody has removed last, which may be the first half of a takeover."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
-        if world.current is not None and not path.endswith(".claim"):
+        if world.current is not None and not path.endswith((".claim", ".tmp")):
             self.removed[world.current] = inode.data
 
     def enters(self, world: World, who: Actor) -> None:

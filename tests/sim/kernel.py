@@ -192,6 +192,7 @@ class Inode:
         "private",
         "stamp",
         "watches",
+        "writers",
     )
 
     def __init__(self, number: int, mode: int, mtime: float, numbered: Mark, *, private: bool = False) -> None:
@@ -206,6 +207,8 @@ class Inode:
         self.history: list[bytes] = []
         """What has been written over, while the file had a name."""
         self.links = 0
+        self.writers = 0
+        """How many have it open for writing."""
         self.by_name = 0
         """How many have it open by a name, and not since it had none."""
         self.entries: set[str] | None = None
@@ -230,6 +233,7 @@ class File:
         self.reads = False
         self.by_name = by_name
         inode.by_name += by_name
+        inode.writers += writable
         self.inode = inode
         self.domain = domain
         self.writable = writable
@@ -409,6 +413,11 @@ class Kernel:
         file.inode.locks.setdefault(file.domain, []).append(file)
         return True
 
+    def end(self, file: File) -> None:
+        """The last descriptor is gone: first its lock goes, then it no longer counts as one that may write."""
+        self.unlock(file)
+        file.inode.writers -= file.writable
+
     def unlock(self, file: File) -> None:
         if file.kind != UNLOCKED:
             file.kind = UNLOCKED
@@ -438,12 +447,10 @@ class Kernel:
             if file.by_name and not inode.links and not inode.by_name:
                 self.tell(inode, CHANGED)  # its last directory entry goes only now
                 inode.watches.clear()
-        if file.kind == UNLOCKED:
-            return
-        if self.slow_close:
-            self.defer(f"drop the lock on inode {inode.number}", SLOWEST_CLOSE, inode.mark.w, lambda: self.unlock(file))
+        if file.kind != UNLOCKED and self.slow_close:
+            self.defer(f"drop the lock on inode {inode.number}", SLOWEST_CLOSE, inode.mark.w, lambda: self.end(file))
         else:
-            self.unlock(file)
+            self.end(file)
 
     # -- what is still to come -----------------------------------------------------------------------------------------
 
@@ -771,6 +778,8 @@ class Process:
         there, touched = self.kernel.names.get(path), self.kernel.name_mark(path).r
         if there is not None and stat.S_ISFIFO(there.mode):
             touched = both(touched, there.mark.w)  # to whoever opens it for writing, this is a reader
+        elif there is not None and write:
+            touched = both(touched, there.mark.w)  # to whoever asks, this is a writer
         self.step("open_to_write" if write else "open_to_read", path, touched)
         self._require(path, dir_fd)
         self._ask(path)
@@ -1071,6 +1080,11 @@ class Process:
         self.unguard(fd)
         return False
 
+    def is_written(self, fd: int) -> bool | None:
+        inode = self.files[fd].inode
+        self.step("is_written", fd, inode.mark.r)
+        return inode.writers > 0 if self.mount.flock else None
+
     def guard_content(self, fd: int) -> None:
         pass
 
@@ -1197,7 +1211,7 @@ TRACED = (
         "list_directory",
         "exists",
     ),
-    *("make_directory", "remove_directory", "close", "guard", "guarded", "unguard", "watch"),
+    *("make_directory", "remove_directory", "close", "guard", "guarded", "is_written", "unguard", "watch"),
     *("make_fifo", "open_fifo", "hung_up", "nudge", "drain"),
 )
 

@@ -119,6 +119,22 @@ def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
     patch.setattr(takeover, "TRIES", math.inf)
 
 
+def an_exclusive_reader_keeps_a_dead_lock(patch: Patch) -> None:
+    """T19, L11: whatever is locked counts as a guard."""
+    patch.setattr(Process, "is_written", lambda *_: None)
+
+
+def whatever_is_locked_is_no_guard(patch: Patch) -> None:
+    """L11: nobody asks whether the file is open for writing."""
+    patch.setattr(Process, "is_written", lambda *_: False)
+
+
+def no_claim_beside_an_exclusive_reader(patch: Patch) -> None:
+    """T19: neither guard nor claim."""
+    real = takeover.make_claim
+    patch.setattr(takeover, "make_claim", lambda *args: _Free() if args[-1] == takeover.NO_LOCKS else real(*args))
+
+
 def no_settling(patch: Patch) -> None:
     """T5."""
 
@@ -733,6 +749,9 @@ MUTANTS = {
         Mutant(two_claims_at_once, "sandboxed", "random"),
         Mutant(a_dead_claim_counts, "sandboxed-crash", "random"),
         Mutant(a_reader_keeps_a_dead_lock, "read-dead"),
+        Mutant(an_exclusive_reader_keeps_a_dead_lock, "kept-dead"),
+        Mutant(whatever_is_locked_is_no_guard, "staying"),
+        Mutant(no_claim_beside_an_exclusive_reader, "kept-dead", "random"),
         Mutant(no_settling, "sema-stale", "random"),
         Mutant(published_by_renaming, "two"),
         Mutant(marked_before_it_is_guarded, "two", "random"),

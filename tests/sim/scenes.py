@@ -175,14 +175,19 @@ def machines(
 
 
 def dead_holder(
-    build: Callable[[World], None], *, guarded: bool = True, age: float = 5.0, boot: str | None = None
+    build: Callable[[World], None],
+    *,
+    guarded: bool = True,
+    age: float = 5.0,
+    boot: str | None = None,
+    version: int = 1,
 ) -> Callable[[World], None]:
-    """The same at a lock whose holder has died; perhaps with another boot of the machine."""
+    """The same at a lock whose holder has died; perhaps with another boot of the machine. `version`: its marker's."""
 
     def at_a_dead_lock(world: World) -> None:
         kernel = world.kernel
         gone = Identity(77, boot or kernel.boot, "1", "tgone", "host")
-        marker = marker_text(guarded, 1, gone)
+        marker = marker_text(guarded, 1, gone, kernel.time() - age if version > 1 else None)
         put(world, LOCK, b"pid=77\ntimestamp=%d\nholdfast=%s\n" % (int(kernel.time() - age), marker.encode()))
         build(world)
         for checker in world.checkers:
@@ -371,8 +376,8 @@ def sandboxed(world: World) -> None:
     world.checkers = [Exclusion(), Told(), RecoveredFrom(), after, NothingLeft(may_stay=(".claim",))]
 
 
-def read_by_others(world: World) -> None:
-    """Two want the lock, on which somebody who may only read it has a shared lock, now and then."""
+def read_by_others(world: World, *, shared: bool = True) -> None:
+    """Two want the lock, on which somebody who may only read it has a shared or an exclusive lock, now and then."""
 
     def reader(me: Actor) -> None:
         try:
@@ -380,7 +385,7 @@ def read_by_others(world: World) -> None:
         except FileNotFoundError:
             return
         for seconds in (100.0, 0.0, 100.0):
-            me.process.guard(fd, shared=True)
+            me.process.guard(fd, shared=shared)
             me.sleep(seconds)
             me.process.unguard(fd)
         me.process.close(fd)
@@ -388,6 +393,11 @@ def read_by_others(world: World) -> None:
     world.actor(world.process("R", 109), reader, foreign=True, crashable=False)
     ours(world, 2, lambda who: holder(requests(who, LOCK, fair=False), timeout=1.0))
     world.checkers = usual(newcomer(), may_stay=(".claim",))
+
+
+def kept_by_others(world: World) -> None:
+    """Two want the lock, on which somebody who may only read it has an exclusive lock, now and then."""
+    read_by_others(world, shared=False)
 
 
 def counter_read_by_others(world: World) -> None:

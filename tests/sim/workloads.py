@@ -204,6 +204,8 @@ Workload("read-dead", dead_holder(scenes.read_by_others))
 Workload("read-dead-crash", dead_holder(scenes.read_by_others), crashes=1)
 Workload("fenced-read", scenes.counter_read_by_others, stalls=1)
 Workload("read-stale", stale_foreign(scenes.read_by_others))
+Workload("kept-dead", dead_holder(scenes.kept_by_others, version=2))
+Workload("kept-dead-crash", dead_holder(scenes.kept_by_others, version=2), crashes=1)
 
 
 HOLES: dict[str, Workload] = {}

@@ -9,6 +9,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -62,6 +64,27 @@ def reading(path: Path, kind: int = fcntl.LOCK_SH) -> int:
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, kind | fcntl.LOCK_NB)
     return fd
+
+
+@contextlib.contextmanager
+def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
+    """A lease on the file, as its owner may take one; what ends it."""
+    fd = os.open(path, os.O_RDWR if kind == fcntl.F_WRLCK else os.O_RDONLY)
+
+    def end() -> None:
+        with contextlib.suppress(BlockingIOError):  # there is none any more
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # by which it is asked to give it up; SIGIO would end this process
+    try:
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
+        except OSError as error:
+            pytest.skip(f"no leases here: {error}")
+        yield end
+    finally:
+        end()
+        os.close(fd)
 
 
 # -- where one of them has no kernel locks -----------------------------------------------------------------------------
@@ -457,37 +480,198 @@ def test_a_brief_probe_does_not_make_a_takeover_remove_the_file(guarded: Path, c
 
 
 def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Contend) -> None:
-    """V1: it cannot be told from a guard that the dead one's child has inherited."""
-    fd = reading(guarded, fcntl.LOCK_EX)
+    """V1, L11: of one who has the file open for writing. It cannot be told from a guard that the dead one's child has
+    inherited."""
+    fd = os.open(guarded, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         assert not isinstance(contend(guarded).run(), FileHold)
+        assert not isinstance(contend(guarded, timeout=0.05, stale=lambda _status: True).run(), FileHold)
     finally:
         os.close(fd)
     assert contend(guarded).get().recovered_from is not None
 
 
-# -- where the file's owner has a lease on it --------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
-    """A lease on the file, as its owner may take one; what ends it."""
-    fd = os.open(path, os.O_RDWR if kind == fcntl.F_WRLCK else os.O_RDONLY)
-
-    def end() -> None:
-        with contextlib.suppress(BlockingIOError):  # there is none any more
-            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # by which it is asked to give it up; SIGIO would end this process
+@pytest.mark.needs("linux")
+def test_a_guard_that_a_child_has_inherited_is_respected_beside_readers(disk: Path, contend: Contend) -> None:
+    """L11: whichever process keeps the descriptor open: the file is open for writing."""
+    holder = contend(disk / "l")
+    inherited = os.dup(holder.get().fd)
+    holder.crash()
+    readers = [os.open(disk / "l", os.O_RDONLY) for _ in range(3)]
     try:
-        try:
-            fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
-        except OSError as error:
-            pytest.skip(f"no leases here: {error}")
-        yield end
+        assert not isinstance(contend(disk / "l", timeout=0.05).run(), FileHold)
     finally:
-        end()
+        os.close(inherited)
+        for fd in readers:
+            os.close(fd)
+    assert contend(disk / "l").get().recovered_from is not None
+
+
+@pytest.fixture
+def kept(guarded: Path) -> Iterator[Path]:
+    """A dead holder's lock, on which somebody who may only read it has an exclusive lock."""
+    fd = reading(guarded, fcntl.LOCK_EX)
+    need_leases(guarded)
+    yield guarded
+    os.close(fd)
+
+
+def need_leases(path: Path) -> None:
+    with leased(path, fcntl.F_RDLCK):
+        pass
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("timeout", [0, 5])
+def test_a_readers_exclusive_lock_does_not_keep_a_dead_lock(timeout: float, kept: Path, contend: Contend) -> None:
+    """L11, T19: `flock -x` on a file that one may only read; taken over at once all the same, and fully guarded."""
+    before = os.stat(kept).st_ino
+    with open(kept, "rb") as other:
+        held = contend(kept, timeout=timeout).get()
+        assert held.guarded
+        assert held.recovered_from is not None
+        assert held.recovered_from.tag == "the dead one"
+        assert os.fstat(other.fileno()).st_nlink == 0
+    assert os.stat(kept).st_ino != before
+    assert claims(kept.parent) == []
+    assert not isinstance(contend(kept).run(), FileHold)
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("how", ["breaking", "cleaning", "reaping"])
+def test_a_readers_exclusive_lock_does_not_keep_a_dead_lock_from_being_removed(
+    how: str, kept: Path, environments: Environments
+) -> None:
+    """R2, T19."""
+    from holdfast._admin.clean import REMOVED, proven, remove_lock, safe_or_approved
+
+    env, request = environments(), FileRequest(str(kept), {})
+    if how == "breaking":
+        assert drive(break_lock(env, request)) is not None  # type: ignore[arg-type]
+    else:
+        judge = proven if how == "reaping" else safe_or_approved(approved=False)
+        assert drive(remove_lock(env, request, judge)).result == REMOVED  # type: ignore[arg-type]
+    assert not kept.exists()
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("why", ["nobody may ask", "another device", "another boot", "no marker"])
+def test_what_cannot_be_known_of_an_exclusive_lock_is_held(why: str, kept: Path, contend: Contend) -> None:
+    """L11."""
+    contender = contend(kept)
+    record = kept.read_bytes()
+    who, device = contender.env.identity(), b" %d " % device_in(kept.parent)
+    assert record.count(device) == 1
+    if why == "nobody may ask":
+        contender.env.instead["is_written"] = lambda _fd: None
+    elif why == "another device":
+        kept.write_bytes(record.replace(device, b" 1 "))
+    elif why == "another boot":
+        kept.write_bytes(record.replace(who.boot.encode(), b"other"))
+    else:
+        kept.write_bytes(sema_record(2**22 + 5, 1000))
+    assert not isinstance(contender.run(), FileHold)
+
+
+@needs_root
+@pytest.mark.needs("linux")
+def test_who_may_not_ask_leaves_a_lock_that_is_kept(kept: Path, environments: Environments) -> None:
+    """L11: neither its owner nor root, in a directory that everybody may write to."""
+    kept.parent.chmod(0o777)
+    kept.chmod(0o666)
+
+    def try_it() -> str:
+        import holdfast
+
+        lock = holdfast.Lock(kept)
+        lock._env = environments().real
+        try:
+            lock.acquire(timeout=0.05)
+        except holdfast.AcquireTimeout as error:
+            return str(error)
+        return "acquired"
+
+    assert "the kernel lock on its file is held" in elsewhere(try_it, user=NOBODY)
+
+
+@pytest.mark.needs("linux")
+def test_of_two_one_takes_over_what_a_reader_keeps(kept: Path, contend: Contend, past_the_gates: Gates) -> None:
+    """T19: neither has the guard; the claim lets one pass."""
+    first, second = contend(kept), contend(kept)
+    losers: list[object] = []
+    past_the_gates(first.env, lambda: losers.append(second.run()))
+    assert first.get().verify()
+    assert not isinstance(losers[0], FileHold)
+    assert claims(kept.parent) == []
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("step", ["is_written", "open_new", "list_directory", "stat", "read"])
+def test_of_two_one_enters_when_a_reader_lets_go(step: str, guarded: Path, contend: Contend) -> None:
+    """T19, T8: before any step of one who is about to remove the file, the reader goes, and another contender gets the
+    guard and takes over in place, which needs no claim."""
+    need_leases(guarded)
+    fd = reading(guarded, fcntl.LOCK_EX)
+    remover, other = contend(guarded, timeout=0.1), contend(guarded, timeout=0.1)
+
+    def let_go(*_args: object, **_options: object) -> None:
+        nonlocal fd
+        if remover.env.steps.count("is_written") > 4 and fd >= 0:  # it has passed the gate that it was refused
+            os.close(fd)
+            fd = -1
+            other.step()
+
+    remover.env.before[step] = let_go
+    remover.run()
+    if not other.done:
+        other.run()
+    if fd >= 0:
         os.close(fd)
+    assert [remover.inside, other.inside].count(True) == 1
+    assert claims(guarded.parent) == []
+
+
+@pytest.mark.needs("linux")
+def test_a_readers_exclusive_lock_does_not_keep_an_unfinished_file(disk: Path, contend: Contend) -> None:
+    """L11, T19: publish.py, P6."""
+    path = disk / "l"
+    path.touch()
+    path.chmod(0o644 | UNFINISHED)
+    need_leases(path)
+    fd = reading(path, fcntl.LOCK_EX)
+    try:
+        assert contend(path).get().verify()
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.needs("linux")
+def test_asking_who_writes_ends_no_process_that_is_asked_to_let_go(disk: Path, environments: Environments) -> None:
+    """LX2: another opens the file for writing while the lease lasts, and is refused for that moment."""
+    path, env = disk / "l", environments()
+    path.touch()
+    need_leases(path)
+    fd = env.open_existing(str(path), write=False)
+    real, refused = fcntl.fcntl, list[int]()
+
+    def step(number: int, command: int, *words: Any) -> Any:
+        if command == fcntl.F_SETLEASE and words == (fcntl.F_UNLCK,):
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+            except BlockingIOError:
+                refused.append(number)
+        return real(number, command, *words)
+
+    with mock.patch.object(fcntl, "fcntl", step):
+        assert env.is_written(fd) is False
+    assert refused
+    with open(path, "r+b"):
+        assert env.is_written(fd) is True
+    env.close(fd)
+
+
+# -- where the file's owner has a lease on it --------------------------------------------------------------------------
 
 
 @pytest.mark.needs("linux")

@@ -215,7 +215,7 @@ class Environment(Protocol):
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None: ...
     def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
         """Open a FIFO to be its reader, or a writer; neither waits. ENXIO: it has no reader; EINVAL: it is no
-        FIFO, or has another name (of a writer only).
+        FIFO, or has another name (of a writer only). FileNotFoundError: the reader's has another name, or not this one.
 
         A reader is also a writer, so that it does not notice when others come and go.
         """
@@ -242,6 +242,10 @@ class Environment(Protocol):
 
     def guarded(self, fd: int) -> bool | None:
         """Whether another process has the guard, by a shared probe that leaves nothing; None: cannot be known."""
+
+    def is_written(self, fd: int) -> bool | None:
+        """Whether any process has the file of this descriptor, which can only read, open for writing. None: cannot be
+        known, as only its owner and root may ask."""
 
     def unguard(self, fd: int) -> None:
         """Drop the guard for every copy of the descriptor, also those that a child still has."""

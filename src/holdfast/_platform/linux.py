@@ -4,11 +4,17 @@ The C library is loaded by the few calls that need it (libc.py): it is not to be
 
 LX1 On SMB, EACCES says that another process has a lock: a lock is refused so, and a file with a lock is not read; it
     counts as empty. Elsewhere, a lock that is refused so is an error (AppArmor, SELinux).
+LX2 A lease for reading is granted only while nobody has the file open for writing, and only to its owner and root. It
+    ends at once. A process that opens the file for writing in that instant is refused, as by a lock (inspect.py, L10),
+    or waits for the end. We would be asked for that by SIGIO, which ends a process; so it is to be SIGURG, which a
+    process ignores unless it wants it.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # `signal` loads `enum`
 import errno
+import fcntl
 import os
 import select
 import time
@@ -39,6 +45,8 @@ _MOUNT_LASTS = 1.0
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 _PIDFD_OPEN = 434
+_SET_LEASE: int | None = getattr(fcntl, "F_SETLEASE", None)
+_SET_SIGNAL: int = getattr(fcntl, "F_SETSIG", 10)
 
 
 def _open_pidfd(pid: int) -> int:
@@ -175,6 +183,21 @@ class LinuxEnvironment(PosixEnvironment):
             return b""
 
     # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def is_written(self, fd: int) -> bool | None:
+        """LX2."""
+        if _SET_LEASE is None or "flock" in self.without:
+            return None
+        try:
+            fcntl.fcntl(fd, _SET_SIGNAL, _signal.SIGURG)
+            fcntl.fcntl(fd, _SET_LEASE, fcntl.F_RDLCK)
+        except OSError as error:
+            return True if error.errno == errno.EAGAIN else None
+        try:
+            fcntl.fcntl(fd, _SET_LEASE, fcntl.F_UNLCK)
+        except OSError:
+            pass  # stopped meanwhile for so long that the kernel has ended it
+        return False
 
     def _is_on_smb(self, fd: int) -> bool:
         mount = procfs.mount_of(os.fstat(fd).st_dev, procfs.mounts())

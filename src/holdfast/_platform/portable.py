@@ -471,6 +471,9 @@ class GenericEnvironment:
     def guarded(self, fd: int) -> bool | None:  # noqa: ARG002
         return None
 
+    def is_written(self, fd: int) -> bool | None:  # noqa: ARG002
+        return None
+
     def unguard(self, fd: int) -> None:  # noqa: ARG002
         return None
 

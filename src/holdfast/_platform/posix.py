@@ -116,9 +116,13 @@ class PosixEnvironment(GenericEnvironment):
             self._try_ends(name, dir_fd)
         fd = self._open_fifo(name, dir_fd, write=write)
         try:
-            found = os.fstat(fd) if write else None
-            if found is not None and (not stat.S_ISFIFO(found.st_mode) or found.st_nlink > 1):
+            found = os.fstat(fd)
+            if write and (not stat.S_ISFIFO(found.st_mode) or found.st_nlink > 1):
                 raise OSError(errno.EINVAL, "not a FIFO, or one with another name", name)
+            if not write:
+                there = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+                if not os.path.samestat(there, found) or there.st_nlink > 1:
+                    raise FileNotFoundError(errno.ENOENT, "another file is in its place", name)
             if write and self.tells_ends is False:
                 raise OSError(errno.EOPNOTSUPP, "the end of its reader would not be told", name)
         except BaseException:

@@ -29,6 +29,13 @@ L9  A lock that is a directory (proper-lockfile) has no record. A holdfast holde
 L10 A lease that another process has on the file (F_SETLEASE) lets nobody open it until that process ends it, or the
     kernel, after a time. No event tells of that. Until then the file counts as one that cannot be read, and a wait
     polls.
+L11 Any process that may read the file can lock it. A holder's guard is on a descriptor that can write, and the kernel
+    counts a file as open for writing for longer than any such descriptor keeps a lock, whichever process has inherited
+    it. So where nobody has the file open for writing, what is locked is no guard, and the guard of the holder is gone:
+    L2 to L5 decide. The kernel tells its owner and root, by granting a lease for reading and at once its end; nobody
+    else can know, and then the lock counts as a guard. Nothing is asked about who has the lock: pids, users and rights
+    may have changed since it was taken. It says nothing of writers elsewhere (another machine, another device: L2), nor
+    of a holder that has promised nothing about its descriptor (no marker, or one of version 1).
 """
 
 from __future__ import annotations
@@ -353,6 +360,8 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     record = seen.record
     if seen.is_directory:
         return _assess_directory(env, seen, held=held)
+    if held and is_readers_lock(env, seen):
+        held = False
     if held and guard_counts(env, seen):
         guarded = Evidence("guard", "the kernel lock on its file is held", proven=True)
         return Assessment(Liveness.ALIVE, guarded, _guardian(env, record) if env.lingering else None)
@@ -397,6 +406,20 @@ def _assess_directory(env: Environment, seen: Observation, *, held: bool | None)
         gone = Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
         return Assessment(Liveness.DEAD, gone)
     return _unknown("it is a directory, whose time says when its holder last refreshed it, and nothing else")
+
+
+def is_readers_lock(env: Environment, seen: Observation) -> bool:
+    """Whether the lock that another process has on it is for certain no holder's guard (L11)."""
+    device = seen.identity[0]
+    marker = None if seen.record is None else seen.record.marker
+    if seen.fd < 0 or seen.is_directory or on_shared_storage(env, seen.path, device):
+        return False
+    if marker is None:
+        promised = seen.unfinished  # publish.py, P6
+    else:
+        same_boot = marker.identity.boot == env.identity().boot != "-"
+        promised = marker.acquired is not None and same_boot and marker.device == device
+    return promised and env.is_written(seen.fd) is False
 
 
 def guard_counts(env: Environment, seen: Observation) -> bool:

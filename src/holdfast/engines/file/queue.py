@@ -40,8 +40,8 @@ Q10 A process hands its place on without a gap: the ticket of its next waiter is
 Q11 A waiter also polls its own ticket: a byte in it means that the lock, or the queue, is worth a look (remove.py, R4).
     Others may write there without end; after a number of bytes, the waiter no longer listens in this wait.
 Q12 A FIFO with two names may be another directory's, which somebody has linked here. It is no ticket. Nothing is
-    written to a FIFO, and its mode is not set, before one look at its name has shown that inode, with one name
-    (takeover.py, T18).
+    written to a FIFO, and its mode is not set (`open_fifo` of a reader), before one look at its name has shown that
+    inode, with one name (takeover.py, T18).
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Queue:
         try:
             fd = env.open_fifo(new, write=False, dir_fd=self._fd)
             found = env.fstat(fd)
-            if found.st_mode != stat.S_IFIFO | _MADE or not self.has_only(found, new):
+            if found.st_mode != stat.S_IFIFO | _MADE or found.st_nlink > 1:
                 raise FileNotFoundError(errno.ENOENT, "another file is in its place", f"{self.path}/{new}")
             mode = _MADE
             if self.mode & 0o022 or found.st_uid != self.owner:

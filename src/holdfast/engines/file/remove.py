@@ -26,7 +26,7 @@ from .acquire import look
 from .inspect import assess, forget, observe, reread
 from .interop import announce_removal, end_removal
 from .steps import is_there
-from .takeover import NO_LOCKS, make_claim, take_guard
+from .takeover import NO_LOCKS, is_past_guard, make_claim, take_guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +134,9 @@ def _remove_announced(env: Environment, request: FileRequest, seen: Observation,
         return _remove_claimed(env, request, seen, NO_LOCKS)
     try:
         guard = take_guard(env, seen.fd)
-        return guard is not None and _remove_claimed(env, request, seen, guard)
+        if guard is None and not is_past_guard(env, seen, guard):
+            return False
+        return _remove_claimed(env, request, seen, guard or NO_LOCKS)
     finally:
         env.unguard(seen.fd)
 

@@ -46,6 +46,11 @@ T18 Others may have linked a file of another directory here (fs.protected_hardli
     descriptor would be of another moment than the name.) A file with more names is treated as one that this user may
     not write to, as in T6: only its name here goes. That is also where the publisher died between its two names
     (publish.py, named), and on filesystems that count too many; one that counts none is believed to have one.
+T19 An exclusive lock of a reader refuses us the guard in either form. Where it is known for certain that it is no guard
+    (inspect.py, L11), the holder's is gone for good, and the lock file is removed as in T9, under the claim alone.
+    That is what one does who breaks a lock (remove.py, R2), and as safe: a contender that has got the guard meanwhile,
+    as the reader has let go, either has a claim or looks for ours before it enters (T8); and under our claim the path
+    and the record are looked at again (T2).
 
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
@@ -73,7 +78,7 @@ from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from .hold import FileHold
-from .inspect import guard_counts, read_record
+from .inspect import guard_counts, is_readers_lock, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
 from .steps import REMOVED, UNWRITABLE, is_there, names_there, on_shared_storage, with_hint, withdraw, write_all
@@ -106,6 +111,13 @@ def take_guard(env: Environment, fd: int) -> int | None:
     if guard:
         return EXCLUSIVE
     return SHARED if _guard(env, fd, shared=True) else None
+
+
+def is_past_guard(env: Environment, seen: Observation, guard: int | None) -> bool:
+    """Whether the first gate is passed by one who is about to remove the file (T1, T19)."""
+    if guard is None:
+        return is_readers_lock(env, seen)
+    return guard != NO_LOCKS or not seen.is_guarded
 
 
 def _guard(env: Environment, fd: int, *, shared: bool = False) -> bool | None:
@@ -491,10 +503,10 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     guard = None
     try:
         guard = take_guard(env, fd)
-        if guard is None or (guard == NO_LOCKS and seen.is_guarded):
-            return False  # T1
+        if not is_past_guard(env, seen, guard):
+            return False
         try:
-            claim = make_claim(env, request.path, seen.identity, guard)
+            claim = make_claim(env, request.path, seen.identity, guard or NO_LOCKS)
             if claim is None:
                 return False
             try:
@@ -509,8 +521,8 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
         if error.errno not in UNWRITABLE:
             raise
         found = env.fstat(fd)
-        may_not = "may not remove the lock file, on which others have a shared lock"
-        if guard != SHARED:
+        may_not = "may not remove the lock file, on which others have a lock"
+        if guard not in (SHARED, None):
             may_not = "may neither write to the lock file nor remove it"
             if found.st_nlink > 1:
                 may_not = "may not remove the lock file, which has another name elsewhere and so is not written to"

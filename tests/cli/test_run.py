@@ -219,11 +219,15 @@ def test_killing_the_wrapper_does_not_free_a_lock_whose_work_goes_on(world: Worl
 def test_a_daemonised_grandchild_does_not_keep_the_lock(world: World, path: Path) -> None:
     code = """
 import os, sys
+detached, closed_when_it_is = os.pipe()
 if os.fork() == 0:
     os.setsid()
     os.close(0), os.close(1), os.close(2)
+    os.close(closed_when_it_is)
     import time
     while True: time.sleep(60)
+os.close(closed_when_it_is)
+os.read(detached, 1)  # until then it may be taken for what the command has left at work
 print("daemon", flush=True)
 """
     done = world.do("run", path, "--", sys.executable, "-c", code)

@@ -805,7 +805,7 @@ MUTANTS = {
         Mutant(the_lock_of_the_kernel_is_taken_by_two, "flock", "random"),
         Mutant(a_heart_does_not_beat, "beating", "random"),
         Mutant(counted_without_the_counters_guard, "fenced-breaking", "random"),
-        Mutant(two_make_the_counter_anew, "fenced-read", "random", seed=100),
+        Mutant(two_make_the_counter_anew, "fenced-read", "random", seed=11000),
         Mutant(counted_with_a_file_without_a_name, "fenced-read", "random"),
         Mutant(a_counter_begins_anew, "fenced"),
         Mutant(counted_before_the_lock_is_taken, "fenced"),

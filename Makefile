@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How many tests run at a time, besides those that only wait (tests/beside.py): three for two cores. JOBS=0 runs them here,
+# How many tests run at a time, besides those that mostly wait (tests/beside.py): three for two cores. JOBS=0 runs them here,
 # for a debugger.
 JOBS ?= 3
 

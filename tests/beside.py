@@ -1,13 +1,14 @@
-"""Tests that do little but wait, in a process of their own beside each worker of a run of all tests.
+"""Tests that do little but wait, in processes of their own beside the workers of a run of all tests.
 
-They need a tenth of a processor, and a worker that ran them would need nothing else for minutes. So each worker forks
-another process before its first test (its companion), which runs its share of them, one after the other, and keeps what
-it has to report. They come last in the order of the tests: whichever worker comes to one only hands on its report.
+They need a tenth of a processor, and a worker that ran them would need nothing else for minutes. So they are in shares,
+and before its first test a worker forks a process for each of its shares (a companion), which runs them one after the
+other, and keeps what it has to report. A worker that comes to one only hands on its report, if need be at its end.
 
   BS1  A companion begins when nothing has been set up: it shares no server, no fixture and no directory with others.
   BS2  It is no child of its worker, whose tests look at their children.
   BS3  What a companion has not reported when it ends, the workers run as always.
   BS4  The end of its worker kills it: the kernel sends the signal when nobody has the other end of its pipe any more.
+  BS5  A worker waits for no report while it could run a test.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ import warm
 
 SHARES = (
     (
-        *("tests/engines/", "tests/cli/test_run.py", "tests/process/test_waiting.py"),
+        *("tests/engines/", "tests/process/test_foreign_", "tests/process/test_many_locks.py"),
+        *(f"tests/process/test_{name}.py" for name in ("fencing", "fork", "heartbeat", "waiting")),
         *(f"tests/unit/test_{name}.py" for name in ("apart", "cancel", "events", "lease", "reaper", "rivals")),
     ),
+    ("tests/cli/",),
     ("tests/conformance/test_kit", "tests/docs/test_pages.py", "tests/process/test_silence.py"),
 )
-"""What waits. All of a share is run by one companion, and those that start the same servers are in one share."""
+"""What waits. Those that start the same servers are in one share."""
 _BEGINS_WITHIN = 60.0
 
 
@@ -52,74 +55,96 @@ class Beside:
         self._config = config
         self._number, self._count = int(str(worker["workerid"])[2:]), int(str(worker["workercount"]))
         self._reports = Path(config.option.basetemp).parent / "beside"
+        self._began = time.monotonic()
         self._alive = -1
+        self._awaited: list[tuple[pytest.Item, int]] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
         yield
         items.sort(key=lambda item: _share(item) is not None)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[object]:
         self._reports.mkdir(parents=True, exist_ok=True)
         self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # who asks first makes it anew
-        mine = [item for item in session.items if _share(item) is not None and self._companion(item) == self._number]
         ours, self._alive = os.pipe()
-        with open(self._lock(self._number), "w") as lock:
+        for share in range(self._number, len(SHARES), self._count):
+            self._begin(ours, share, [item for item in session.items if _share(item) == share])
+        os.close(ours)
+        result = yield
+        for item, index in self._awaited:
+            self._interactor.item_index = index
+            if not session.shouldstop and not self._hand_on(item):
+                self._config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        return result
+
+    @property
+    def _interactor(self) -> Any:
+        """xdist's part of a worker, which sends the reports of the item that it is at."""
+        return next(plugin for plugin in self._config.pluginmanager.get_plugins() if hasattr(plugin, "item_index"))
+
+    def _begin(self, ours: int, share: int, items: list[pytest.Item]) -> None:
+        with open(self._lock(share), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # for as long as the companion has it open
             if (child := os.fork()) == 0:
                 if os.fork() == 0:
                     _end_with_the_last_writer(ours, self._alive)
-                    self._accompany(mine)
+                    self._accompany(items)
                 os._exit(0)
-            os.close(ours)
             os.waitpid(child, 0)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        if _share(item) is None or not (kept := self._kept(item)):
+        if (share := _share(item)) is None:
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for data in pickle.loads(kept):
-            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if self._report(item).exists():
+            self._hand_on(item)
+        elif self._begins_or_runs(share):
+            self._awaited.append((item, self._interactor.item_index))  # BS5
+        else:
+            return None  # BS3
         item.session._setupstate.teardown_exact(nextitem)  # of the test before
         return True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not session.shouldstop:
-            while self._runs(self._number):  # another worker may want what it will report
-                time.sleep(0.01)
+            for share in range(self._number, len(SHARES), self._count):
+                while self._runs(share):  # another worker may want what it will report
+                    time.sleep(0.01)
         os.close(self._alive)
 
     # -- what has been reported ----------------------------------------------------------------------------------------
 
-    def _companion(self, item: pytest.Item) -> int:
-        share = _share(item)
-        assert share is not None
-        return share % self._count
-
-    def _lock(self, number: int) -> Path:
-        return self._reports / f"lock-{number}"
+    def _lock(self, share: int) -> Path:
+        return self._reports / f"lock-{share}"
 
     def _report(self, item: pytest.Item) -> Path:
         return self._reports / blake2b(item.nodeid.encode(), digest_size=16).hexdigest()
 
-    def _kept(self, item: pytest.Item) -> bytes:
-        """Its reports, as soon as there are any; nothing if there will be none (BS3)."""
-        path, number = self._report(item), self._companion(item)
-        begins = time.monotonic() + _BEGINS_WITHIN
-        while not path.exists():
-            if not self._runs(number) and (self._lock(number).exists() or time.monotonic() > begins):
-                break
+    def _hand_on(self, item: pytest.Item) -> bool:
+        """Its reports, as soon as there are any; False if there will be none (BS3)."""
+        path, share = self._report(item), _share(item)
+        assert share is not None
+        while not path.exists() and self._begins_or_runs(share):
             time.sleep(0.01)
-        return path.read_bytes() if path.exists() else b""
+        if not path.exists():
+            return False
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for data in pickle.loads(path.read_bytes()):
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
 
-    def _runs(self, number: int) -> bool:
+    def _begins_or_runs(self, share: int) -> bool:
+        began = self._lock(share).exists()
+        return self._runs(share) if began else time.monotonic() < self._began + _BEGINS_WITHIN
+
+    def _runs(self, share: int) -> bool:
         try:
-            with open(self._lock(number)) as lock:
+            with open(self._lock(share)) as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False

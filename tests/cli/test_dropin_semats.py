@@ -24,6 +24,8 @@ Within = Callable[[float], AbstractContextManager[None]]
 Answer = tuple[int, str, str]
 LATER = "later: "
 """A state that begins with this is looked at 4000 s after it was written."""
+OURS = NOW + 300
+"""A moment after the start of this process, which may have been forked since."""
 TOKEN = "0123456789abcdef"
 
 # -- every state and every command -------------------------------------------------------------------------------------
@@ -38,7 +40,7 @@ STATES: dict[str, tuple[str, bytes | Callable[[Path], object] | None]] = {
     "from the future": ("l", record("{dead}", NOW + 10**6)),
     "old, dead pid": ("l", record("{dead}", OLD, "t")),
     "later: live pid": ("l", record(LIVE, NOW)),
-    "later: our own pid": ("l", record(os.getpid(), NOW)),
+    "later: our own pid": ("l", record("{me}", OURS)),
     "old, pid 0": ("l", record(0, OLD)),
     "old, pid of no kernel": ("l", record(2**31, OLD)),
     "old, blanks around =": ("l", record("{dead}", OLD, "t").replace(b"=", b" = ")),
@@ -195,9 +197,9 @@ ROWS: dict[str, list[tuple[str, Answer]]] = {
     "link to an old lock": OLD_ONE,
     "later: live pid": usual(LIVE, NOW, stale=True),
     "later: our own pid": [
-        ("try-acquire", held_by("{me}", NOW)),
+        ("try-acquire", held_by("{me}", OURS)),
         ("release", RELEASED),
-        ("status", status(True, info("{me}", NOW), stale=True, mine=True)),
+        ("status", status(True, info("{me}", OURS), stale=True, mine=True)),
     ],
     "old, pid 0": usual(0, OLD, stale=True),
     "old, pid of no kernel": usual(2**31, OLD, stale=True),
@@ -248,12 +250,16 @@ def arrange(place: Path, state: str, dead: int) -> str:
     """Make it so; the path as it is typed."""
     typed, there = STATES[state]
     if isinstance(there, bytes):
-        (place / "l").write_bytes(there.replace(b"{dead}", str(dead).encode()))
+        (place / "l").write_bytes(with_pids(there, dead))
     elif there is not None:
         there(place / "l")
         if (place / "target").exists():
-            (place / "target").write_bytes((place / "target").read_bytes().replace(b"{dead}", str(dead).encode()))
+            (place / "target").write_bytes(with_pids((place / "target").read_bytes(), dead))
     return typed
+
+
+def with_pids(content: bytes, dead: int) -> bytes:
+    return content.replace(b"{dead}", str(dead).encode()).replace(b"{me}", str(os.getpid()).encode())
 
 
 @pytest.mark.usefixtures("leaves_nothing")

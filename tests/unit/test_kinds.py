@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -713,6 +716,27 @@ def test_what_may_not_be_looked_at_is_known_as_such() -> None:
     seen = elsewhere(lambda: [LinuxProcFiles(tables=True).sees(uid) for uid in (0, NOBODY)], user=NOBODY)
     assert seen == [False, True]
     assert not LinuxProcFiles(tables=False).sees(0), "nothing is known from another PID namespace's /proc"
+
+
+@needs_root
+@pytest.mark.parametrize("thread", [False, True])
+def test_of_a_process_that_has_ended_a_user_knows_that_it_has_no_file_open(thread: bool) -> None:
+    """PF3: unless a thread of it goes on."""
+
+    def look() -> bool:
+        child = os.fork()
+        if child == 0:
+            if thread:
+                threading.Thread(target=time.sleep, args=(60,)).start()
+            ctypes.CDLL(None).pthread_exit(None)  # this thread alone
+        eventually(lambda: procfs.stat_fields(child)[0] == "Z")
+        try:
+            return LinuxProcFiles(tables=True).sees(NOBODY)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    assert elsewhere(look, user=NOBODY) is not thread
 
 
 def test_a_file_is_known_by_its_name_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ PF1  Only what is in `/proc` is read; no path that it names is followed, no file
 PF2  All descriptors of all processes are listed at most once, however many files are asked about. `read_at` is the
      moment before: of a file that was made later, it cannot be said that nobody has it open.
 PF3  That nobody is seen to have a file open means something only where all processes of its user could be looked at
-     (`sees`). A process that ends in the middle has no file open any more.
+     (`sees`). A process that ends has no file open any more: from `exit_mm` on until it is reaped, `/proc/PID/fd` is
+     closed to its own user.
 PF4  A file is known by its name and its inode number, not by the path that the kernel shows, which is another one in
      another mount namespace. Before Linux 5.14 the number is not to be had; there the name alone decides.
 PF5  A lock by open file description (`OFDLCK`) has no pid in the table, and the pid of a `flock` is that of who took it
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _NO_FILE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/memfd:")
 _DELETED = " (deleted)"
+_PF_EXITING = 0x4
 _MOST_NAMES = 200_000
 """So many descriptors are remembered at most: what is beyond that is not seen."""
 # Bounded numbers: what is longer is not of the kernel, and must not overflow here.
@@ -65,6 +67,12 @@ class _Entry:
 def parse_table(text: str) -> list[_Entry]:
     """The lines of `/proc/locks` or of an `fdinfo`; what is torn or of an unknown kind is passed over."""
     return [_Entry(found) for found in _LOCK.findall(text)]
+
+
+def _ends(pid: int) -> bool:
+    """Whether the last thread of it has begun to end, or waits to be reaped."""
+    fields = procfs.stat_fields(pid)
+    return len(fields) > 17 and bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) <= 1
 
 
 class LinuxProcFiles:
@@ -114,7 +122,8 @@ class LinuxProcFiles:
         try:
             fds = os.listdir(f"/proc/{pid}/fd")
         except PermissionError:
-            self._hide(pid)
+            if not _ends(pid):
+                self._hide(pid)
             return
         except OSError:
             return

@@ -94,6 +94,17 @@ class Node:
         self.process.send_signal(number)
         self.process.wait(10)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Meanwhile it answers nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import select
 from collections.abc import Callable, Iterator
@@ -381,6 +382,8 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     *((module, "open", _open_file) for module in (linux, procfs)),
     (posix, "fcntl", _Module(fcntl, flock=_flock)),
     *((module, "select", _Module(select, poll=_Poll)) for module in (posix, linux)),
+    # What is mounted is looked up once, however long this process is not let run.
+    *((module, "_MOUNT_LASTS", math.inf) for module in (linux, posix)),
     (linux, "link_empty_path", link_empty_path),
     (inotify, "_libc", _Library(inotify._libc)),
     (portable.GenericEnvironment, "unlink", staticmethod(_OS.unlink)),

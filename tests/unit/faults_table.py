@@ -89,8 +89,6 @@ def run(kind: type[Operation], place: Path, *, every: bool = False) -> tuple[lis
     with tapped() as tap:
         for way in kind.ways:
             calls, seen, _, raised = once(place, tap, kind, way)
-            while (again := once(place, tap, kind, way))[0] != calls:
-                calls, seen, _, raised = again
             assert raised is None, raised
             rehearsed = (calls, seen)
             the_same: dict[tuple[int, str], str] = {}
@@ -101,17 +99,14 @@ def run(kind: type[Operation], place: Path, *, every: bool = False) -> tuple[lis
                     continue
                 where = f"{way}, {word} {'from' if always else 'at'} call {at}, {calls[at]}"
                 complaint = ""
-                for _ in range(2):  # a second may be over meanwhile, after which /proc is read again
-                    try:
-                        made, seen, left, raised = once(place, tap, kind, way, at, word, always=always)
-                        same = made[at : at + 1] == calls[at : at + 1]
-                        complaint = "" if same else f"the calls before it were others: {made}"
-                    except Wrong as error:
-                        complaint = str(error)
-                    except Exception as error:
-                        complaint = repr(error)
-                    if not complaint:
-                        break
+                try:
+                    made, seen, left, raised = once(place, tap, kind, way, at, word, always=always)
+                    if made[at : at + 1] != calls[at : at + 1]:
+                        complaint = f"the calls before it were others: {made}"
+                except Wrong as error:
+                    complaint = str(error)
+                except Exception as error:
+                    complaint = repr(error)
                 if complaint:
                     wrong.append(f"{where}: {complaint}")
                     continue

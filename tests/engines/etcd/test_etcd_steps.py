@@ -22,7 +22,7 @@ SOON = 5.0
 
 
 def stop_at(node: Node, lock: Any, number: int) -> bool:
-    """Acquire, but close the generator at that wait; False if it did not come so far. No answer is there before a wait."""
+    """Acquire, but close the generator at that wait; False if it did not come so far. No answer comes before a wait."""
     steps = lock._engine.acquire(environment(), lock._requests, 5, caller())
     try:
         for step in range(number + 1):

@@ -65,7 +65,7 @@ $(VENV)/.coverage: $(VENV)/.test
 # ARGS for a part of them. The data is where other users may write, as some tests are another user.
 coverage: $(VENV)/.coverage
 	data=$$(mktemp -d) && chmod 1777 $$data && trap "rm -rf $$data" EXIT && export COVERAGE_FILE=$$data/measured && \
-	    { $(BIN)/python -m coverage run --include '$(CURDIR)/src/*' -m pytest -n $(JOBS) --dist worksteal $(ARGS); tests=$$?; \
+	    { $(BIN)/python -m coverage run --include '$(CURDIR)/src/*' -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines); tests=$$?; \
 	    mkdir -p dist/coverage && $(BIN)/python -m coverage combine --quiet --data-file=dist/coverage/measured $$data && \
 	    $(BIN)/python tests/reach/report.py dist/coverage/measured $(if $(ARGS),--part) && exit $$tests; }
 

@@ -868,3 +868,148 @@ def test_a_process_ends_though_a_server_is_silent(what: str, status: int, shm: P
         assert "at exit" in done.stderr
         assert "the server of a test does not answer" in done.stderr
         assert os.listdir(shm) == ["l"]
+
+
+# -- what comes at one moment only -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def share(server: Server) -> Apart:
+    """What looks at a file of that server."""
+    found = apart.at_place(environment(), server.directory)
+    assert found is not None
+    return found
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def test_where_no_thread_is_to_be_had_the_caller_waits_itself(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "start", lambda _thread: fail(RuntimeError("can't start new thread")))
+    with Lock(f"{server.directory}/l").acquire(PATIENCE) as hold:
+        hold.ensure_held()
+
+
+def test_where_the_time_of_a_thread_is_not_to_be_had_a_look_is_waited_for(
+    share: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP6."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    monkeypatch.setattr(apart, "_PULSE", SHORT / 4)
+    monkeypatch.delattr(time, "pthread_getcpuclockid")
+    ended = threading.Event()
+    pulses = iter(range(40))
+    assert share.call(lambda: ended.wait(PATIENCE), meanwhile=lambda: next(pulses) < 30 or ended.set())
+
+
+def test_the_time_of_a_thread_that_has_just_ended_goes_on(share: Apart) -> None:
+    """AP6: so its caller looks again, and sees that."""
+    step = Step(share, bool)
+    step.begin()
+    assert step.wait(time.monotonic() + PATIENCE)
+    step._clock = -1  # of nobody
+    assert 0 < step._spent() <= step._spent()
+
+
+def test_what_fails_when_it_is_given_back_late_is_told(share: Apart, caplog: pytest.LogCaptureFixture) -> None:
+    """AP2: its caller has gone."""
+    answers = threading.Event()
+    step = Step(share, lambda: answers.wait(PATIENCE))
+    step.begin()
+    until(lambda: step in apart._going)
+    assert step.leave(lambda: fail(OSError(errno.EIO, "no more")))
+    share.leave_behind(step)
+    answers.set()
+    until(step.done)
+    assert "no more" in caplog.text
+    assert not apart._left
+
+
+def test_what_ends_while_it_is_left_behind_is_not_behind(share: Apart) -> None:
+    """AP5."""
+    step = Step(share, bool)
+    step.begin()
+    assert step.wait(time.monotonic() + PATIENCE)
+    share.leave_behind(step)
+    assert not share.is_silent()
+
+
+def test_an_interruption_while_an_acquisition_is_undone_leaves_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP2, AP3: the second of two, wherever it comes."""
+    real = Step.begin
+    begun: list[Step] = []
+
+    def interrupted(step: Step) -> None:
+        begun.append(step)
+        if len(begun) in (2, 3):
+            raise KeyboardInterrupt
+        real(step)
+
+    held = Lock(f"{server.directory}/l").acquire(PATIENCE)
+    monkeypatch.setattr(Step, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Lock(f"{server.directory}/l").acquire(PATIENCE)
+    assert len(begun) == 4
+    until(lambda: not environment().operations.running)
+    held.release()
+
+
+def test_a_look_at_a_hold_with_a_lease_asks_nobody(server: Server) -> None:
+    hold = Lock(f"{server.directory}/l", lease=30).acquire(PATIENCE)
+    server.dies()
+    asked: list[int] = []
+    apart.look(state_of(hold), lambda: asked.append(_thread.get_ident()))
+    assert asked == [_thread.get_ident()]
+    server.comes_back()
+    hold.release()
+
+
+def test_a_release_elsewhere_waits_for_no_server(shm: Path) -> None:
+    hold = Lock(shm / "l").acquire()
+    where: list[int] = []
+    apart.release(state_of(hold), lambda: where.append(_thread.get_ident()))
+    assert where == [_thread.get_ident()]
+    hold.release()
+
+
+def test_a_release_that_fails_for_good_is_not_repeated(server: Server) -> None:
+    """AP7: only while the server is away."""
+    hold = Lock(f"{server.directory}/l").acquire(PATIENCE)
+    calls: list[int] = []
+
+    def release_here() -> None:
+        calls.append(1)
+        raise OSError(errno.EIO, "broken")
+
+    with pytest.raises(OSError, match="broken"):
+        apart.until_it_is_back(state_of(hold), release_here)
+    assert len(calls) == 1
+    hold.release()
+
+
+def test_a_release_that_is_interrupted_before_it_begins_is_done(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP2: in a thread, whatever the caller does."""
+    hold = Lock(f"{server.directory}/l").acquire(PATIENCE)
+    with monkeypatch.context() as patched:
+        patched.setattr(Apart, "call", lambda *_: fail(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            hold.release()
+    until(lambda: not os.path.exists(f"{server.directory}/l"))
+    assert state_of(hold).released
+
+
+def test_where_no_child_can_be_made_nobody_asks_first(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP8."""
+    monkeypatch.setattr(os, "fork", lambda: fail(BlockingIOError(errno.EAGAIN, "no more processes")))
+    assert apart._answers(str(shm), time.monotonic())
+
+
+def test_all_that_a_look_finds_is_handed_over(share: Apart) -> None:
+    """AP6: at the latest when it ends."""
+    assert list(share.each(iter(range(300)))) == [*range(300)]
+    assert list(share.each(iter(range(3)), batch=0)) == [0, 1, 2]

@@ -17,6 +17,8 @@ import pytest
 from holdfast._core.attempt import Refusal
 from holdfast._core.messages import refused as refused_by
 from holdfast._drivers.sync import drive
+from holdfast._platform.values import Presence, Process
+from holdfast.engines.file import takeover
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.engines.file.remove import break_lock
@@ -787,3 +789,38 @@ def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: C
     assert contender.get().verify()
     assert time.monotonic() - started < 3
     clear(guarded.parent)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".x",
+        "1.2.g.3.4.5.6",
+        "1.2.x.3.4.5.6.{}",
+        "1.2.g.3.4.x.6.{}",
+        "1.2.g.3.4.99999999999.6.{}",
+        "z.2.g.3.4.5.6.{}",
+    ],
+)
+def test_a_name_that_no_claimant_writes_is_no_claim(name: str) -> None:
+    assert takeover._parsed(name) is None
+    words = f"{takeover._PREFIX}{name.format('0' * 16)}{takeover._SUFFIX}"
+    assert takeover._parsed(words) is None
+
+
+@pytest.mark.parametrize("elsewhere", ["no pid space", "another pid space"])
+def test_the_claim_of_a_process_that_cannot_be_asked_counts(elsewhere: str, unguarded: Path, contend: Contend) -> None:
+    """T12: dead or not."""
+    one = contend(unguarded)
+    claim = make_claim(one.env, str(unguarded), (1, 2), NO_LOCKS)
+    assert claim is not None
+    who = one.env.identity()
+    space = "" if elsewhere == "no pid space" else "pid:[1]"
+    one.env.instead["identity"] = lambda: who.replaced(pid_namespace=space)
+    one.env.instead["inspect"] = lambda _pid: Process(Presence.GONE)
+    (name,) = (name for name in os.listdir(unguarded.parent) if is_claim(name))
+    assert takeover.why_over(one.env, str(unguarded.parent / name)) is None
+    del one.env.instead["identity"]
+    assert takeover.why_over(one.env, str(unguarded.parent / name)) is not None
+    claim.end()

@@ -18,6 +18,7 @@ from holdfast import (
     Liveness,
     Lock,
     LockLost,
+    MalformedRecord,
     ProtocolMismatch,
     Semaphore,
     UnsupportedFilesystem,
@@ -31,7 +32,7 @@ from holdfast.engines.file.directory import DirectoryHold
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.takeover import SETTLE
-from holdfast.protocols import proper_lockfile
+from holdfast.protocols import get, proper_lockfile
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contend, Contender, Stepped
 
@@ -523,3 +524,209 @@ def test_it_can_be_broken(contender: Directory, lock: Path) -> None:
     assert drive(break_lock(two.env, two.request)) is not None
     assert not lock.exists()
     assert not held.verify()
+
+
+# -- what fails while it is made or taken over -------------------------------------------------------------------------
+
+
+def failing(number: int, times: int = 1) -> Callable[..., object]:
+    """In place of a step: it fails so often, and with this error."""
+    left = [times]
+
+    def fail(*_: object, **__: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def fail_once(one: Contender, step: str, number: int) -> None:
+    one.env.before[step] = failing(number)
+
+
+@pytest.mark.needs("flock")
+def test_a_probe_of_the_guard_is_outwaited(contender: Directory, lock: Path) -> None:
+    """DL2: one that has it for an instant does not cost the mark."""
+    one = contender()
+    probes: list[int] = []
+
+    def probe() -> None:
+        probes.append(os.open(lock, os.O_RDONLY))
+        fcntl.flock(probes[0], fcntl.LOCK_EX)
+
+    one.env.once(one.env.before, "guard", probe)
+    assert one.step() is not None
+    os.close(probes[0])
+    held = held_by(one)
+    assert held.guarded
+    assert lock.stat().st_mode & stat.S_ISVTX
+    held.release()
+
+
+def test_what_is_removed_in_the_making_is_made_again(contender: Directory, lock: Path) -> None:
+    """DL4: by one that had judged a stale lock there."""
+    one = contender(timeout=5)
+    one.env.once(one.env.after, "set_modified", lock.rmdir)
+    held = held_by(one)
+    assert one.env.steps.count("open_new_directory") == 2
+    assert held.verify()
+    held.release()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("step", ["guard", "set_modified", "chmod"])
+def test_a_failure_in_the_making_leaves_nothing(contender: Directory, lock: Path, step: str, removed: bool) -> None:
+    """DL1: nothing but a mark that cannot be set goes without (DL2), and what others have removed is not removed."""
+    one = contender()
+    fail = failing(errno.EIO)
+
+    def spoil(*_: object, **__: object) -> None:
+        if removed:
+            lock.rmdir()
+            lock.mkdir()
+        fail()
+
+    one.env.before[step] = spoil
+    if step == "chmod" and not removed:
+        held = held_by(one)
+        assert held.verify()
+        held.release()
+    elif step == "chmod":
+        assert not isinstance(one.run(), FileHold)
+    else:
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            one.run()
+    assert lock.exists() is removed
+    assert not one.env.open_descriptors()
+
+
+def test_of_a_directory_that_cannot_be_asked_nothing_is_removed(contender: Directory, lock: Path) -> None:
+    """DL1: and the first failure is the one that is told."""
+    one = contender()
+    fail_once(one, "guard", errno.EIO)
+    one.env.before["fstat"] = failing(errno.ESTALE, times=9)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        one.run()
+    assert lock.exists()
+    assert not one.env.open_descriptors()
+    lock.rmdir()
+
+
+def test_where_a_guard_needs_the_right_to_write_there_is_none(contender: Directory, lock: Path) -> None:
+    """DL2, as on NFS: such a lock goes by its time."""
+    one = contender()
+    one.env.instead["guard"] = failing(errno.EBADF, times=9)
+    held = held_by(one)
+    assert not held.guarded
+    assert not lock.stat().st_mode & stat.S_ISVTX
+    held.release()
+
+
+def test_its_parents_are_made_if_that_was_asked_for(contender: Directory, disk: Path, contend: Contend) -> None:
+    one = contend(disk / "no" / "where" / "t", protocol=NAME, realpath=False, parents=True)
+    held = held_by(one)
+    assert (disk / "no" / "where" / "t.lock").is_dir()
+    held.release()
+    (disk / "no" / "where").rmdir()
+    (disk / "no").rmdir()
+
+
+def test_why_it_cannot_be_made_is_said_with_its_path(contender: Directory, lock: Path) -> None:
+    one = contender()
+    fail_once(one, "open_new_directory", errno.EROFS)
+    with pytest.raises(OSError, match=r"t\.lock"):
+        one.run()
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("gone", [errno.ENOENT, errno.ENOTDIR])
+def test_a_stale_one_that_goes_before_it_is_taken_over_is_made(contender: Directory, lock: Path, gone: int) -> None:
+    left(lock)
+    one = contender(timeout=5)
+
+    def vanish(*_: object) -> None:
+        lock.rmdir()
+        raise OSError(gone, os.strerror(gone))
+
+    one.env.once(one.env.before, "list_directory", vanish)
+    held = held_by(one)
+    assert one.env.steps[-1] != "list_directory"
+    assert held.recovered_from is None
+    held.release()
+
+
+def test_a_stale_one_that_may_not_be_listed_is_held(contender: Directory, lock: Path) -> None:
+    """DL5: there may be data in it."""
+    left(lock)
+    one = contender()
+    one.env.instead["list_directory"] = failing(errno.EACCES, times=99)
+    refusal = one.run()
+    assert isinstance(refusal, Refusal)
+    assert "may not open the directory" in refusal.status.reason
+    assert lock.is_dir()
+    lock.rmdir()
+
+
+def test_a_takeover_that_fails_leaves_it_as_it_was(contender: Directory, lock: Path) -> None:
+    left(lock)
+    before = lock.stat().st_mtime_ns
+    one = contender()
+    fail_once(one, "set_modified", errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        one.run()
+    assert lock.stat().st_mtime_ns == before
+    assert not one.env.open_descriptors()
+    held_by(contender()).release()
+
+
+def test_a_takeover_that_is_given_up_while_it_settles_leaves_nothing(contender: Directory, lock: Path) -> None:
+    """DL4."""
+    left(lock)
+    one = contender()
+    assert one.step() is not None
+    assert time.time() - lock.stat().st_mtime < 5
+    one.steps.close()
+    assert not lock.exists()
+    assert not one.env.open_descriptors()
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_heartbeat_after_the_release_sets_no_time(contender: Directory, lock: Path, released: bool) -> None:
+    one = contender()
+    held = held_by(one)
+    if released:
+        held.release()
+    count = one.env.steps.count("set_modified")
+    held.send_beat()
+    assert one.env.steps.count("set_modified") == count + (not released)
+    held.release()
+    assert not lock.exists()
+
+
+def test_its_hold_tells_what_a_record_would(target: Path) -> None:
+    with Lock(target, protocol=NAME, tag="build") as hold:
+        assert (hold.record.pid, hold.record.protocol) == (os.getpid(), NAME)
+
+
+def test_it_has_no_content() -> None:
+    codec = get(NAME)
+    assert codec.encode(codec.decode(b"")) == b""
+    assert codec.refreshed(b"", time.time()) is None
+    with pytest.raises(MalformedRecord, match="has no content"):
+        codec.decode(b"x")
+    with pytest.raises(ValueError, match="nothing can be written"):
+        codec.encode(codec.decode(b"").replaced(pid=1))
+
+
+def test_whether_it_is_ours_is_not_guessed(contender: Directory, lock: Path) -> None:
+    """DL1: where the path cannot be asked, that is said."""
+    one = contender()
+    held = held_by(one)
+    one.env.before["stat"] = failing(errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        held._is_ours()
+    assert held._is_ours()
+    held.release()
+    one.env.before["stat"] = failing(errno.EIO)
+    assert not held._is_ours()

@@ -917,3 +917,30 @@ def test_who_waits_for_a_lock_of_the_kernel_is_told(disk: Path, environments: En
         finally:
             waiter.kill()
             waiter.communicate()
+
+
+def test_what_is_asked_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PF2."""
+    counted: list[int] = []
+    real = procfs.pids
+    monkeypatch.setattr(procfs, "pids", lambda: counted.append(1) or real())
+    files = LinuxProcFiles(tables=True)
+    own = procfs.comm(os.getpid())
+    assert os.getpid() in files.running([own])
+    assert files.running([own]) == files.running([own])
+    assert files.locks() is files.locks()
+    assert len(counted) <= 2  # for the programs, and for the descriptors
+
+
+def test_beyond_the_most_descriptors_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc_files, "_MOST_NAMES", 0)
+    with open(tmp_path / "opened", "w") as file:
+        assert LinuxProcFiles(tables=True).openers("opened", os.fstat(file.fileno()).st_ino) == []
+
+
+def test_of_a_process_that_has_gone_nothing_is_known(dead_pid: int) -> None:
+    """PF3: it hides nothing."""
+    files = LinuxProcFiles(tables=True)
+    files._hide(dead_pid)
+    assert files.directory(dead_pid) is None
+    assert not files._hidden

@@ -16,9 +16,11 @@ import pytest
 from engines.arms import side_by_side
 from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore, lock
 from holdfast._admin.clean import Leftover, beside
+from holdfast._core.attempt import Refusal
 from holdfast._platform import environment
 from holdfast._platform.values import Storage
 from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.inspect import read_fresh
 from holdfast.model import Identity, Marker, marker_text, next_beat
 from holdfast.protocols import get
 from process.support import eventually
@@ -637,3 +639,60 @@ def test_an_old_claim_is_cleaned_and_a_young_one_is_not(tmp_path: Path) -> None:
     assert found == [str(tmp_path / names[0])]
     for name in names:
         (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize(("number", "refused"), [(errno.EACCES, True), (errno.EIO, False)])
+def test_a_lapsed_record_that_cannot_be_replaced_stays(
+    number: int, refused: bool, disk: Path, contend: Contend, shared: Callable[[], Stepped]
+) -> None:
+    """LE6: who may not says so, and nothing is left of the attempt."""
+    far_record(disk / "l")
+    before = (disk / "l").read_bytes()
+    env = shared()
+    one = contend(disk / "l", env, lease=SHORT, timeout=SHORT + 5)
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    env.instead["replace"] = fails
+    if refused:
+        refusal = one.run()
+        assert isinstance(refusal, Refusal)
+        assert "may not replace it" in refusal.status.reason
+    else:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            one.run()
+    assert (disk / "l").read_bytes() == before
+    assert os.listdir(disk) == ["l"]
+    (disk / "l").unlink()
+
+
+@pytest.mark.parametrize(("number", "gone"), [(errno.ESTALE, True), (errno.EIO, False)])
+def test_a_record_that_goes_while_it_is_read_is_gone(number: int, gone: bool, disk: Path, contend: Contend) -> None:
+    """LE3."""
+    (disk / "l").write_text("x")
+    env = contend(disk / "l").env
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    env.instead["read"] = fails
+    if gone:
+        assert read_fresh(env, str(disk / "l")) is None
+    else:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            read_fresh(env, str(disk / "l"))
+    assert not env.open_descriptors()
+    assert read_fresh(env, str(disk / "l" / "x")) is None
+    (disk / "l").unlink()
+
+
+def test_a_hold_that_was_released_confirms_nothing(disk: Path, contend: Contend, shared: Callable[[], Stepped]) -> None:
+    """LE7."""
+    held = contend(disk / "l", shared()).get()
+    lease = held.lease
+    assert lease is not None
+    held.release()
+    before = held.env.steps.count("open_existing")
+    held._confirm(lease)
+    assert held.env.steps.count("open_existing") == before

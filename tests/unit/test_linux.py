@@ -231,3 +231,44 @@ def test_on_smb_a_lock_of_another_process_is_refused_in_its_own_words(
                 with pytest.raises(PermissionError):
                     call()
     env.close(fd)
+
+
+def test_a_process_is_opened_without_the_function_of_python() -> None:
+    """As under PyPy."""
+    fd = linux._open_pidfd(os.getpid())
+    try:
+        assert "anon_inode:[pidfd]" in os.readlink(f"/proc/self/fd/{fd}") or os.fstat(fd)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        linux._open_pidfd(-1)
+
+
+def test_without_kernel_locks_it_is_not_known_who_writes(tmp_path: Path) -> None:
+    """LX2."""
+    with open(tmp_path / "l", "w") as file:
+        assert LinuxEnvironment(without=frozenset({"flock"})).is_written(file.fileno()) is None
+
+
+@pytest.mark.parametrize(("number", "refused"), [(errno.ENOSYS, True), (errno.EIO, False)])
+def test_whether_a_record_lock_would_be_granted_is_unknown_where_there_are_none(
+    number: int, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from holdfast._platform import posix
+    from holdfast._platform.descriptors import Descriptor
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    env = LinuxEnvironment()
+    with open(tmp_path / "l", "w") as file:
+        fd = Descriptor(file.fileno())
+        fd.records = (0, 0)
+        assert env.would_guard(fd, shared=False) is True
+        with monkeypatch.context() as patched:
+            patched.setattr(posix.fcntl, "fcntl", fails)
+            if refused:
+                assert env.would_guard(fd, shared=False) is None
+            else:
+                with pytest.raises(OSError, match=os.strerror(number)):
+                    env.would_guard(fd, shared=False)

@@ -455,3 +455,33 @@ def test_linux_and_posix_share_what_is_common() -> None:
         assert name not in vars(LinuxEnvironment)
         assert name in vars(PosixEnvironment)
     assert issubclass(PosixEnvironment, portable.GenericEnvironment)
+
+
+def test_what_ps_has_told_is_remembered_for_a_moment_and_of_few(
+    env: PosixEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    asked: list[int] = []
+    real = bsd.by_ps
+    monkeypatch.setattr(bsd, "by_ps", lambda pid: asked.append(pid) or real(pid))
+    parent = os.getppid()
+    assert env.inspect(parent) == env.inspect(parent)
+    assert asked == [parent]
+    monkeypatch.setattr(posix, "_MOST_SEEN", 1)
+    env.inspect(1)
+    env.inspect(parent)
+    assert asked == [parent, 1, parent]
+
+
+def test_what_is_mounted_is_remembered_of_few_directories(
+    env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a mount of an unknown kind that is not called local is shared, where others are called so."""
+    asked: list[int] = []
+    table = bsd.parse_mounts(f"/dev/a on / (apfs, local)\nx on {disk} (weird, nodev)\n")
+    monkeypatch.setattr(bsd, "mounts", lambda: asked.append(1) or table)
+    monkeypatch.setattr(posix, "_MOST_SEEN", 1)
+    assert env.storage(f"{disk}/l").shared
+    assert not env.storage("/l").shared
+    assert env.storage("/l") == env.storage("/l")
+    assert len(asked) == 2

@@ -37,6 +37,9 @@ from unit.stepping import Stepped
 
 pytestmark = pytest.mark.needs("linux")
 
+ALONE = 61_234
+"""A user of whom no other test has a process: what it may look at does not depend on theirs."""
+
 Environments = Callable[..., Stepped]
 
 
@@ -731,12 +734,12 @@ def test_of_a_process_that_has_ended_a_user_knows_that_it_has_no_file_open(threa
             ctypes.CDLL(None).pthread_exit(None)  # this thread alone
         eventually(lambda: procfs.stat_fields(child)[0] == "Z")
         try:
-            return LinuxProcFiles(tables=True).sees(NOBODY)
+            return LinuxProcFiles(tables=True).sees(ALONE)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
-    assert elsewhere(look, user=NOBODY) is not thread
+    assert elsewhere(look, user=ALONE) is not thread
 
 
 def test_a_file_is_known_by_its_name_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

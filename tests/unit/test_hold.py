@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from holdfast import Lock
+from holdfast._core.hold import HoldState
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.errors import LockLost, NotHeld
@@ -53,6 +56,27 @@ def test_a_child_leaves_its_parents_guard_locked(held: FileHold, contend: Conten
     elsewhere(held.release)
     status = look(contend("/x").env, held.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
+
+
+def _kept_alive(path: str) -> list[HoldState]:
+    return [one for one in gc.get_objects() if isinstance(one, HoldState) and one.path == path]
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_nothing_of_a_released_hold_is_left_for_the_garbage_collector(place: Path, protocol: str) -> None:
+    """H2."""
+    lock = Lock(place / "l", protocol=protocol)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        hold = lock.acquire()
+        assert len(_kept_alive(lock.path)) == 1
+        hold.release()
+        del hold
+        assert _kept_alive(lock.path) == []
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def test_a_second_release_does_nothing(held: FileHold, contend: Contend) -> None:

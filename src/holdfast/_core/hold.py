@@ -9,7 +9,8 @@ H2  A hold belongs to its `refs`, one for each handle. They change only under `m
     releasing twice is harmless, a hold that is being released cannot be joined, and no heartbeat writes to a descriptor
     whose number may already be another file's. A hold without refs is not finished yet, and cannot be joined either.
     The mutex is re-entrant, as a signal handler or a finaliser may release during a check; hence the second look at
-    `released` after each system call.
+    `released` after each system call. A hold that has ended has no refs: they know it, and nothing of it is left for
+    the garbage collector to find.
 H3  A garbage-collected handle leaves the lock held, and a ResourceWarning says so. Collection may happen in any thread
     at any allocation, so it changes one attribute of its ref and takes no mutex. There is no warning for a hold that
     was never delivered, that belongs to a parent, or that something other than the handle releases.

@@ -127,8 +127,10 @@ class FileHold(HoldState):
             frame = None  # break the cycle: it refers to itself and to its callers' variables
             if done and self.frame is not None:
                 self._finish()
-            if ended and self.released and (self.attempt_events is not None or listeners):
-                self._attempt_events().released(self)
+            if ended and self.released:
+                if self.attempt_events is not None or listeners:
+                    self._attempt_events().released(self)
+                self.refs.clear()  # H2
 
     def _interrupted(self, error: BaseException) -> None:
         """Clean up after a release that was interrupted (FH3) or failed (FH4, FH7)."""

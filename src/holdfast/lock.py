@@ -18,7 +18,7 @@ from ._drivers.background import Keeper
 from ._drivers.sync import Cancellation, caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
-from ._platform.operations import numbers
+from ._platform.operations import numbers, partial
 from ._platform.values import Presence
 from .engines import engine_of
 from .engines.file import FILES
@@ -148,7 +148,7 @@ class BaseHold:
 
     def _release(self) -> None:
         held = self._held
-        if held.waits or held.inert or not held.env.may_block(held.path):
+        if held.waits or not held.env.may_block(held.path) or held.inert:
             self._release_here()
         else:
             with forking:
@@ -173,10 +173,10 @@ class BaseHold:
     ) -> None:
         """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
         ref: HoldRef | None = getattr(self, "_ref", None)  # it may not even have been made
-        if ref is None or ref.dropped is not False or _is_finalizing():
+        if ref is None or ref.dropped is not False or ref.held.released or _is_finalizing():
             return
         held = ref.held
-        if held.released or held.lost or held.inert or held.request.released_by_path or ref not in held.refs:
+        if held.lost or held.inert or held.request.released_by_path or ref not in held.refs:
             return
         if ref.operation in held.env.operations.running:
             return  # never delivered: undoing the operation gives it back (operations.py, J2)
@@ -451,8 +451,7 @@ class Acquirable(Resource):
             set_error_path(failed, self.path)
             raise
         if error is not None:
-            refused = error
-            raise error(result) if apart is None else apart.call(lambda: refused(result))
+            raise error(result) if apart is None else apart.call(partial(error, result))
         return None
 
     def wait(self, timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> bool:

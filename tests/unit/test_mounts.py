@@ -134,6 +134,26 @@ def test_the_answer_for_a_directory_is_remembered_for_a_while(
     assert len(env._blocking) <= 256
 
 
+def test_a_server_that_is_mounted_where_all_was_local_is_noticed_within_seconds(
+    shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = environments().real
+    local = "1 1 0:1 / / rw - tmpfs x rw\n"
+    (shm / "mountinfo").write_text(local)
+    monkeypatch.setattr(procfs, "MOUNTS", str(shm / "mountinfo"))
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for _ in range(3):
+        assert not env.may_block(str(shm / "l"))
+        now[0] += 1.1
+    (shm / "mountinfo").write_text(f"{local}2 1 0:2 / {shm} rw - nfs4 x:/ rw\n")
+    now[0] += 1.1
+    assert env.may_block(str(shm / "l"))
+    (shm / "mountinfo").write_text(local)
+    now[0] += 2.2
+    assert not env.may_block(str(shm / "l"))
+
+
 def test_the_filesystem_of_a_subvolume_is_known_and_remembered(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:

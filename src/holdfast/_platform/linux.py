@@ -68,6 +68,8 @@ class LinuxEnvironment(PosixEnvironment):
         to_load.append(_load_events)
         self._hub: Hub | None = None
         self._blocking: dict[str, tuple[bool, float]] = {}
+        self._all_local_until = 0.0
+        """Until then, nothing that is mounted has a server or a process to wait for."""
         self._table: list[procfs.Mount] = []
         self._slow: tuple[list[procfs.Mount], list[procfs.Mount]] = ([], [])
         """A table, and what of it may be slow, as far as that was asked for."""
@@ -306,14 +308,18 @@ class LinuxEnvironment(PosixEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
+        now = time.monotonic()
+        if now < self._all_local_until:
+            return False
         directory = path.rpartition("/")[0] or "/"
         known, until = self._blocking.get(directory, (False, 0.0))
-        now = time.monotonic()
         if now >= until:
             known = self._slow_mount(directory) is not None
             if len(self._blocking) >= _MOST_DIRECTORIES:
                 self._blocking.clear()
             self._blocking[directory] = (known, now + _MOUNT_LASTS)
+            if not self._slow[1]:
+                self._all_local_until = now + _MOUNT_LASTS
         return known
 
     def server_at(self, path: str) -> str:

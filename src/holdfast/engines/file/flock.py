@@ -183,8 +183,10 @@ def require_seen(env: Environment, request: FileRequest, device: int) -> None:
     if not env.knows_mounts:
         return
     storage = env.storage(request.path, device)
+    if not storage.shared:
+        return
     seen = storage.guards if request.records is None else storage.records
-    if storage.shared and seen is False:
+    if seen is False:
         what = (
             storage.text if storage.guards is False else "shared with other machines; its record locks stay on this one"
         )

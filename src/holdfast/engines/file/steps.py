@@ -51,7 +51,7 @@ def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:
         found = env.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    return max(found.st_nlink, 1) if (found.st_dev, found.st_ino) == identity else 0
+    return (found.st_nlink or 1) if (found.st_dev, found.st_ino) == identity else 0
 
 
 def on_shared_storage(env: Environment, path: str, device: int) -> bool:
@@ -64,11 +64,10 @@ def exists_now(env: Environment, path: str) -> bool:
     there was none, unless its directory is opened: then it asks the server whether that has changed."""
     if env.exists(path):
         return True
-    directory = path.rpartition("/")[0]
     if not env.may_block(path) or not env.storage(path).shared:
         return False
     try:
-        env.close(env.open_directory(f"{directory}/."))
+        env.close(env.open_directory(f"{path.rpartition('/')[0]}/."))
     except OSError:
         return False
     return env.exists(path)

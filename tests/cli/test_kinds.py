@@ -8,7 +8,8 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,48 @@ def test_nothing_is_said_of_git_where_its_processes_may_not_be_looked_at(world: 
     found = json.loads(world.do("status", "-j", commit.lock, env={"HOLDFAST_OS": "posix"}).stdout)
     assert (found["condition"], found["liveness"]) == ("held", "unknown")
     assert "try as root" in found["evidence"]["text"]
+
+
+# -- /run/lock ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service_lock() -> Iterator[Path]:
+    """A path of our own in the directory where services keep their locks."""
+    where = Path("/run/lock")
+    if not os.access(where, os.W_OK):
+        pytest.skip("needs a directory /run/lock to write to")
+    path = where / f"holdfast-test-{uuid.uuid4().hex}.lock"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_a_lock_of_ours_is_ours_where_services_keep_theirs(world: World, service_lock: Path) -> None:
+    """E8: its record says whose it is, though the kernel has it locked. Contenders are told so, or queue up."""
+    holder = world.hold(service_lock)
+    holder.hear("held")
+    for code, command in ((75, ["run", "-n", service_lock, "--", "true"]), (1, ["try", service_lock])):
+        done = world.do(*command)
+        assert (done.returncode, "held by process" in done.stderr) == (code, True), done
+    waiter = world.run(service_lock, "print('mine')")
+    watcher = world.start([*HOLDFAST, "wait", service_lock])
+    queued = (waiter.pid, 1)
+    eventually(lambda: queued in [(one["pid"], one["position"]) for one in status(world, service_lock)["waiters"]])
+    eventually(lambda: dormant(watcher.pid), what="that it waits")
+    holder.process.communicate(timeout=SLOW)
+    waiter.hear("mine")
+    assert (waiter.wait(), watcher.wait()) == (0, 0)
+
+
+def test_a_file_that_only_the_kernel_has_locked_is_waited_for(world: World, service_lock: Path) -> None:
+    """A lock file of ours is like that for a moment, before its record is written."""
+    need("flock")
+    other = world.start(["flock", "-n", service_lock, "sh", "-c", "echo locked; cat"], stdin=-1)
+    other.hear("locked")
+    assert status(world, service_lock)["protocol"] == "flock"
+    done = world.do("run", "-n", service_lock, "--", "true")
+    assert (done.returncode, "held" in done.stderr) == (75, True), done
+    other.process.communicate(timeout=SLOW)
 
 
 # -- programs that wait for a word -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from .._admin import kinds
+from .._admin.detect import record_in
 from .._admin.kinds.base import View, sentence
 from .._platform import environment
 from ..errors import ProtocolMismatch
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def look_at(path: str) -> Sighting | None:
-    """The lock of another program at this absolute path, as it is now; None for anything else."""
+    """The lock of another program at this absolute path, as it is now; None for anything else.
+
+    A file with a record of a protocol is of that protocol, whatever its name (scan.py, E8).
+    """
     env = environment()
     files: list[ProcFiles] = []
 
@@ -30,7 +34,11 @@ def look_at(path: str) -> Sighting | None:
         return files[0]
 
     try:
-        return kinds.find(View(env, once, path, env.stat(path)))
+        found = env.stat(path)
+        view = View(env, once, path, found)
+        if record_in(view.name, found.st_mode, view.data()) is not None:
+            return None
+        return kinds.find(view)
     except (OSError, ValueError):
         return None
 

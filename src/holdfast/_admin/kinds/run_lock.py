@@ -1,9 +1,12 @@
 """What lies in `/run/lock`, which systemd makes for the locks of services (`/var/lock` leads there): `LCK..ttyS0` for a
-serial line, with a pid in it; and whatever else has a pid in it, or a kernel lock on it."""
+serial line, with a pid in it; and whatever else consists of a pid.
+
+Why not what has only a kernel lock on it: so has every lock file of ours there, and it may be empty for a moment.
+"""
 
 from __future__ import annotations
 
-from .base import FREE, LEFTOVER, Kind, Sighting, View, pid_in, quoted
+from .base import LEFTOVER, Kind, Sighting, View, pid_in, quoted
 
 
 class RunLock(Kind):
@@ -16,11 +19,7 @@ class RunLock(Kind):
         data = view.data(most=64)
         pid = int.from_bytes(data, "little") if serial and len(data) == 4 else pid_in(data)
         if not pid:
-            verdict = view.of_kernel()
-            if verdict.condition == FREE:
-                return None
-            reason = "others wait, or refuse, until it has ended"
-            return view.sighting(self.name, verdict, reason, f"Wait until {view.who(verdict)} has ended", aged=False)
+            return None
         verdict = view.of_process(pid)
         what = f"/dev/{view.name.removeprefix('LCK..')} is in use" if serial else "its service runs"
         if verdict.condition == LEFTOVER:

@@ -104,7 +104,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean X?`, where one of the known names is nearly that; else nothing."""
     from difflib import get_close_matches
 
-    near = get_close_matches(word, [*known], 1)
+    near = get_close_matches(word, [*known], 1, cutoff=0.65)
     return f" Did you mean {near[0]}?" if near else ""
 
 

@@ -1,4 +1,4 @@
-"""What the locks of this process do, as Prometheus metrics: `pip install 'holdfast[metrics]'`.
+"""What the locks of this process do, as Prometheus metrics: the extra `holdfast[metrics]`.
 
     holdfast_acquired_total  holdfast_gave_up_total  holdfast_reclaimed_total  holdfast_lost_total     counters
     holdfast_wait_seconds    holdfast_hold_seconds                                                     histograms

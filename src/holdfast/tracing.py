@@ -1,4 +1,4 @@
-"""What the locks of this process do, as OpenTelemetry spans: `pip install 'holdfast[tracing]'`.
+"""What the locks of this process do, as OpenTelemetry spans: the extra `holdfast[tracing]`.
 
     holdfast.wait    from the beginning of a caller's wait until it has the lock or gives up
     holdfast.lock    from the acquisition to the release

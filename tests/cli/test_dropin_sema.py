@@ -113,7 +113,8 @@ NOT_YET, WAITED = (1, "", TIMEOUT), (1, "", BUSY)
 
 def odd(what: str) -> list[tuple[str, tuple[int, str, str]]]:
     """Something that can be no lock file."""
-    why = f"{{place}}/l is {what}, not a lock file; remove it or choose another path"
+    instead = "name a file in it, or" if what == "a directory" else "remove it or"
+    why = f"{{place}}/l is {what}, not a lock file; {instead} choose another path"
     refused = (3, "", f"Error: Invalid path: {why}\n")
     return [
         ("try", (1, "", f"{HELD}  {why}\n")),

@@ -161,7 +161,8 @@ IS_DIRECTORY = io_error("EISDIR", "is a directory", "unlink", 21, doing="release
 
 def odd(what: str, *, name: str = "l", directory: bool = False) -> list[tuple[str, Answer]]:
     """Something that can be no lock file."""
-    why = f"{{place}}/{name} is {what}, not a lock file; remove it or choose another path"
+    instead = "name a file in it, or" if what == "a directory" else "remove it or"
+    why = f"{{place}}/{name} is {what}, not a lock file; {instead} choose another path"
     refused = (1, "", f"status: failed\ntype: IO_ERROR\nmessage: Failed to write lock file: Error: {why}\n")
     return [
         ("try-acquire", held_by("undefined", "undefined")),

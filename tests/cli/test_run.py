@@ -94,6 +94,11 @@ def test_a_command_that_cannot_run_leaves_no_lock(world: World, path: Path, comm
     assert not path.exists()
 
 
+def test_a_line_for_a_shell_that_is_given_as_a_command_is_told_apart(world: World, path: Path) -> None:
+    done = world.do("run", path, "--", "echo hi | cat")
+    assert (done.returncode, "; a line for a shell takes -c: holdfast run LOCK -c" in done.stderr) == (127, True)
+
+
 # -- what the command finds --------------------------------------------------------------------------------------------
 
 

@@ -136,8 +136,8 @@ def test_the_wheel_alone_works_and_names_only_extras_that_exist(first: Built, di
     for words, said in {
         ("-m", "holdfast", "--version"): f"holdfast {holdfast.__version__}\n",
         ("-c", 'import holdfast; print(holdfast.Lock("l", timeout=0).acquire())'): f"<holdfast.Hold '{disk}/l' held>\n",
-        ("-c", LACKING, "etcd://host:2379/name"): "etcd: pip install 'holdfast[etcd]'\n",
-        ("-c", LACKING, "postgresql://host/database#name"): "postgresql: pip install 'holdfast[postgresql]'\n",
+        ("-c", LACKING, "etcd://host:2379/name"): f"etcd: {INSTALL % 'etcd'}\n",
+        ("-c", LACKING, "postgresql://host/database#name"): f"postgresql: {INSTALL % 'postgresql'}\n",
     }.items():
         # -S: of other packages, there are none.
         command = [sys.executable, "-S", *words]
@@ -162,6 +162,7 @@ def test_the_conformance_kit_runs_from_a_wheel(first: Built, disk: Path) -> None
     assert done.stdout.splitlines()[-1] == "sema: 52 passed, 0 failed, 0 skipped"
 
 
+INSTALL = "pip install '.[%s]' in a clone of holdfast"
 LACKING = """
 import sys, holdfast
 try:

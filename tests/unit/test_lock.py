@@ -564,7 +564,7 @@ def test_a_status_is_printed_as_a_sentence(tmp_path: Path) -> None:
     path.write_text("pid=999999999\ntimestamp=17\n")
     assert str(lock.status()).startswith(f"{path} can be taken over: held by process 999999999 since ")
     path.write_text("pid=x\n")
-    assert str(lock.status()).startswith(f"{path}: it is held by a process whose record cannot be used")
+    assert str(lock.status()).startswith(f"{path}: its record cannot be used (the record's pid is not")
     path.unlink()
     readers = Lock(path, protocol="flock", shared=True)
     with readers.acquire():

@@ -178,7 +178,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
         when = "" if status.record_age is None else f", and refreshed {duration(status.record_age)} ago"
         return f"it is held by a process that it does not name{when}; {printable(status.reason)}"
     if holder is None or holder.pid is None:
-        return f"it is held by a process whose record cannot be used ({printable(status.evidence.text)})"
+        return f"its record cannot be used ({printable(status.evidence.text)}), so it counts as held"
     heirs = _heirs(status)
     words = ["held by a reader," if holder.shared else "held by", _left_to(status) if heirs else _process(holder)]
     if heirs and (holder.since is not None or holder.tag):
@@ -275,7 +275,7 @@ def advice(status: Status) -> str:
             return "Wait until it is released, or find out who has the file open (fuser, lsof), in containers as well"
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None:
-        return f"Look at the file; if nobody uses it, break the lock ({way})"
+        return f"Look at the file: if it is no lock, choose another path; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.UNKNOWN and is_kept_fresh(status.protocol):
         return f"Wait until it is released, or not refreshed any more; if nobody uses it, break the lock ({way})"
     if heirs := _heirs(status):

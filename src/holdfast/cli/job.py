@@ -46,7 +46,7 @@ from ..lock import guarded_hold, keep_from_now, requests_of
 from .detached import held_here
 from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
-from .outcome import FAILED, say
+from .outcome import FAILED, not_started, say
 from .run import (
     NOT_EXECUTABLE,
     NOT_FOUND,
@@ -126,7 +126,7 @@ class _Command:
             try:
                 self._program = program = job.start(words, environment_of(holds), self._options.line)
             except OSError as error:
-                say(f"{words[0]}: {error.strerror}")
+                say(not_started(words, error))
                 return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             self._job = job
         if self._guardian is not None:

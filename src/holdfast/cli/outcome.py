@@ -69,6 +69,7 @@ def failed(error: Exception) -> int:
         text = "the working directory does not exist any more; change to another one, or begin paths with a /"
     elif isinstance(error, OSError):
         text = problem_at(error.filename, error) if error.filename and error.strerror else str(error)
+        text = "; ".join((text, *getattr(error, "__notes__", ())))
     elif isinstance(error, (ValueError, TypeError)):
         say(str(error))
         return USAGE
@@ -95,6 +96,13 @@ def problem_at(path: str, error: OSError) -> str:
     lost = disconnected(environment(), f"{path}/.", error)
     said = str(error.strerror or error)
     return f"{path}: {said}; {lost}" if lost and lost not in said else f"{path}: {said}"
+
+
+def not_started(command: list[str], error: OSError) -> str:
+    """Why a command could not be started."""
+    said = f"{command[0]}: {error.strerror}"
+    is_line = len(command) == 1 and len(command[0].split()) > 1 and isinstance(error, FileNotFoundError)
+    return f"{said}; a line for a shell takes -c: holdfast run LOCK -c '...'" if is_line else said
 
 
 def end_quickly(status: int) -> NoReturn:

@@ -562,6 +562,17 @@ def overview_of(
     return parser
 
 
+_OTHER_WORDS = {
+    "lock": "run (a command) or acquire (this shell)",
+    "exec": "run",
+    "unlock": "release",
+    "list": "ls",
+    "show": "status",
+    "kill": "break",
+}
+"""What other tools call a command."""
+
+
 class Parser(argparse.ArgumentParser):
     """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
 
@@ -594,11 +605,15 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
             given = next((word for word in words.split() if word.startswith("--")), "")
-            hint = did_you_mean(given.partition("=")[0], flags)
+            given = given.partition("=")[0]
+            hint = _belongs_to(given) or did_you_mean(given, flags)
         else:
             before, _, choices = message.partition(" (choose from ")
             given = before.partition("invalid choice: ")[2].strip("'")
-            hint = did_you_mean(given, choices.rstrip(")").replace("'", "").split(", ")) if given else ""
+            known = choices.rstrip(")").replace("'", "").split(", ")
+            meant = _OTHER_WORDS.get(given, given)
+            hint = f" Did you mean {meant}?" if meant.partition(" ")[0] in known else did_you_mean(given, known)
+            hint = hint if given else ""
         return f".{hint}" if hint else ""
 
     def format_help(self) -> str:
@@ -612,6 +627,13 @@ class Parser(argparse.ArgumentParser):
     def notes(self) -> str:
         """What stands below the options, as it is written, but for the examples."""
         return self._notes.replace("PROTOCOLS", _listed()).rstrip()
+
+
+def _belongs_to(flag: str) -> str:
+    """The commands that have an option of this name."""
+    named = [name for name in SUMMARIES if name in _HELP]
+    owners = [name for name in named if any(flag in option_of(one)[0] for one in options_of(name))]
+    return f" It is an option of {', '.join(owners)}" if owners else ""
 
 
 def _listed() -> str:

@@ -30,7 +30,7 @@ from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import keep_from_now, keep_later, release_all, state_of
 from .guardian import ENDED, Guardian, Terms, Tree, named
 from .locks import each_of, lock_of, semaphore_of
-from .outcome import FAILED, LOST, die_of, say
+from .outcome import FAILED, LOST, die_of, not_started, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class _Child:
             self._pid = guardian.start(self._command, environment_of(holds), mask)
         except OSError as error:
             guardian.dismiss()
-            say(f"{self._command[0]}: {error.strerror}")
+            say(not_started(self._command, error))
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         self._guardian, tree.root = guardian, guardian.pid
         if not self._pid:

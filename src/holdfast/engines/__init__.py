@@ -83,7 +83,7 @@ def _import(scheme: str) -> Engine:
     except ImportError as error:
         raise EngineUnavailable(
             f"locks at {scheme}:// need a package that is not installed ({error.name}): "
-            f"pip install 'holdfast[{extra}]'",
+            f"pip install '.[{extra}]' in a clone of holdfast",
             protocol=extra,
         ) from error
     return found

@@ -400,5 +400,5 @@ def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch:
     for name in [name for name in sys.modules if name.startswith("holdfast.engines.postgresql")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(holdfast.EngineUnavailable, match=r"pip install 'holdfast\[postgresql\]'"):
+    with pytest.raises(holdfast.EngineUnavailable, match=r"pip install '\.\[postgresql\]' in a clone"):
         Lock("postgresql://h/db#a")

@@ -325,6 +325,8 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
             path=request.path,
             protocol=request.protocol.name,
         ) from error
+    if error.errno == errno.EACCES:
+        error.add_note(f"no lock file can be made in {request.directory}; choose a directory that you may write to")
     if error.filename is None:
         error.filename = request.path
     raise with_hint(error, request, env) from error

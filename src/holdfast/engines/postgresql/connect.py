@@ -336,8 +336,8 @@ def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     text = f"{lock_url.base} has refused: {refused} (SQLSTATE {refused.code}). "
     if refused.code == "42501":
         text += (
-            f"The role needs USAGE on the schema {lock_url.schema} and SELECT, INSERT and UPDATE on its table lock; "
-            "docs/postgresql.md has the GRANT statements"
+            f"The role needs USAGE on the schema {lock_url.schema} and SELECT, INSERT and UPDATE on its table lock. "
+            "Their owner runs: holdfast postgresql init --grant ROLE URL, or the GRANT statements in docs/postgresql.md"
         )
     else:
         text += "The server's log may say more"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,23 @@ def test_nothing_to_do_prints_nothing(world: World, tmp_path: Path) -> None:
     for words in ([], ["--yes"], ["-r"], [tmp_path, "-q"], ["--json"]):
         done = world.do("clean", *words)
         assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_lock_whose_process_has_ended_is_said_to_stay_until_its_rule_holds(world: World, path: Path) -> None:
+    """A foreign holder that has ended proves nothing: its pid may be that of another host or container."""
+    gone = world.sh("exit 0")
+    gone.wait()
+    path.write_text(f"pid={gone.pid}\ntimestamp={int(time.time())}\n")
+    for words in ([], ["--yes", "--approve-stale"]):
+        done = world.do("clean", *words)
+        assert done.returncode == 0
+        assert done.stdout == (
+            f"kept sema lock {path}: there is no process {gone.pid}, but the sema rule does not call it stale yet "
+            "(holdfast break removes it)\n"
+        )
+    assert path.exists()
+    assert world.do("break", "--yes", path).returncode == 0
+    assert not path.exists()
 
 
 def test_a_living_holders_lock_stays(world: World, held: int, path: Path) -> None:

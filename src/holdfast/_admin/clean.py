@@ -79,11 +79,12 @@ class Leftover(Value):
 
 
 class Kept(Value):
-    """A lock that its protocol's rule calls stale, and that goes only if the caller approves; and why it stays."""
+    """A lock that goes only if the caller approves, or breaks it; why it stays, and what removes it."""
 
     path: str
     protocol: str
     why: str
+    way: str
 
 
 def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
@@ -145,11 +146,15 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     if status.stale and not (protocol.all_beat and not status.evidence.proven):  # M15
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
     if not may_be_approved(env, protocol, status.record, status.liveness):
-        return None
+        if status.stale or status.liveness is not Liveness.DEAD or status.record is None:
+            return None
+        why = f"{status.evidence.text}, but the {protocol.name} rule does not call it stale yet"
+        return Kept(status.path, protocol.name, why, "holdfast break removes it")
     rule = f"the {protocol.name} rule calls it stale"
     if approved:
         return Leftover(LOCK, status.path, protocol.name, f"{rule}, and that was approved: {status.evidence.text}")
-    return Kept(status.path, protocol.name, f"{rule}, but nothing proves that its holder is dead")
+    why = f"{rule}, but nothing proves that its holder is dead"
+    return Kept(status.path, protocol.name, why, "--approve-stale lets it go")
 
 
 def _may_be_data(status: Status) -> bool:

@@ -73,7 +73,7 @@ def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -
             say(problem_at(one.path, one.error))
             report.unseen += 1
         elif isinstance(one, Kept):
-            report.tell(_KEPT, one, f"{one.why} (--approve-stale lets it go)")
+            report.tell(_KEPT, one, f"{one.why} ({one.way})")
         elif not options.yes:
             report.tell(_WOULD, one, one.why)
         else:

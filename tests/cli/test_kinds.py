@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
-import uuid
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -255,16 +255,14 @@ def test_nothing_is_said_of_git_where_its_processes_may_not_be_looked_at(world: 
 
 @pytest.fixture
 def service_lock() -> Iterator[Path]:
-    """A path of our own in the directory where services keep their locks."""
-    where = Path("/run/lock")
-    if not os.access(where, os.W_OK):
+    """A path of our own where services keep their locks. Asked for before `world`, it goes after all processes."""
+    if not os.access("/run/lock", os.W_OK):
         pytest.skip("needs a directory /run/lock to write to")
-    path = where / f"holdfast-test-{uuid.uuid4().hex}.lock"
-    yield path
-    path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="holdfast-test-", dir="/run/lock") as where:
+        yield Path(where, "the.lock")
 
 
-def test_a_lock_of_ours_is_ours_where_services_keep_theirs(world: World, service_lock: Path) -> None:
+def test_a_lock_of_ours_is_ours_where_services_keep_theirs(service_lock: Path, world: World) -> None:
     """E8: its record says whose it is, though the kernel has it locked. Contenders are told so, or queue up."""
     holder = world.hold(service_lock)
     holder.hear("held")
@@ -281,7 +279,7 @@ def test_a_lock_of_ours_is_ours_where_services_keep_theirs(world: World, service
     assert (waiter.wait(), watcher.wait()) == (0, 0)
 
 
-def test_a_file_that_only_the_kernel_has_locked_is_waited_for(world: World, service_lock: Path) -> None:
+def test_a_file_that_only_the_kernel_has_locked_is_waited_for(service_lock: Path, world: World) -> None:
     """A lock file of ours is like that for a moment, before its record is written."""
     need("flock")
     other = world.start(["flock", "-n", service_lock, "sh", "-c", "echo locked; cat"], stdin=-1)

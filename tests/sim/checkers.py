@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from holdfast.engines.file import queue
 from holdfast.engines.file.flock import FlockHold
+from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import PATIENCE
 from holdfast.errors import HoldfastError
 from holdfast.model import Record
@@ -92,14 +93,33 @@ class RecoveredFrom(Checker):
     """`recovered_from` is the record of the one that was replaced, and None where nobody was."""
 
     def __init__(self) -> None:
-        self.removed: dict[Actor, bytes] = {}
-        """The lock file that somebody has removed last, which may be the first half of a takeover."""
+        self.removed: dict[Actor, list[bytes]] = {}
+        """What was in the lock file that somebody has removed last, which may be the first half of a takeover."""
+        self.entered: set[bytes] = set()
+        """The records of those that have been inside."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         if world.current is not None and not path.endswith((".claim", ".tmp")):
-            self.removed[world.current] = inode.data
+            self.removed[world.current] = [*inode.history, inode.data]
 
     def enters(self, world: World, who: Actor) -> None:
+        self._enters(world, who)
+        there = world.kernel.names.get(who.inside or "")
+        if there is not None and not who.robbed:
+            self.entered.add(there.data)
+
+    def _is_removed(self, who: Actor, found: Record, held: FileHold) -> bool:
+        """Whether it is of the lock file that it has removed: the last record, or the one before those that were
+        written over it by contenders who then found a claim, and went back."""
+        for data in reversed(self.removed[who]):
+            record = held.request.protocol.decode(data)
+            if (record.pid, record.created) == (found.pid, found.created):
+                return True
+            if data in self.entered:
+                return False
+        return False
+
+    def _enters(self, world: World, who: Actor) -> None:
         held = who.held
         if who.foreign or held is None or who.robbed or not held.recorded:
             return
@@ -114,8 +134,8 @@ class RecoveredFrom(Checker):
             if mine.marker is None or record.marker is None or record.marker.identity != mine.marker.identity:
                 before = record
         found = held.recovered_from
-        if before is None and found is not None and who in self.removed:
-            before = held.request.protocol.decode(self.removed[who])
+        if before is None and found is not None and who in self.removed and self._is_removed(who, found, held):
+            before = found
         if (before and (before.pid, before.created)) != (found and (found.pid, found.created)):
             raise Violation(f"{who.name} has recovered from {_named(found)}, and it was {_named(before)}")
         if found is not None and found.marker is not None:
@@ -188,11 +208,15 @@ def _is_held(world: World, path: str) -> bool:
     inode = world.kernel.names[path]
     if any(file.kind == EXCLUSIVE for files in inode.locks.values() for file in files):
         return True
-    marked = inode.data.partition(b"holdfast=")[2] or inode.data.partition(b'"holdfast": "')[2]
-    if not marked:
+    words = _mark(inode)
+    if not words:
         return bool(inode.data)  # not of ours: held as long as its protocol says
-    words = marked.split()
     return any(process.started.encode() == words[5] for process in world.kernel.processes.values())
+
+
+def _mark(inode: Inode) -> list[bytes]:
+    """The words of holdfast's mark in the file's record; none if it is not of ours."""
+    return (inode.data.partition(b"holdfast=")[2] or inode.data.partition(b'"holdfast": "')[2]).split()
 
 
 class NothingLeft(Checker):
@@ -369,7 +393,10 @@ class Order(Checker):
     One that waits behind others of its process, which have a ticket, has had its place since its first wait. Nobody has
     to let others go first with `fair=False`, on another mount, or when its time is up: it takes a free lock. And those
     that have left a free lock alone for PATIENCE may be passed, by all who waited then, and for a second by newcomers.
-    A waiter has found it free twice, with the same first ticket; that nobody had it in between, it cannot know.
+    So may, by one process, those in the queue when a waiter of it has found the lock free twice, PATIENCE apart, behind
+    the same first ticket and the same ones that it has passed, and no owner of these had it in between; that nobody
+    else had, it cannot know. Who stands behind others of its process is passed with their ticket, until one who lists
+    the queue finds another in the place of that.
     """
 
     def __init__(self, slots: int = 1) -> None:
@@ -378,14 +405,27 @@ class Order(Checker):
         """When each of those that want the lock began, by the number of what has happened."""
         self.places: dict[Actor, tuple[int, float]] = {}
         """Since when each has had its place, by that number and by the clock."""
-        self.tickets: dict[Process, set[int]] = {}
+        self.tickets: dict[Process, dict[str, float]] = {}
+        """Since when each ticket has had its name."""
         self.held: dict[Actor, str] = {}
         self.free: dict[str, float] = {str(slot): START for slot in range(slots)}
         """Since when each slot has been free; those that nobody had yet by number, else by path."""
         self.left_alone: list[float] = []
         """When locks were taken that had been free for PATIENCE."""
-        self.found: dict[Actor, list[tuple[float, str]]] = {}
-        """When each has looked for the lock file and found none, and which ticket was the first."""
+        self.listed: dict[Actor, list[str]] = {}
+        """Who was first when each has listed the queue."""
+        self.seen: dict[Actor, dict[Process, dict[str, float]]] = {}
+        """The tickets that were in it then."""
+        self.found: dict[Actor, list[tuple[float, list[list[str]]]]] = {}
+        """When each has found the lock free, and behind whom: then, and when it listed the queue before and after."""
+        self.looking: set[Actor] = set()
+        """Those that have not waited since they found it free."""
+        self.used: dict[str, float] = {}
+        """When the process of each ticket has had the lock last."""
+        self.lock_files: dict[int, str] = {}
+        """Where each lock file is, or was, by its inode."""
+        self.found_twice: dict[Process, list[float]] = {}
+        """When one of a process has found it free behind the same ones as PATIENCE before."""
 
     def begins(self, world: World, who: Actor) -> None:
         self.happened += 1
@@ -394,18 +434,43 @@ class Order(Checker):
     def gives_up(self, world: World, who: Actor) -> None:
         self.begun.pop(who, None)
         self.places.pop(who, None)
+        self.found.pop(who, None)
+        self.looking.discard(who)
 
     def finds_none(self, world: World, who: Actor, path: str) -> None:
-        if path.startswith(who.wants) and who in self.begun:
-            self.found.setdefault(who, []).append((world.kernel.now, _first_ticket(world)))
+        if who.wants and path.startswith(who.wants) and who in self.begun:
+            self.looking.add(who)
+            self.found.setdefault(who, []).append((world.kernel.now, []))
+            self._finds_behind(world, who, self.listed.get(who, []))
+            self._finds_behind(world, who, _first_tickets(world, who))
+
+    def lists(self, world: World, who: Actor) -> None:
+        self.listed[who] = _first_tickets(world, who)
+        self.seen[who] = {process: dict(tickets) for process, tickets in self.tickets.items()}
+        if who in self.looking:
+            self._finds_behind(world, who, self.listed[who])
+
+    def _finds_behind(self, world: World, who: Actor, first: list[str]) -> None:
+        *before, (now, firsts) = self.found[who]
+        firsts.append(first)
+        used = max([self.used.get(ticket, 0.0) for ticket in first], default=0.0)
+        if any(now - at > PATIENCE - 1e-6 and first in others and used <= at for at, others in before):
+            self.found_twice.setdefault(who.process, []).append(world.kernel.now)
+
+    def finds_unguarded(self, world: World, who: Actor, inode: Inode) -> None:
+        if _mark(inode)[1:2] == [b"g"]:  # its owner has a guard as long as it holds: it is dead, or has just released
+            self.finds_none(world, who, self.lock_files.get(inode.number, ""))
 
     def name_comes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current
         if who is not None and not who.foreign and is_ticket(path):
-            self.tickets.setdefault(who.process, set()).add(inode.number)
+            self.tickets.setdefault(who.process, {})[path] = world.kernel.now
             self._has_place(world, who)
+        elif "/.holdfast-" not in path:
+            self.lock_files[inode.number] = path
 
     def wakes(self, world: World, who: Actor, fds: list[int]) -> None:
+        self.looking.discard(who)
         if who.fair and self.tickets.get(who.process):
             self._has_place(world, who)
 
@@ -417,7 +482,7 @@ class Order(Checker):
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         for tickets in self.tickets.values():
             if is_ticket(path):
-                tickets.discard(inode.number)
+                tickets.pop(path, None)
         if path in self.free and any(actor.inode == inode.number for actor in world.actors):
             self.free[path] = world.kernel.now
 
@@ -425,6 +490,11 @@ class Order(Checker):
         path = self.held.pop(who, None)
         if path is not None:
             self.free[path] = world.kernel.now
+            self._uses(world, who)
+
+    def _uses(self, world: World, who: Actor) -> None:
+        for ticket in self.tickets.get(who.process, {}):
+            self.used[ticket] = world.kernel.now
 
     def killed(self, world: World, process: Process) -> None:
         for actor in world.actors:
@@ -436,10 +506,10 @@ class Order(Checker):
         if who.foreign or who not in self.begun:
             return
         now, began = world.kernel.now, self.begun[who]
+        seen = self.seen.get(who, {})
         self.gives_up(world, who)
-        first = _first_ticket(world)
-        free = [*self.free.values(), *(at for at, ticket in self.found.pop(who, []) if ticket == first)]
-        if free and now - min(free) > PATIENCE - 1e-6:
+        self._uses(world, who)
+        if self.free and now - min(self.free.values()) > PATIENCE - 1e-6:
             self.left_alone.append(now)
         if who.inside not in self.free:
             self.free.pop(next((slot for slot in self.free if slot.isdigit()), ""), None)
@@ -449,10 +519,10 @@ class Order(Checker):
             return
         passed = [other for other, (number, _) in self.places.items() if number < began]
         for other in passed:
-            if self.held[who].startswith(other.wants) and not self._may_pass(world, who, other):
+            if self.held[who].startswith(other.wants) and not self._may_pass(world, who, other, seen):
                 raise Violation(f"{who.name} is served before {other.name}, whose place was taken when it began")
 
-    def _may_pass(self, world: World, who: Actor, other: Actor) -> bool:
+    def _may_pass(self, world: World, who: Actor, other: Actor, seen: dict[Process, dict[str, float]]) -> bool:
         if (other.shared and who.shared) or other.process.mount.device != who.process.mount.device:
             return True
         _, since = self.places[other]
@@ -462,11 +532,20 @@ class Order(Checker):
             return True  # it has a slot, and is about to enter
         if other.timeout is not None and world.kernel.now >= other.began + other.timeout:
             return True  # it is giving up
-        return any(since <= end and (who.began <= end or world.kernel.now <= end + 1.0) for end in self.left_alone)
+        placed = [*self.tickets.get(other.process, {}).values(), *seen.get(other.process, {}).values()]
+        left_alone = [end for end in self.left_alone if since <= end]
+        left_alone += [end for end in self.found_twice.get(who.process, []) if min(placed, default=since) <= end]
+        return any(who.began <= end or world.kernel.now <= end + 1.0 for end in left_alone)
 
 
-def _first_ticket(world: World) -> str:
-    return min((path for path in world.kernel.names if is_ticket(path)), default="")
+def _first_tickets(world: World, who: Actor) -> list[str]:
+    """The first ticket that it has not passed, after those that it has."""
+    found: list[str] = []
+    for path in sorted(path for path in world.kernel.names if is_ticket(path)):
+        found.append(path)
+        if who.process.passed.get(path.rpartition("/")[2], 0.0) <= world.kernel.now:
+            break
+    return found
 
 
 def _holds(world: World, who: Actor, path: str) -> bool:
@@ -540,7 +619,7 @@ class WokenOnce(Checker):
                 raise Violation(f"{who.name} is woken again by ticket {file.inode.number}, which has gone")
             if who.process.shared or who.process.passed or who not in self.placed:
                 continue  # it may have the ticket of another one; or have passed some, and not this one
-            this = Follower(who, *self.placed[who], who.listed)
+            this = Follower(who, *self.placed[who], who.followed)
             for other in woken:
                 if not (who.shared and other.actor.shared) and (this.saw(other) or other.saw(this)):
                     raise Violation(f"{other.actor.name} and {who.name} are woken as ticket {file.inode.number} goes")

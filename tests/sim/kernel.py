@@ -296,9 +296,11 @@ class Kernel:
         self.readers_matter = readers_matter
         """Whether somebody watches for the end of descriptors that can only read."""
         self.on_named: Callable[[Inode, str], None] | None = None
+        """Called when a name begins to lead to an inode."""
         self.on_missing: Callable[[str], None] | None = None
         """Called when somebody has looked at a path, and nothing was there."""
-        """Told when a name begins to lead to an inode."""
+        self.on_unguarded: Callable[[Inode], None] | None = None
+        """Called when somebody has looked at a file's guard, and no holder had it."""
         self.on_unnamed: Callable[[Inode, str], None] | None = None
         """Told when a name stops leading to an inode."""
         self.root = self.add("/d", stat.S_IFDIR | 0o755)
@@ -783,6 +785,8 @@ class Process:
         self.step("open_to_write" if write else "open_to_read", path, touched)
         self._require(path, dir_fd)
         self._ask(path)
+        if path not in self.kernel.names and self.kernel.on_missing is not None:
+            self.kernel.on_missing(path)
         inode = self.kernel.lookup(path)
         if write and inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
@@ -942,7 +946,7 @@ class Process:
         if self.cache is not None and path not in self.cache.names:
             self._ask(path)
         known = None if self.cache is None else self.cache.names.get(path)
-        if known is None and inode is None and kernel.on_missing is not None:
+        if known is None and path not in kernel.names and kernel.on_missing is not None:
             kernel.on_missing(path)
         return SimStat(known or kernel.lookup(path), self.mount.device)
 
@@ -1078,11 +1082,15 @@ class Process:
         if not self._lock(fd, SHARED, "probe"):
             return True
         self.unguard(fd)
+        if self.kernel.on_unguarded is not None:
+            self.kernel.on_unguarded(self.files[fd].inode)
         return False
 
     def is_written(self, fd: int) -> bool | None:
         inode = self.files[fd].inode
         self.step("is_written", fd, inode.mark.r)
+        if self.mount.flock and not inode.writers and self.kernel.on_unguarded is not None:
+            self.kernel.on_unguarded(inode)
         return inode.writers > 0 if self.mount.flock else None
 
     def guard_content(self, fd: int) -> None:

@@ -51,6 +51,7 @@ class Actor:
         "crashed",
         "error",
         "fair",
+        "followed",
         "footprint",
         "foreign",
         "held",
@@ -100,8 +101,8 @@ class Actor:
         """Until when it takes its next step: a process that is assumed not to be stopped here."""
         self.stopped = 0.0
         """Until when it takes no step."""
-        self.listed = 0
-        """At which step it has last listed a directory."""
+        self.listed = self.followed = 0
+        """At which step it has last listed the queue; and has done so in order to follow the one ahead."""
         self.wants = ""
         """The lock file that it is acquiring."""
         self.began = 0.0
@@ -308,6 +309,12 @@ class Checker:
     def finds_none(self, world: World, who: Actor, path: str) -> None:
         """Somebody has looked at a path, and nothing was there."""
 
+    def lists(self, world: World, who: Actor) -> None:
+        """Somebody lists the queue."""
+
+    def finds_unguarded(self, world: World, who: Actor, inode: Inode) -> None:
+        """Somebody has looked at the guard of a file, and no holder had it."""
+
     def at_end(self, world: World) -> None:
         """Everybody has come to an end, or is dead."""
 
@@ -338,6 +345,7 @@ class World:
         self.current: Actor | None = None
         self._main = getcurrent().switch
         kernel.on_named, kernel.on_unnamed, kernel.on_missing = self._named, self._unnamed, self._missing
+        kernel.on_unguarded = self._unguarded
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -437,8 +445,12 @@ class World:
         process = actor.process
         self.last = self.current = actor
         process.actor = actor
-        if actor.op == "list":
+        if actor.op == "list" and "/.holdfast-" in str(actor.arg):
             actor.listed = self.steps
+            for checker in self.checkers:
+                checker.lists(self, actor)
+        elif actor.op in ("open_fifo_to_write", "hung_up"):
+            actor.followed = actor.listed
         if process.shared:
             process.busy = actor
         if self.step_seconds:
@@ -542,6 +554,11 @@ class World:
         if self.current is not None:
             for checker in self.checkers:
                 checker.finds_none(self, self.current, path)
+
+    def _unguarded(self, inode: Inode) -> None:
+        if self.current is not None:
+            for checker in self.checkers:
+                checker.finds_unguarded(self, self.current, inode)
 
     def _unnamed(self, inode: Inode, path: str) -> None:
         """A name leads to another file by now, or to none; or the file was written over."""

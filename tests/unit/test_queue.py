@@ -855,6 +855,77 @@ def test_a_waiter_of_a_process_whose_first_is_behind_a_ticket_does_not_take_that
     assert late.inside
 
 
+@pytest.mark.parametrize("moment", ["unlink", "list_directory", "rename", "chmod"])
+def test_a_waiter_is_not_taken_for_idle_while_it_hands_its_place_on(
+    moment: str, held: Contender, queued: Contend, clocked: Clocked, clock: Clock, path: str
+) -> None:
+    """Q6, Q10: it has had the lock between the two looks, and whoever it hands its place on to is not passed."""
+    env = clocked()
+    first, mate, late = queued(env), queued(env), queued()
+    release(held)
+    clock.now = late.waits[-1].deadline
+    assert late.step() is not None  # it finds the lock free, as the first is on its way
+    settle(first)
+    clock.now += PATIENCE
+    env.once(env.after, moment, late.step)
+    release(first)
+    assert not late.inside
+    settle(mate)
+    assert mate.inside
+    release(mate)
+    settle(late)
+    assert late.inside
+
+
+@pytest.mark.parametrize("moment", ["open_fifo", "fstat"])
+def test_a_waiter_that_hands_its_place_on_while_it_is_asked_about_is_not_passed(
+    moment: str, held: Contender, queued: Contend, clocked: Clocked, clock: Clock
+) -> None:
+    """Q6, Q10: it takes the lock after the second look, gives it back, and another waiter has its place."""
+    env = clocked()
+    first, mate, late = queued(env), queued(env), queued()
+    release(held)
+    clock.now = late.waits[-1].deadline
+    assert late.step() is not None
+    clock.now += PATIENCE
+
+    def comes_and_goes() -> None:
+        settle(first)
+        release(first)
+
+    late.env.once(late.env.after, moment, comes_and_goes)
+    assert late.step() is not None
+    settle(mate)
+    assert mate.inside
+    release(mate)
+    settle(late)
+    assert late.inside
+
+
+def test_a_waiter_behind_one_that_was_passed_and_goes_on_is_not_idle(
+    held: Contender, queued: Contend, clocked: Clocked, clock: Clock
+) -> None:
+    """Q6: to a process that has passed the one before it, it is the first; but its turn has only just come."""
+    env = clocked()
+    stopped, other = queued(), queued(env)
+    release(held)
+    persist(other, clock)
+    behind = queued()
+    release(other)
+    settle(behind)
+    again = queued(env)
+    clock.now += PATIENCE / 2
+    assert stopped.step() is None
+    release(stopped)
+    clock.now = again.waits[-1].deadline
+    assert again.step() is not None
+    settle(behind)
+    assert behind.inside
+    release(behind)
+    settle(again)
+    assert again.inside
+
+
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     where: str, arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked

@@ -248,8 +248,10 @@ class AcquireAttempt:
         if ahead is not None and now >= self._idle_until and not self._spared and not self._entry.is_idle(ahead):
             self._spared, self._idle_until = True, now + self._entry.patience
         if ahead is not None and (now >= self._idle_until or self._idle_firsts > _MOST_IDLE):
-            self._entry.pass_idle_waiters()
-            return True
+            instead = self._entry.pass_idle_waiters(None if self._idle_firsts > _MOST_IDLE else ahead)
+            if instead is None:
+                return True
+            self._idle, self._idle_until = instead, now + self._entry.patience
         # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.
         return self._deadline.is_over() and not self._request.shared
 

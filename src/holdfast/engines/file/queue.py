@@ -24,8 +24,9 @@ Q5  A contender that finds a queue joins it. So a waiter whose ticket was in pla
 Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the first waiter does nothing
     (stopped, forged, or with another policy about stale locks), the next ones pass it: they ignore the tickets ahead,
     for this wait, and for a second in the later waits of this process. They remove none: its owner may go on. What
-    tells is two looks that find the lock free behind the same first waiter of all processes, PATIENCE apart. Whether
-    one that does not queue had it in between, nothing shows.
+    tells is two looks that find the lock free behind the same first waiter of all processes, PATIENCE apart, and behind
+    the same tickets that were passed before it: one of these that comes back has the lock first. None of them has it
+    then, and they are still the first. Whether one that does not queue had it in between, nothing shows.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
@@ -36,7 +37,9 @@ Q9  A queue is open to the same users as the lock's own directory. Its mode is s
     there is opened to others. If its maker dies before that, the next process of the same user does it. The mode of a
     ticket is set in the same way.
 Q10 A process hands its place on without a gap: the ticket of its next waiter is made, by that one's own arrival, before
-    the leaver's is closed. So the order holds for threads and tasks of several processes, too.
+    the leaver's is closed. So the order holds for threads and tasks of several processes, too. One that it renames
+    for that says until then that its owner has the lock. So a ticket that does not, and is then still in the list, is
+    that of a waiter that has not had the lock.
 Q11 A waiter also polls its own ticket: a byte in it means that the lock, or the queue, is worth a look (remove.py, R4).
     Others may write there without end; after a number of bytes, the waiter no longer listens in this wait.
 Q12 A FIFO with two names may be another directory's, which somebody has linked here. It is no ticket. Nothing is
@@ -626,7 +629,7 @@ class QueueEntry:
         self._ignored: set[str] = set()
         """Tickets that we have passed in this wait (Q6)."""
         self.first_ahead: object = None
-        """The first waiter, when it was not us."""
+        """The first waiter, when it was not us: of other processes as `_first_of` has it."""
         self._behind_here = 0
         self._ahead = 0
         """The names before ours, which are at least as many as the waiters ahead."""
@@ -692,7 +695,7 @@ class QueueEntry:
                     continue
                 if self._follow(queue, name):
                     self._ahead, self._swept = len(ahead) + 1, False
-                    self.first_ahead = next((one for one in ahead if self._waits_for(queue, one)), name)
+                    self.first_ahead = self._first_of(queue, [*ahead, name])
                     self._moved_up = self._moved_up or (before not in ("", name))
                     return True
                 if tries:  # its owner may have handed it on since the list was read (Q10)
@@ -768,23 +771,54 @@ class QueueEntry:
         if queue is None:
             return self.first_ahead
         with queue:
-            return next((one for one in self._ahead_in(queue) if self._waits_for(queue, one)), self.first_ahead)
+            return self._first_of(queue, self._ahead_in(queue)) or self.first_ahead
+
+    def _first_of(self, queue: Queue, ahead: list[str]) -> list[str]:
+        """The first ticket to wait for, after those before it that we have passed (Q6); empty if there is none."""
+        found: list[str] = []
+        for name in ahead:
+            if self._waits_for(queue, name):
+                return [*found, name]
+            if queue.counts(name) and not (self.shared and is_shared(name)):
+                found.append(name)
+        return []
 
     def is_idle(self, ahead: object) -> bool:
         """Whether the first waiter has not had the lock meanwhile, and still waits."""
-        if not isinstance(ahead, str):
+        if not isinstance(ahead, list):
             return True
         queue = opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
         if queue is None:
             return True
         try:
-            found = queue.living(ahead)
+            for name in ahead:
+                found = queue.living(name)
+                if found is None or is_holding(found):
+                    return False
         finally:
             self._close_queue(queue)
-        return found is not None and not is_holding(found)
+        return True
 
-    def pass_idle_waiters(self) -> None:
-        """Ignore all that are ahead now, in this process and in others: they have left a free lock alone (Q6)."""
+    def pass_idle_waiters(self, first: object) -> object:
+        """Ignore all that are ahead now, in this process and in others: they have left a free lock alone (Q6).
+
+        If the first waiter is another than `first` by now, it ignores none, and returns that one, else None.
+        """
+        queue, found = self._open_queue()
+        try:
+            if isinstance(first, list):
+                now_first = [] if queue is None else self._first_of(queue, found)
+                if now_first != first:
+                    return now_first
+            self._ignore(queue, found)
+        finally:
+            if queue is not None:
+                self._close_queue(queue)
+        self._behind_here = 0
+        self._unfollow()
+        return None
+
+    def _ignore(self, queue: Queue | None, found: list[str]) -> None:
         ahead = self._ahead_here()
         with self._local.mutex:
             for entry in ahead:
@@ -794,14 +828,10 @@ class QueueEntry:
         env, now = self.env, self.env.monotonic()
         for name in [name for name, until in list(env.passed.items()) if until <= now]:
             env.passed.pop(name, None)
-        queue, found = self._open_queue()
         if queue is not None:
             passed = [name for name in found if self._waits_for(queue, name)]
-            self._close_queue(queue)
             self._ignored.update(passed)
             env.passed.update(dict.fromkeys(passed, now + _REMEMBERED))
-        self._behind_here = 0
-        self._unfollow()
 
     # -- the ticket ----------------------------------------------------------------------------------------------------
 
@@ -975,14 +1005,17 @@ class QueueEntry:
             return False
         self._issuing = name
         try:
-            if other.holding:
-                ticket.mark(holding=False)
             ticket.rename(name)
         except OSError:
             self._issuing = ""
             return False
         self._ticket, other._ticket = ticket, None
         self._issuing = ""
+        if other.holding:  # not before: see Q10
+            try:
+                ticket.mark(holding=False)
+            except OSError:
+                pass  # Q1
         self._describe(ticket)
         return True
 

@@ -236,10 +236,12 @@ class EntryWithTurn(QueueEntry):
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
         return ((), self._turn.next_look, None) if self._behind_turn else super().plan(now)
 
-    def pass_idle_waiters(self) -> None:
-        super().pass_idle_waiters()
-        self._turn.pass_idle()
-        self._behind_turn = False
+    def pass_idle_waiters(self, first: object) -> object:
+        instead = super().pass_idle_waiters(first)
+        if instead is None:
+            self._turn.pass_idle()
+            self._behind_turn = False
+        return instead
 
     def hold(self) -> None:
         super().hold()

@@ -140,6 +140,39 @@ def test_a_directory_that_could_not_be_opened_goes_again(contender: Directory, l
     assert not lock.exists()
 
 
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("mode", [0o755, 0o1777], ids=oct)
+def test_a_directory_of_data_in_place_of_the_one_that_was_made_is_left_as_it_is(
+    mode: int, contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DL1, DL5: exchanged between mkdir and the opening; a neighbour keeps its guard, so it could not be marked."""
+    data, ours = lock.with_name("data"), lock.with_name("ours")
+    data.mkdir()
+    (data / "file").write_text("data")
+    data.chmod(mode)
+    age(data, 100.0)
+    before = data.stat()
+    kept = os.open(data, os.O_RDONLY)
+    fcntl.flock(kept, fcntl.LOCK_EX)
+    make = os.mkdir
+
+    def exchange(path: str, mode: int) -> None:
+        make(path, mode)
+        lock.rename(ours)
+        data.rename(lock)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", exchange)
+        assert not isinstance(contender(fair=False).run(), FileHold)
+    found = lock.stat()
+    assert (found.st_ino, found.st_mode, found.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+    assert (lock / "file").read_text() == "data"
+    os.close(kept)
+    lock.rename(data)
+    ours.rmdir()
+    held_by(contender()).release()
+
+
 def test_the_guard_comes_before_the_mark(contender: Directory) -> None:
     """DL2."""
     one = contender()

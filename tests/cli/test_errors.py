@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
 from cli.support import HOLDFAST, World
 from holdfast.cli import parse
 from holdfast.cli.completion import commands
@@ -304,10 +303,10 @@ def test_an_ascii_output_is_no_error(world: World, path: Path) -> None:
 
 
 def test_a_message_is_folded_between_words_on_a_terminal_and_not_in_a_pipe(world: World, path: Path) -> None:
-    with holdfast.Lock(path, tag="some reason of several words").acquire(timeout=5):
-        command = [*HOLDFAST, "run", "-n", path, "--", "true"]
-        whole = world.do(*command[len(HOLDFAST) :]).stderr
-        narrow = world.terminal(command, size=(72, 24)).rest()
+    world.hold(path, "-t", "some reason of several words").hear("held")
+    command = [*HOLDFAST, "run", "-n", path, "--", "true"]
+    whole = world.do(*command[len(HOLDFAST) :]).stderr
+    narrow = world.terminal(command, size=(72, 24)).rest()
     assert whole.count("\n") == 1
     lines = narrow.splitlines()
     assert len(lines) > 3

@@ -388,6 +388,73 @@ def test_a_waiter_is_told_its_place_in_the_queue_and_when_that_changes(world: Wo
     )
 
 
+ANCESTOR = (
+    "which holds it, is an ancestor of this process. If it waits for this one to end, as `holdfast run` does, it "
+    "cannot release the lock before that. End this command, or call it without the lock"
+)
+
+
+@pytest.mark.needs("proc")
+def test_a_command_that_waits_for_its_own_ancestor_is_told_so_once(world: World, path: Path) -> None:
+    """Side by side, as each takes more than a second."""
+    started = {}
+    for protocol in ("sema", "semats", "sidecar", "flock", "ofd", "beads"):
+        lock = path.parent / protocol
+        if protocol == "beads":
+            lock.mkdir()
+        inner = [*HOLDFAST, "run", "-w", "1.4", "-p", protocol, lock, "--", "true"]
+        started[protocol] = world.start([*HOLDFAST, "run", "-p", protocol, lock, "--", *inner])
+    one = [path.parent / "one", path.parent / "two"]
+    inner = [*HOLDFAST, "run", "-w", "1.4", *one, "--", "true"]
+    started["several"] = world.start([*HOLDFAST, "run", *one, "--", "sh", "-c", '"$@"; exit', "sh", *inner])
+    slot = ["--slots", "1", path.parent / "slots"]
+    inner = [*HOLDFAST, "run", "-w", "1.4", *slot, "--", "true"]
+    started["slots"] = world.start([*HOLDFAST, "run", *slot, "--", *inner])
+    for name, run in started.items():
+        assert run.wait() == 75, name
+        notice, hint, refusal = run.complaint().splitlines()
+        assert notice.startswith("holdfast: waiting for ")
+        assert hint == f"holdfast: process {run.pid}, {ANCESTOR}", name
+        assert refusal.startswith("holdfast: could not get "), name
+
+
+@pytest.mark.needs("proc")
+def test_a_wait_for_an_ancestor_lasts_until_that_gives_up(world: World, path: Path) -> None:
+    run = world.start(
+        [*HOLDFAST, "run", path, "--", "sh", "-c", '"$@"; echo "$?"', "sh", *HOLDFAST, "run", path, "--", "true"],
+        stderr=subprocess.STDOUT,
+    )
+    run.hear(f"holdfast: process {run.pid}, {ANCESTOR}")
+    (inner,) = (waiter.pid for waiter in Lock(path).status().waiters)
+    os.kill(inner, signal.SIGTERM)
+    assert run.hear("143")
+    assert run.wait() == 0
+
+
+@pytest.mark.needs("proc")
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_what_tries_for_the_lock_of_its_ancestor_once_is_told_so(
+    world: World, path: Path, quiet: tuple[str, ...]
+) -> None:
+    inner = [*HOLDFAST, "run", "-n", *quiet, path, "--", "true"]
+    done = world.start([*HOLDFAST, "run", path, "--", *inner])
+    assert done.wait() == 75
+    told = [f"holdfast: process {done.pid}, {ANCESTOR}"]
+    assert done.complaint().splitlines()[1:] == ([] if quiet else told)
+
+
+@pytest.mark.needs("proc")
+def test_a_slot_of_an_ancestor_is_no_reason_for_a_hint_while_others_may_come_free(world: World, path: Path) -> None:
+    other = world.start([*HOLDFAST, "run", "--slots", "2", path, "--", "sleep", "600"])
+    eventually((path.parent / f"{path.name}.0.lock").exists)
+    inner = [*HOLDFAST, "run", "-w", "1.4", "--slots", "2", path, "--", "true"]
+    done = world.do("run", "--slots", "2", path, "--", *inner)
+    assert done.returncode == 75
+    assert "is an ancestor" not in done.stderr
+    other.signal(signal.SIGTERM)
+    other.wait()
+
+
 # -- for how long ------------------------------------------------------------------------------------------------------
 
 

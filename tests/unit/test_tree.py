@@ -29,6 +29,13 @@ def child() -> Iterator[Member]:
         process.wait()
 
 
+def test_the_ancestors_of_a_process_begin_with_it_and_its_parent(child: Member) -> None:
+    found = tree.ancestors(child.pid)
+    assert found[:3] == [child.pid, os.getpid(), os.getppid()]
+    assert len(found) == len(set(found))
+    assert tree.ancestors(0) == []
+
+
 def refuse(*_args: object, **_options: object) -> Any:
     raise PermissionError(1, "refused")
 

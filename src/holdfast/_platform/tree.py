@@ -1,4 +1,7 @@
-"""The processes that descend from this one, and signals for exactly those. Where there is no `/proc`, none are seen."""
+"""The processes that descend from this one, and signals for exactly those; and those that it descends from.
+
+Where there is no `/proc`, none are seen.
+"""
 
 from __future__ import annotations
 
@@ -153,6 +156,14 @@ def send(member: Member, number: int) -> bool:
 def look_at(pid: int) -> Member | None:
     """One process; None if it has ended, or there is no `/proc`."""
     return _read(pid) if procfs.is_ours() else None
+
+
+def ancestors(pid: int) -> list[int]:
+    """That process, its parent, and so on; none whose parent is in another PID namespace."""
+    found = [pid] if pid > 0 else []
+    while found and (one := look_at(found[-1])) is not None and one.parent > 0 and one.parent not in found:
+        found.append(one.parent)
+    return found
 
 
 program = procfs.comm

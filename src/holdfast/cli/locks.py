@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .._core.attempt import Refusal
     from ..lock import Resource
-    from ..model import Waiter
+    from ..model import Holder, Waiter
 
     R = TypeVar("R", bound=Resource)
     T = TypeVar("T")
@@ -58,6 +58,7 @@ def each_of(options: argparse.Namespace) -> list[argparse.Namespace]:
     """The options of a command for each of its LOCKs."""
     if len(options.locks) == 1:
         return [options]
+    vars(options).setdefault("told_of", set())  # which all share (owner.py)
     found = []
     for lock in options.locks:
         one = type(options)()
@@ -110,6 +111,13 @@ def _announced(lock: R, options: argparse.Namespace) -> R:
     return lock
 
 
+def _holders(refusal: Refusal) -> list[Holder | None]:
+    """All that are visible; of a semaphore, one for each slot."""
+    if len(refusal.statuses) > 1:
+        return [status.holder for status in refusal.statuses]
+    return [refusal.status.holder, *refusal.status.holders]
+
+
 class _WaitingNotice:
     """Tells of a wait, and again when the place in the queue has changed."""
 
@@ -134,7 +142,7 @@ class _WaitingNotice:
             if first:
                 from .owner import tell_if_ours
 
-                tell_if_ours(self._options, refusal.status.holder)
+                tell_if_ours(self._options, *_holders(refusal))
         if not place:
             return None
         return max(_LOOK_EVERY, spent * _PAUSES, _ASK_EVERY * len(waiters) if is_url(self._lock.path) else 0.0)

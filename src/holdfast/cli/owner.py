@@ -100,14 +100,45 @@ def _why_not(pid: int) -> str | None:
     return None
 
 
-def tell_if_ours(options: argparse.Namespace, holder: Holder | None) -> None:
-    """Say so if what holds the lock is the shell that has called this command, which would wait for itself."""
-    lock, pid = getattr(options, "lock", None), None if holder is None else holder.pid
-    if lock is None or getattr(options, "slots", None) is not None:
+def tell_if_ours(options: argparse.Namespace, *holders: Holder | None) -> None:
+    """Say so if one of those that hold the lock has called this command, which would wait for itself: a shell that has
+    acquired it, or a process that waits for the end of this one. Of a semaphore, if that goes for all its slots."""
+    from .._platform.tree import ancestors
+
+    ours = ancestors(environment().caller())
+    found = [one for one in holders if one is not None and one.pid in ours and _is_of_here(options, one)]
+    lock, slots = getattr(options, "lock", None), getattr(options, "slots", None)
+    if not found or (slots is not None and len(found) < slots):
         return
-    if pid is None or pid != environment().caller() or not is_shell(pid):
-        return
+    pid = found[0].pid
+    assert pid is not None
+    if lock is not None and slots is None and pid == ours[0] and is_shell(pid):
+        _tell_to_release(options, pid)
+    elif pid not in told_of(options):
+        told_of(options).add(pid)
+        say(
+            f"process {pid}, which holds it, is an ancestor of this process. If it waits for this one to end, as "
+            "`holdfast run` does, it cannot release the lock before that. End this command, or call it without the lock"
+        )
+
+
+def _is_of_here(options: argparse.Namespace, holder: Holder) -> bool:
+    """Whether the holder's pid is a number of this machine and PID namespace, where its command can be seen."""
+    if holder.command is not None:
+        return True
+    return "://" in (getattr(options, "lock", None) or "") and holder.host == environment().identity().host
+
+
+def told_of(options: argparse.Namespace) -> set[int]:
+    """Those of whom this command has said already that they wait for it; the options of each of its locks share it."""
+    found: set[int] = vars(options).setdefault("told_of", set())
+    return found
+
+
+def _tell_to_release(options: argparse.Namespace, pid: int) -> None:
     import shlex
+
+    lock: str = options.lock
 
     protocol = ["-p", options.protocol] if options.protocol else []
     command = shlex.join(["holdfast", "release", *protocol, f"./{lock}" if lock.startswith("-") else lock])

@@ -14,10 +14,22 @@ from ._core.messages import refused
 from ._core.options import Options, Request
 from ._core.wait import Wait
 from ._drivers.apart import apart_of, until_it_is_back
-from ._drivers.asyncio import begin, call_apart, caller, drive, drive_to_the_end, in_thread, perform, seconds_to_timeout
+from ._drivers.asyncio import (
+    begin,
+    call_apart,
+    call_within,
+    caller,
+    drive,
+    drive_to_the_end,
+    in_thread,
+    perform,
+    seconds_to_timeout,
+)
 from ._drivers.background import call_aside
+from ._platform import environment
 from ._platform.fork import forking
-from .errors import EngineUnavailable, LockLost, NotHeld, WouldDeadlock
+from ._platform.operations import Operation
+from .errors import AcquireTimeout, EngineUnavailable, LockLost, NotHeld, WouldDeadlock
 from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, caller_of, give_up_of, leave_to_others
 from .model import Record, SemaphoreStatus, Status
 from .several import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
@@ -72,11 +84,13 @@ class AsyncHold(BaseHold):
             self._release()
 
     def _is_released_aside(self) -> bool:
-        """Whether it lies where a server does not answer, and is given back by a thread that nobody waits for."""
+        """Whether it lies where a server does not answer, and is given back by a thread that nobody waits for. No
+        operation gives it back then, either, which would wait for that server."""
         apart = apart_of(self._held)
         if apart is None or not apart.is_silent():
             return False
         call_aside(self._release, f"in the release of {self.path}")
+        self._ref.operation = 0
         return True
 
     async def __aenter__(self) -> AsyncHold:
@@ -99,6 +113,9 @@ class AsyncHold(BaseHold):
 
 class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
     """Several locks that were acquired together: a tuple of one `AsyncHold` for each, in the order of the list."""
+
+    _operation: Operation
+    """The one that has delivered them, and that they are of still (D4)."""
 
     async def release(self) -> None:
         """Give all of them up, the last one acquired first. The second time, it does nothing.
@@ -133,27 +150,30 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
 class Together:
     """An acquisition of several locks that has yet to be awaited, or entered by `async with`."""
 
+    __slots__ = ("__weakref__", "_holds", "_steps", "close", "send", "throw")
+
     def __init__(self, steps: Coroutine[Any, Any, AsyncHolds]) -> None:
         self._steps = steps  # a coroutine from the start: one that is forgotten is complained about
         self._holds: AsyncHolds | None = None
+        # So it is a coroutine itself, and can be made a task. They are that one's own: no code of ours comes in
+        # between, which Ctrl-C could break off while the steps sleep.
+        self.send, self.throw, self.close = steps.send, steps.throw, steps.close
 
     def __await__(self) -> Generator[Any, Any, AsyncHolds]:
         return self._steps.__await__()
 
-    # With these it is a coroutine itself, and can be made a task.
-
-    def send(self, value: Any) -> Any:
-        return self._steps.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._steps.throw(*error)
-
-    def close(self) -> None:
-        self._steps.close()
-
     async def __aenter__(self) -> AsyncHolds:
-        self._holds = await self._steps
-        return await self._holds.__aenter__()
+        self._holds = holds = await self._steps
+        operation = holds._operation
+        running = operation.env.operations.running
+        try:
+            for hold in holds:
+                leave_to_others(hold)
+            return holds
+        except BaseException:
+            running[operation.number] = operation  # J2: the caller has nothing yet
+            operation.env.operations.abort(operation)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -192,7 +212,7 @@ async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any,
             if bound is None:
                 raise
             continue
-        if bound is timeout or not isinstance(result, Refusal):
+        if bound is timeout or result.__class__ is not Refusal:  # no call: the hold may be delivered (J2)
             return result
         bound = timeout  # that timeout was moved, or has ended otherwise: decide anew
 
@@ -218,22 +238,27 @@ class AsyncAcquirable(Resource):
         OSError as the system gives it.
         """
         timeout = self._limit(timeout)
-        apart = self._apart(timeout, acquires=True)
         hold = await self._acquire(timeout)
-        if isinstance(hold, Refusal):
-            error = partial(refused, hold, timeout)
-            raise error() if apart is None else await call_apart(apart, error)
-        return hold
+        if hold.__class__ is Refusal:  # no call, after which a signal would be noticed: it is delivered (J2)
+            raise await self._error(hold, timeout)
+        return hold  # type: ignore[return-value]
 
     async def try_acquire(self) -> AsyncHold | None:
         """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
         hold = await self._acquire(0)
-        return None if isinstance(hold, Refusal) else hold
+        return None if hold.__class__ is Refusal else hold  # type: ignore[return-value]
 
-    def _acquire(self, timeout: float | None) -> Coroutine[Any, Any, AsyncHold | Refusal]:
-        return _left_to_asyncio(self._acquire_within, timeout)
+    async def _error(self, refusal: Refusal, timeout: float | None) -> AcquireTimeout:
+        apart = self._apart(timeout, acquires=True)
+        error = partial(call_within, self._env, partial(refused, refusal, timeout))
+        return error() if apart is None else await call_apart(apart, error)
 
-    async def _acquire_within(self, timeout: float | None) -> AsyncHold | Refusal:
+    def _acquire(self, timeout: float | None, to: Operation | None = None) -> Coroutine[Any, Any, AsyncHold | Refusal]:
+        """The hold, or why it could not be had. The hold is the caller's, or of the operation that it is delivered to,
+        which is running."""
+        return _left_to_asyncio(partial(self._acquire_within, to), timeout)
+
+    async def _acquire_within(self, to: Operation | None, timeout: float | None) -> AsyncHold | Refusal:
         may_block, operations = self._may_block(), self._env.operations
         me = caller()
         operation = begin(self._env, me)
@@ -249,6 +274,8 @@ class AsyncAcquirable(Resource):
             hold = AsyncHold(result, may_block)
             if result.held.attempt_events is not None:
                 result.held.attempt_events.acquired(result.held)
+            if to is not None:
+                result.operation = to.number
             operations.about_to_deliver(operation)
             del operations.running[operation.number]  # delivered: nothing is called between here and the caller
             return hold
@@ -276,11 +303,27 @@ class AsyncAcquirable(Resource):
         return await perform(self._env, steps, in_threads=self._may_block(), apart=self._apart(timeout))
 
     async def __aenter__(self) -> AsyncHold:
-        hold = await self.acquire()
-        leave_to_others(hold)
-        with forking:
-            self._entered.append(_Entry(sys._getframe(1), hold))
-        return hold
+        timeout = self._limit(UNSET)
+        operations = self._env.operations
+        operation = begin(self._env, caller())
+        entry: _Entry | None = None
+        try:
+            hold = await self._acquire(timeout, operation)
+            if isinstance(hold, Refusal):
+                raise await self._error(hold, timeout)
+            leave_to_others(hold)
+            with forking:
+                entry = _Entry(sys._getframe(1), hold)
+                self._entered.append(entry)
+            operations.about_to_deliver(operation)
+            del operations.running[operation.number]  # delivered, as above
+            return hold
+        except BaseException:
+            operations.running[operation.number] = operation  # J2
+            operations.abort(operation)
+            if entry in self._entered:
+                self._entered.remove(entry)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -367,23 +410,43 @@ def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = UNSET)
 
 async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> AsyncHolds:
     may_block = any(lock._may_block() for lock in wanted)
-    got: dict[int, Any] = {}
+    operations = environment().operations
+    operation = begin(environment(), caller())
+    got: dict[int, AsyncHold] = {}
     try:
         plan = await _planned(wanted, timeout) if may_block else Plan(wanted, timeout)
         for number in plan.order:
-            got[number] = await wanted[number]._acquire(plan.left())
-            if isinstance(got[number], Refusal):
-                raise plan.error(got.pop(number))
-        return await in_thread(lambda: finished(AsyncHolds, got)) if may_block else finished(AsyncHolds, got)
+            found = await wanted[number]._acquire(plan.left(), operation)
+            if found.__class__ is Refusal:  # no call before it is on the list of what is to be given back
+                raise call_within(environment(), partial(plan.error, found))
+            got[number] = found  # type: ignore[assignment]
+        operations.resume(operation)
+        holds = await in_thread(lambda: finished(AsyncHolds, got)) if may_block else finished(AsyncHolds, got)
+        holds._operation = operation
+        operations.about_to_deliver(operation)
+        del operations.running[operation.number]  # delivered: nothing is called between here and the caller
+        return holds
     except BaseException as error:
-        left = [hold for hold in got.values() if isinstance(hold, AsyncHold) and not hold._is_released_aside()]
-        failed: list[Exception] = []
-        if isinstance(error, GeneratorExit):
-            release_in_turn(left, failed)
-        else:
-            await _release_each(left, failed)
-        note(error, failed)
+        operations.running[operation.number] = operation  # J2
+        try:
+            operations.resume(operation)
+            await _give_back_each(got, error)
+        except BaseException:
+            operations.abort(operation)  # what has not been given back yet
+            raise
+        operations.end(operation)
         raise
+
+
+async def _give_back_each(got: dict[int, AsyncHold], error: BaseException) -> None:
+    """All that an operation has got before that error."""
+    left = [hold for hold in got.values() if not hold._is_released_aside()]
+    failed: list[Exception] = []
+    if isinstance(error, GeneratorExit):
+        release_in_turn(left, failed)
+    else:
+        await _release_each(left, failed)
+    note(error, failed)
 
 
 async def _planned(wanted: list[AsyncAcquirable], timeout: float | None) -> Plan:

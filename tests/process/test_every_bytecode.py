@@ -37,6 +37,13 @@ EVERY |= {
     "cancelled_by_event": 150,
     "told": 40,
     "lost": 10,
+    "task_acquire": 30,
+    "task_enter": 30,
+    "task_all": 60,
+    "task_enter_all": 60,
+    "task_timeout": 150,
+    "task_refused": 100,
+    "task_cancelled": 120,
 }
 """One bytecode out of so many is tried, beginning anywhere, so that many runs try them all."""
 PAIRS = 150
@@ -48,8 +55,14 @@ FEWER = {
     "wait": 3,
     "cancelled": 3,
     "cancelled_by_event": 3,
+    "task_all": 2,
+    "task_enter_all": 2,
+    "task_timeout": 3,
+    "task_refused": 3,
+    "task_cancelled": 3,
 }
-BY_CHANCE = {"wait", "cancelled", "cancelled_by_event", "takeover", "all", "refused", "semaphore", "told"}
+TASKS = {name for name in EVERY if name.startswith("task_")}
+BY_CHANCE = TASKS | {"wait", "cancelled", "cancelled_by_event", "takeover", "all", "refused", "semaphore", "told"}
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
@@ -77,7 +90,7 @@ def _interrupted(operation: str, times: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize("operation", EVERY)
 @pytest.mark.parametrize("times", ["once", "twice"])
 def test_nothing_is_left_of_an_operation_interrupted_before_any_bytecode(operation: str, times: str, ran: Ran) -> None:
-    """J1, J2, J3, J4, J5, N7, K7, U2, CX1."""
+    """J1, J2, J3, J4, J5, N7, K7, U2, CX1, D4."""
     done = ran()
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -313,32 +313,38 @@ def test_a_generator_left_early_releases_all_of_them(three: list[Any], base: Pat
 
 
 class Canceller:
-    """Cancels the task that runs at its k-th sleep."""
+    """Cancels the task that runs at its k-th sleep, and at so many of the sleeps after that."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, again: int = 0) -> None:
         self.at = at
+        self.until = at + again
         self.sleeps = 0
 
     def __call__(self, number: int, _future: asyncio.Future[Any]) -> None:
         self.sleeps = number
-        if number == self.at:
+        if self.at <= number <= self.until:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
 
 
 def cancelled_at_each_sleep(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], acquire: Callable[[], Any], free: Callable[[], Any], times: int
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    acquire: Callable[[], Any],
+    free: Callable[[], Any],
+    times: int,
+    again: int = 0,
 ) -> int:
     """Cancel it at its k-th sleep, for every k, until it comes through; how often it was cancelled.
 
-    Nothing may be left then. `free` lets it in, when it has slept so many times.
+    `again`: at so many sleeps after that as well. Nothing may be left then. `free` lets it in, when it has slept so
+    many times.
     """
 
     async def trial(at: int) -> bool:
         before = traces(asyncio.get_running_loop())
         undo = free()
-        canceller = Canceller(at)
+        canceller = Canceller(at, again)
         task = asyncio.create_task(observed(acquire(), canceller))
         await until(lambda: task.done() or canceller.sleeps >= times)
         undo()
@@ -380,9 +386,10 @@ def test_a_cancelled_wait_for_a_slot_leaves_nothing(base: Path, kind: str) -> No
     assert files(base) == []
 
 
+@pytest.mark.parametrize("again", [0, 1, 100], ids=["once", "twice", "again and again"])
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_cancelled_acquisition_of_several_leaves_none_held(base: Path, kind: str) -> None:
-    """D4: before, between and after their acquisitions."""
+def test_a_cancelled_acquisition_of_several_leaves_none_held(base: Path, kind: str, again: int) -> None:
+    """D4: before, between and after their acquisitions, and while they are given back."""
     directory = base.parent
 
     def wanted() -> list[Any]:
@@ -400,7 +407,7 @@ def test_a_cancelled_acquisition_of_several_leaves_none_held(base: Path, kind: s
     async def acquire() -> Any:
         return await acquire_all(wanted())
 
-    assert cancelled_at_each_sleep(LOOPS[kind], acquire, fill, 2) >= 2
+    assert cancelled_at_each_sleep(LOOPS[kind], acquire, fill, 2, again) >= 2
     assert files(base) == []
 
 

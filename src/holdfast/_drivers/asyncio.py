@@ -61,6 +61,18 @@ async def perform(
     return result
 
 
+def call_within(env: Environment, call: Callable[[], T]) -> T:
+    """The result of a call that takes no waits, as one operation: nothing that it has opened stays open."""
+    operation = begin(env, caller())
+    try:
+        result = call()
+    except BaseException:
+        env.operations.abort(operation)
+        raise
+    env.operations.end(operation)
+    return result
+
+
 def begin(env: Environment, me: tuple[Any, ...]) -> Operation:
     """An operation of this `caller`."""
     return env.operations.begin(env, me[-1] or _Untasked(None))

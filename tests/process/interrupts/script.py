@@ -10,6 +10,7 @@ beginning anywhere. It prints, as JSON, how many trials there were and what was 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ctypes
 import importlib
 import json
@@ -27,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import holdfast
-from holdfast import AcquireCancelled, AcquireTimeout, Lock, LockLost, Semaphore, acquire_all
+from holdfast import AcquireCancelled, AcquireTimeout, AsyncLock, Lock, LockLost, Semaphore, acquire_all, aio
 from holdfast._drivers import sync
 from holdfast._platform import environment, linux
 from holdfast._platform.fork import forking
@@ -37,7 +38,7 @@ from process.interrupts.tracer import built, spelled
 WAIT = 0.003
 """Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
 PROMPTLY = 2.0
-WAITING = ("wait", "cancelled", "cancelled_by_event", "refused")
+WAITING = ("wait", "cancelled", "cancelled_by_event", "refused", "task_timeout", "task_refused", "task_cancelled")
 """Operations on a lock which another process holds all the time."""
 WRONG = 20
 """Failures after which the rest is not tried."""
@@ -69,6 +70,15 @@ class ThirdTime:
         return self.asked >= 3
 
 
+class Released:
+    def __init__(self, loop: asyncio.AbstractEventLoop, held: Any) -> None:
+        self._loop = loop
+        self._held = held
+
+    def release(self) -> None:
+        self._loop.run_until_complete(self._held.release())
+
+
 class Trials:
     def __init__(self, directory: str, operation: str) -> None:
         self.directory = directory
@@ -85,6 +95,7 @@ class Trials:
         self.heard: list[str] = []
         self.losses: list[LockLost] = []
         self.timer = Timer()
+        self.loop = asyncio.new_event_loop()
 
     def hear(self, event: Event) -> None:
         self.heard.append(event.kind)
@@ -138,6 +149,67 @@ class Trials:
         """One of the two is acquired, and given back."""
         with suppress(AcquireTimeout):
             acquire_all([self.lock(), Lock(os.path.join(self.directory, "a"), heartbeat=0)], timeout=0)
+
+    # -- those of asyncio ----------------------------------------------------------------------------------------------
+
+    def asynchronous(self, *names: str) -> list[AsyncLock]:
+        return [AsyncLock(self.path + name, tag="main", heartbeat=0) for name in names]
+
+    def task(self, steps: Any) -> Any:
+        """What it returns, as something that can be released here. As `asyncio.run`, it leaves no task behind."""
+        try:
+            result = self.loop.run_until_complete(steps)
+        except BaseException:
+            while left := asyncio.all_tasks(self.loop):
+                for one in left:
+                    one.cancel()
+                with suppress(BaseException):
+                    self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            raise
+        return None if result is None else Released(self.loop, result)
+
+    async def entered(self, lock: Any) -> Any:
+        return await lock.__aenter__()  # of an interruption at the beginning of the exit, no code of ours hears
+
+    def task_acquire(self) -> Any:
+        return self.task(self.asynchronous("")[0].acquire())
+
+    def task_enter(self) -> Any:
+        return self.task(self.entered(self.asynchronous("")[0]))
+
+    def task_all(self) -> Any:
+        return self.task(aio.acquire_all(self.asynchronous("", "2")))
+
+    def task_enter_all(self) -> Any:
+        return self.task(self.entered(aio.acquire_all(self.asynchronous("", "2"))))
+
+    def task_cancelled(self) -> None:
+        """One of the two is acquired, and given back; the task is cancelled in its wait for the other, and again."""
+
+        wanted = aio.acquire_all([*self.asynchronous(""), self.first])
+
+        async def steps() -> None:
+            task = asyncio.ensure_future(wanted)
+            await asyncio.sleep(0)
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError):
+                await task
+
+        self.task(steps())
+
+    @property
+    def first(self) -> AsyncLock:
+        return AsyncLock(os.path.join(self.directory, "a"), heartbeat=0)
+
+    def task_timeout(self) -> None:
+        with suppress(AcquireTimeout):
+            self.task(self.asynchronous("")[0].acquire(timeout=WAIT))
+
+    def task_refused(self) -> None:
+        with suppress(AcquireTimeout):
+            self.task(aio.acquire_all([*self.asynchronous(""), self.first], timeout=0))
 
     def status(self) -> None:
         self.lock().status()
@@ -197,7 +269,7 @@ class Trials:
             self.held = None
         try:
             assert not failed, failed
-            if self.name == "refused" and second == 0:
+            if self.name in ("refused", "task_refused") and second == 0:
                 assert set(os.listdir(self.directory)) == self.kept, "held until the next operation of this process"
             self.check(before)
         except BaseException:

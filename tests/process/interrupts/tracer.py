@@ -5,7 +5,9 @@ Not counted, because CPython never runs a signal handler there:
 - the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
   has returned, at the beginning of a function, and at a jump backwards; and the NOP with which a `try` begins;
 - the return from a function that has delivered a hold: from there on it is the caller's (operations.py, J2);
-- the way from an interruption in such a function to the statement that puts its operation back on the list.
+- the way from an interruption in such a function to the statement that puts its operation back on the list;
+- in the modules of asyncio, whose coroutines hand a hold on to each other, all but what follows one of these: a call
+  that has returned, the beginning of a function, a jump backwards.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import holdfast
 
 SOURCE = os.path.dirname(holdfast.__file__)
 C = Path(__file__).with_name("opcodes.c")
+COROUTINES = (os.path.join(SOURCE, "aio.py"), os.path.join(SOURCE, "_drivers", "asyncio.py"))
 DELIVERING = {
     "Acquirable.acquire",
     "Acquirable.try_acquire",
@@ -74,8 +77,8 @@ def mask(code: CodeType) -> bytes | None:
         return None
     steps = list(dis.get_instructions(code))
     counts = bytearray(len(code.co_code))
-    for step in steps:
-        counts[step.offset] = 1
+    for number, step in enumerate(steps):
+        counts[step.offset] = code.co_filename not in COROUTINES or is_behind_a_look(steps, number)
     for number, step in enumerate(steps):
         if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "CACHE", "NOP"):
             counts[step.offset] = 0
@@ -100,6 +103,16 @@ def until_it_is_put_back(steps: list[dis.Instruction]) -> list[dis.Instruction]:
         if any(step.argval == "running" for step in way) and not any("CALL" in step.opname for step in way):
             return way
     return []
+
+
+def is_behind_a_look(steps: list[dis.Instruction], number: int) -> bool:
+    """Whether CPython has just looked for signals: a coroutine that goes on behind an `await` is not such a place."""
+    before = next((step for step in reversed(steps[:number]) if step.opname != "CACHE"), None)
+    if before is None:
+        return False
+    if before.opname == "RESUME":
+        return before.arg is not None and before.arg < 2
+    return before.opname.startswith("CALL") or steps[number].opname == "JUMP_BACKWARD"
 
 
 def is_exit(steps: list[dis.Instruction], number: int) -> bool:

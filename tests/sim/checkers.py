@@ -415,13 +415,13 @@ class Order(Checker):
         self.listed: dict[Actor, list[str]] = {}
         """Who was first when each has listed the queue."""
         self.seen: dict[Actor, dict[Process, dict[str, float]]] = {}
-        """The tickets that were in it then."""
+        """The tickets that were in it then, or at an earlier list since its last wait."""
         self.found: dict[Actor, list[tuple[float, list[list[str]]]]] = {}
         """When each has found the lock free, and behind whom: then, and when it listed the queue before and after."""
         self.looking: set[Actor] = set()
         """Those that have not waited since they found it free."""
         self.used: dict[str, float] = {}
-        """When the process of each ticket has had the lock last."""
+        """When the owner of each ticket, which says that it has the lock, has had that last."""
         self.lock_files: dict[int, str] = {}
         """Where each lock file is, or was, by its inode."""
         self.found_twice: dict[Process, list[float]] = {}
@@ -435,6 +435,7 @@ class Order(Checker):
         self.begun.pop(who, None)
         self.places.pop(who, None)
         self.found.pop(who, None)
+        self.seen.pop(who, None)
         self.looking.discard(who)
 
     def finds_none(self, world: World, who: Actor, path: str) -> None:
@@ -446,7 +447,9 @@ class Order(Checker):
 
     def lists(self, world: World, who: Actor) -> None:
         self.listed[who] = _first_tickets(world, who)
-        self.seen[who] = {process: dict(tickets) for process, tickets in self.tickets.items()}
+        seen = self.seen.setdefault(who, {})
+        for process, tickets in self.tickets.items():
+            seen[process] = {**seen.get(process, {}), **tickets}
         if who in self.looking:
             self._finds_behind(world, who, self.listed[who])
 
@@ -471,6 +474,7 @@ class Order(Checker):
 
     def wakes(self, world: World, who: Actor, fds: list[int]) -> None:
         self.looking.discard(who)
+        self.seen.pop(who, None)
         if who.fair and self.tickets.get(who.process):
             self._has_place(world, who)
 
@@ -494,7 +498,8 @@ class Order(Checker):
 
     def _uses(self, world: World, who: Actor) -> None:
         for ticket in self.tickets.get(who.process, {}):
-            self.used[ticket] = world.kernel.now
+            if world.kernel.names[ticket].mode & 0o100:  # not that of another, which it has passed
+                self.used[ticket] = world.kernel.now
 
     def killed(self, world: World, process: Process) -> None:
         for actor in world.actors:

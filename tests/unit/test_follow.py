@@ -13,6 +13,7 @@ from abilities import LINUX
 from holdfast._admin import monitor as module
 from holdfast._admin.monitor import CONFIRM_AFTER, Follower, LockEvent
 from holdfast._platform.inotify import FolderWatch
+from holdfast.engines.file.queue import RECORD
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
 from unit.stepping import Contend, Stepped
@@ -281,6 +282,7 @@ def test_a_waiter_is_seen_and_its_wait_measured(disk: Path, contend: Contend, fo
     held = contend(disk / "l").get()
     follower.first_look()
     peer = Peer("with Lock(path, tag='patient').acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
+    eventually(lambda: any(name.endswith(RECORD) for _, _, names in os.walk(disk) for name in names))
     waiting = later(follower, "waiting")
     assert (waiting.pid, waiting.tag, waiting.path, waiting.protocol) == (
         peer.pid,

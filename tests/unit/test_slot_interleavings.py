@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engines.file.hold import FileHold
 from holdfast.model import Identity, marker_text
-from unit.stepping import Contender, Stepped, device_in, sema_record
+from unit.stepping import Clock, Contender, Stepped, device_in, sema_record
 from unit.test_interleavings import GONE, TAKEOVERS, WAYS, Player, Schedules, run
 
 Environments = Callable[..., Stepped]
@@ -25,8 +25,10 @@ class Stage:
         kind = "generic" if "generic" in WAYS[way] else "linux"
         self.base, self.way = base, way
         self.envs = [environments(*without, kind=kind) for _ in range(4)]
+        clock = Clock()  # nobody's patience ends because this process is not let run
         for env in self.envs:
             env.ask_once_about_processes()
+            env.instead["monotonic"] = clock.read
         self.guards = way not in ("without kernel locks", "portable")
 
     def path(self, slot: int) -> Path:

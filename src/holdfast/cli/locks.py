@@ -58,7 +58,7 @@ def each_of(options: argparse.Namespace) -> list[argparse.Namespace]:
     """The options of a command for each of its LOCKs."""
     if len(options.locks) == 1:
         return [options]
-    vars(options).setdefault("told_of", set())  # which all share (owner.py)
+    vars(options).setdefault("told_of", [])  # which all share (owner.py)
     found = []
     for lock in options.locks:
         one = type(options)()

@@ -115,7 +115,7 @@ def tell_if_ours(options: argparse.Namespace, *holders: Holder | None) -> None:
     if lock is not None and slots is None and pid == ours[0] and is_shell(pid):
         _tell_to_release(options, pid)
     elif pid not in told_of(options):
-        told_of(options).add(pid)
+        told_of(options).append(pid)
         say(
             f"process {pid}, which holds it, is an ancestor of this process. If it waits for this one to end, as "
             "`holdfast run` does, it cannot release the lock before that. End this command, or call it without the lock"
@@ -129,9 +129,10 @@ def _is_of_here(options: argparse.Namespace, holder: Holder) -> bool:
     return "://" in (getattr(options, "lock", None) or "") and holder.host == environment().identity().host
 
 
-def told_of(options: argparse.Namespace) -> set[int]:
-    """Those of whom this command has said already that they wait for it; the options of each of its locks share it."""
-    found: set[int] = vars(options).setdefault("told_of", set())
+def told_of(options: argparse.Namespace) -> list[int]:
+    """Those of whom this command has said already that they wait for it; the options of each of its locks share it.
+    A list, as a guardian on Windows gets the options as JSON (job.py)."""
+    found: list[int] = vars(options).setdefault("told_of", [])
     return found
 
 
@@ -139,7 +140,6 @@ def _tell_to_release(options: argparse.Namespace, pid: int) -> None:
     import shlex
 
     lock: str = options.lock
-
     protocol = ["-p", options.protocol] if options.protocol else []
     command = shlex.join(["holdfast", "release", *protocol, f"./{lock}" if lock.startswith("-") else lock])
     say(f"process {pid} is the shell that has called this. To release its lock: {command}")

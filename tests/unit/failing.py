@@ -378,6 +378,7 @@ _OS = _Module(
     register_at_fork=lambda **_hooks: None,  # the environments here are made by the thousand, and forked by nobody
 )
 _read, _MOUNTED = procfs.read, procfs.read(procfs.MOUNTS)
+_SHIFT = portable.clock_shift()  # in a time namespace, to ask for it takes a step more
 
 
 def _read_as_it_was(path: str) -> str:
@@ -390,6 +391,7 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     *((module, "os", _OS) for module in (descriptors, portable, posix, inotify, linux, proc_locks, procfs, background)),
     *((module, "open", _open_file) for module in (linux, procfs)),
     (procfs, "read", _read_as_it_was),
+    (portable, "clock_shift", lambda: _SHIFT),
     (posix, "fcntl", _Module(fcntl, flock=_flock)),
     *((module, "select", _Module(select, poll=_Poll)) for module in (posix, linux)),
     # What is mounted is looked up once, however long this process is not let run.

@@ -24,6 +24,12 @@ def dead_pid() -> int:
     return child
 
 
+def no_lock_file(what: str, name: str = "l") -> str:
+    """Why something at that name can be none."""
+    instead = "name a file in it, or" if what == "a directory" else "remove it or"
+    return f"{{place}}/{name} is {what}, not a lock file; {instead} choose another path"
+
+
 def ran(command: Callable[[list[str]], int], *words: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of the command, run here."""
     streams = sys.stdout, sys.stderr

@@ -24,6 +24,7 @@ from cli.dropin import (
     dead_pid,
     fifo,
     link_to,
+    no_lock_file,
     ran,
     record,
     unix_socket,
@@ -113,8 +114,7 @@ NOT_YET, WAITED = (1, "", TIMEOUT), (1, "", BUSY)
 
 def odd(what: str) -> list[tuple[str, tuple[int, str, str]]]:
     """Something that can be no lock file."""
-    instead = "name a file in it, or" if what == "a directory" else "remove it or"
-    why = f"{{place}}/l is {what}, not a lock file; {instead} choose another path"
+    why = no_lock_file(what)
     refused = (3, "", f"Error: Invalid path: {why}\n")
     return [
         ("try", (1, "", f"{HELD}  {why}\n")),

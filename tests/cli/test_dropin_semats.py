@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.dropin import LIVE, LONG, NOW, OLD, content_of, dead_pid, fifo, link_to, ran, record, unix_socket
+from cli.dropin import LIVE, LONG, NOW, OLD, content_of, dead_pid, fifo, link_to, no_lock_file, ran, record, unix_socket
 from cli.support import HOLDFAST, World, dormant, eventually
 from holdfast import Lock, LockLost
 from holdfast._platform import environment
@@ -161,8 +161,7 @@ IS_DIRECTORY = io_error("EISDIR", "is a directory", "unlink", 21, doing="release
 
 def odd(what: str, *, name: str = "l", directory: bool = False) -> list[tuple[str, Answer]]:
     """Something that can be no lock file."""
-    instead = "name a file in it, or" if what == "a directory" else "remove it or"
-    why = f"{{place}}/{name} is {what}, not a lock file; {instead} choose another path"
+    why = no_lock_file(what, name)
     refused = (1, "", f"status: failed\ntype: IO_ERROR\nmessage: Failed to write lock file: Error: {why}\n")
     return [
         ("try-acquire", held_by("undefined", "undefined")),

@@ -339,6 +339,11 @@ class Kernel:
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
+    def looked_for(self, path: str) -> None:
+        """Somebody asks for what may not be there."""
+        if path not in self.names and self.on_missing is not None:
+            self.on_missing(path)
+
     def lookup(self, path: str) -> Inode:
         """The inode, or FileNotFoundError."""
         inode = self.names.get(path)
@@ -785,8 +790,7 @@ class Process:
         self.step("open_to_write" if write else "open_to_read", path, touched)
         self._require(path, dir_fd)
         self._ask(path)
-        if path not in self.kernel.names and self.kernel.on_missing is not None:
-            self.kernel.on_missing(path)
+        self.kernel.looked_for(path)
         inode = self.kernel.lookup(path)
         if write and inode.entries is not None:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
@@ -933,8 +937,8 @@ class Process:
     def exists(self, path: str) -> bool:
         self.step("exists", path, self.kernel.name_mark(path).r)
         there = path in self.kernel.names or (self.cache is not None and path in self.cache.names)
-        if not there and self.kernel.on_missing is not None:
-            self.kernel.on_missing(path)
+        if not there:
+            self.kernel.looked_for(path)
         return there
 
     def stat(self, path: str, *, dir_fd: int | None = None) -> SimStat:
@@ -946,8 +950,8 @@ class Process:
         if self.cache is not None and path not in self.cache.names:
             self._ask(path)
         known = None if self.cache is None else self.cache.names.get(path)
-        if known is None and path not in kernel.names and kernel.on_missing is not None:
-            kernel.on_missing(path)
+        if known is None:
+            kernel.looked_for(path)
         return SimStat(known or kernel.lookup(path), self.mount.device)
 
     # -- files: content ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import select
 import sys
@@ -268,6 +269,19 @@ def sema_record(pid: int | str, timestamp: float | str, tag: str | None = None, 
     lines += [] if marker is None else [f"holdfast={marker}"]
     lines += [] if tag is None else [f"tag={tag}"]
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def failing(error: int | BaseException, times: float = math.inf) -> Callable[..., Any]:
+    """In place of a step, or before it: it fails so often, with this error, or with the system's of this number."""
+    raised = OSError(error, os.strerror(error)) if isinstance(error, int) else error
+    left = [times]
+
+    def fail(*_: object, **__: object) -> None:
+        if left[0] > 0:
+            left[0] -= 1
+            raise raised
+
+    return fail
 
 
 Contend = Callable[..., Contender]

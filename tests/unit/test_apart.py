@@ -26,7 +26,7 @@ from holdfast._drivers.apart import Apart, Step
 from holdfast._platform import environment, fork, procfs
 from holdfast.engines.file import paths, uncontended
 from holdfast.lock import file_request, state_of
-from unit.stepping import Stepped
+from unit.stepping import Stepped, failing
 
 PATIENCE = 20.0
 SHORT = 0.05
@@ -881,12 +881,8 @@ def share(server: Server) -> Apart:
     return found
 
 
-def fail(error: BaseException) -> None:
-    raise error
-
-
 def test_where_no_thread_is_to_be_had_the_caller_waits_itself(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "start", lambda _thread: fail(RuntimeError("can't start new thread")))
+    monkeypatch.setattr(apart, "start", failing(RuntimeError("can't start new thread")))
     with Lock(f"{server.directory}/l").acquire(PATIENCE) as hold:
         hold.ensure_held()
 
@@ -918,7 +914,7 @@ def test_what_fails_when_it_is_given_back_late_is_told(share: Apart, caplog: pyt
     step = Step(share, lambda: answers.wait(PATIENCE))
     step.begin()
     until(lambda: step in apart._going)
-    assert step.leave(lambda: fail(OSError(errno.EIO, "no more")))
+    assert step.leave(failing(OSError(errno.EIO, "no more")))
     share.leave_behind(step)
     answers.set()
     until(step.done)
@@ -978,15 +974,8 @@ def test_a_release_elsewhere_waits_for_no_server(shm: Path) -> None:
 def test_a_release_that_fails_for_good_is_not_repeated(server: Server) -> None:
     """AP7: only while the server is away."""
     hold = Lock(f"{server.directory}/l").acquire(PATIENCE)
-    calls: list[int] = []
-
-    def release_here() -> None:
-        calls.append(1)
-        raise OSError(errno.EIO, "broken")
-
     with pytest.raises(OSError, match="broken"):
-        apart.until_it_is_back(state_of(hold), release_here)
-    assert len(calls) == 1
+        apart.until_it_is_back(state_of(hold), failing(OSError(errno.EIO, "broken"), times=1))
     hold.release()
 
 
@@ -996,7 +985,7 @@ def test_a_release_that_is_interrupted_before_it_begins_is_done(
     """AP2: in a thread, whatever the caller does."""
     hold = Lock(f"{server.directory}/l").acquire(PATIENCE)
     with monkeypatch.context() as patched:
-        patched.setattr(Apart, "call", lambda *_: fail(KeyboardInterrupt()))
+        patched.setattr(Apart, "call", failing(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             hold.release()
     until(lambda: not os.path.exists(f"{server.directory}/l"))
@@ -1005,7 +994,7 @@ def test_a_release_that_is_interrupted_before_it_begins_is_done(
 
 def test_where_no_child_can_be_made_nobody_asks_first(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP8."""
-    monkeypatch.setattr(os, "fork", lambda: fail(BlockingIOError(errno.EAGAIN, "no more processes")))
+    monkeypatch.setattr(os, "fork", failing(BlockingIOError(errno.EAGAIN, "no more processes")))
     assert apart._answers(str(shm), time.monotonic())
 
 

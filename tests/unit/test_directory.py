@@ -34,7 +34,7 @@ from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.takeover import SETTLE
 from holdfast.protocols import get, proper_lockfile
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contend, Contender, Stepped
+from unit.stepping import Contend, Contender, Stepped, failing
 
 Environments = Callable[..., Stepped]
 Directory = Callable[..., Contender]
@@ -562,22 +562,6 @@ def test_it_can_be_broken(contender: Directory, lock: Path) -> None:
 # -- what fails while it is made or taken over -------------------------------------------------------------------------
 
 
-def failing(number: int, times: int = 1) -> Callable[..., object]:
-    """In place of a step: it fails so often, and with this error."""
-    left = [times]
-
-    def fail(*_: object, **__: object) -> None:
-        if left[0]:
-            left[0] -= 1
-            raise OSError(number, os.strerror(number))
-
-    return fail
-
-
-def fail_once(one: Contender, step: str, number: int) -> None:
-    one.env.before[step] = failing(number)
-
-
 @pytest.mark.needs("flock")
 def test_a_probe_of_the_guard_is_outwaited(contender: Directory, lock: Path) -> None:
     """DL2: one that has it for an instant does not cost the mark."""
@@ -612,7 +596,7 @@ def test_what_is_removed_in_the_making_is_made_again(contender: Directory, lock:
 def test_a_failure_in_the_making_leaves_nothing(contender: Directory, lock: Path, step: str, removed: bool) -> None:
     """DL1: nothing but a mark that cannot be set goes without (DL2), and what others have removed is not removed."""
     one = contender()
-    fail = failing(errno.EIO)
+    fail = failing(errno.EIO, times=1)
 
     def spoil(*_: object, **__: object) -> None:
         if removed:
@@ -637,8 +621,8 @@ def test_a_failure_in_the_making_leaves_nothing(contender: Directory, lock: Path
 def test_of_a_directory_that_cannot_be_asked_nothing_is_removed(contender: Directory, lock: Path) -> None:
     """DL1: and the first failure is the one that is told."""
     one = contender()
-    fail_once(one, "guard", errno.EIO)
-    one.env.before["fstat"] = failing(errno.ESTALE, times=9)
+    one.env.before["guard"] = failing(errno.EIO, times=1)
+    one.env.before["fstat"] = failing(errno.ESTALE)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         one.run()
     assert lock.exists()
@@ -649,7 +633,7 @@ def test_of_a_directory_that_cannot_be_asked_nothing_is_removed(contender: Direc
 def test_where_a_guard_needs_the_right_to_write_there_is_none(contender: Directory, lock: Path) -> None:
     """DL2, as on NFS: such a lock goes by its time."""
     one = contender()
-    one.env.instead["guard"] = failing(errno.EBADF, times=9)
+    one.env.instead["guard"] = failing(errno.EBADF)
     held = held_by(one)
     assert not held.guarded
     assert not lock.stat().st_mode & stat.S_ISVTX
@@ -667,7 +651,7 @@ def test_its_parents_are_made_if_that_was_asked_for(contender: Directory, disk: 
 
 def test_why_it_cannot_be_made_is_said_with_its_path(contender: Directory, lock: Path) -> None:
     one = contender()
-    fail_once(one, "open_new_directory", errno.EROFS)
+    one.env.before["open_new_directory"] = failing(errno.EROFS, times=1)
     with pytest.raises(OSError, match=r"t\.lock"):
         one.run()
     assert not lock.exists()
@@ -693,7 +677,7 @@ def test_a_stale_one_that_may_not_be_listed_is_held(contender: Directory, lock: 
     """DL5: there may be data in it."""
     left(lock)
     one = contender()
-    one.env.instead["list_directory"] = failing(errno.EACCES, times=99)
+    one.env.instead["list_directory"] = failing(errno.EACCES)
     refusal = one.run()
     assert isinstance(refusal, Refusal)
     assert "may not open the directory" in refusal.status.reason
@@ -705,7 +689,7 @@ def test_a_takeover_that_fails_leaves_it_as_it_was(contender: Directory, lock: P
     left(lock)
     before = lock.stat().st_mtime_ns
     one = contender()
-    fail_once(one, "set_modified", errno.EIO)
+    one.env.before["set_modified"] = failing(errno.EIO, times=1)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         one.run()
     assert lock.stat().st_mtime_ns == before
@@ -756,10 +740,10 @@ def test_whether_it_is_ours_is_not_guessed(contender: Directory, lock: Path) -> 
     """DL1: where the path cannot be asked, that is said."""
     one = contender()
     held = held_by(one)
-    one.env.before["stat"] = failing(errno.EIO)
+    one.env.before["stat"] = failing(errno.EIO, times=1)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         held._is_ours()
     assert held._is_ours()
     held.release()
-    one.env.before["stat"] = failing(errno.EIO)
+    one.env.before["stat"] = failing(errno.EIO, times=1)
     assert not held._is_ours()

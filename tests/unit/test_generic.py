@@ -17,7 +17,7 @@ from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.liveness import Liveness
 from holdfast.model import Identity, marker_text
-from unit.stepping import Contend, Contender, Crash, Stepped, device_in, sema_record
+from unit.stepping import Contend, Contender, Crash, Stepped, device_in, failing, sema_record
 
 Environments = Callable[..., Stepped]
 Gates = Callable[[Stepped, Callable[[], object]], None]
@@ -234,13 +234,6 @@ def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_nothing(disk: Path, port
 # -- what other systems lack -------------------------------------------------------------------------------------------
 
 
-def fail(error: BaseException) -> Callable[..., object]:
-    def raising(*_args: object, **_options: object) -> object:
-        raise error
-
-    return raising
-
-
 def test_a_made_up_machine_number_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no network card, the number is another one in each process: then no record is recognised by it."""
     import uuid
@@ -270,16 +263,16 @@ def test_a_process_that_may_not_be_looked_at_counts_as_running(
     import psutil
 
     env = environments(kind="generic")
-    monkeypatch.setattr(psutil, "Process", fail(psutil.AccessDenied(4711)))
+    monkeypatch.setattr(psutil, "Process", failing(psutil.AccessDenied(4711)))
     assert env.inspect(4711) == Process(Presence.RUNNING)
 
 
 def test_kill_says_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portable_system.os, "kill", fail(PermissionError(1, "Operation not permitted")))
+    monkeypatch.setattr(portable_system.os, "kill", failing(PermissionError(1, "Operation not permitted")))
     assert portable_system.presence_by_signal(4711) is Presence.RUNNING
-    monkeypatch.setattr(portable_system.os, "kill", fail(OverflowError("signed integer is greater than maximum")))
+    monkeypatch.setattr(portable_system.os, "kill", failing(OverflowError("signed integer is greater than maximum")))
     assert portable_system.presence_by_signal(1 << 80) is Presence.RUNNING
-    monkeypatch.setattr(portable_system.os, "kill", fail(AssertionError("on Windows, this is Ctrl-C")))
+    monkeypatch.setattr(portable_system.os, "kill", failing(AssertionError("on Windows, this is Ctrl-C")))
     monkeypatch.setattr(portable_system.os, "name", "nt")
     assert portable_system.presence_by_signal(4711) is Presence.UNKNOWN
 

@@ -24,7 +24,7 @@ from holdfast.engines.file.inspect import read_fresh
 from holdfast.model import Identity, Marker, marker_text, next_beat
 from holdfast.protocols import get
 from process.support import eventually
-from unit.stepping import Contend, Stepped, device_in
+from unit.stepping import Contend, Stepped, device_in, failing
 
 FAR = Identity(4711, "another-boot", "7.7", "t5", "elsewhere")
 """A process of another machine."""
@@ -650,11 +650,7 @@ def test_a_lapsed_record_that_cannot_be_replaced_stays(
     before = (disk / "l").read_bytes()
     env = shared()
     one = contend(disk / "l", env, lease=SHORT, timeout=SHORT + 5)
-
-    def fails(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    env.instead["replace"] = fails
+    env.instead["replace"] = failing(number)
     if refused:
         refusal = one.run()
         assert isinstance(refusal, Refusal)
@@ -672,11 +668,7 @@ def test_a_record_that_goes_while_it_is_read_is_gone(number: int, gone: bool, di
     """LE3."""
     (disk / "l").write_text("x")
     env = contend(disk / "l").env
-
-    def fails(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    env.instead["read"] = fails
+    env.instead["read"] = failing(number)
     if gone:
         assert read_fresh(env, str(disk / "l")) is None
     else:

@@ -18,7 +18,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.errors import UnsupportedFilesystem
 from holdfast.liveness import Liveness
 from holdfast.model import Identity
-from unit.stepping import Contend, Contender, Crash, Stepped, by_turns
+from unit.stepping import Contend, Contender, Crash, Stepped, by_turns, failing
 
 # What to switch off so that a directory is published in by each way, and the step that makes the name.
 WAYS = {"unnamed": (), "named": ("unnamed",), "exclusive": ("unnamed", "link")}
@@ -402,13 +402,6 @@ def test_a_directory_that_can_do_nothing_is_explained(disk: Path, contend: Conte
         contender.run()
     assert caught.value.path == str(disk / "l")
     assert str(disk) in str(caught.value)
-
-
-def failing(number: int) -> Callable[..., None]:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 # -- what a crash leaves -----------------------------------------------------------------------------------------------

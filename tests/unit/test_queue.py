@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import select
 import shutil
@@ -91,6 +92,22 @@ def settle(*contenders: Contender) -> int:
             steps += 1
         assert steps < 100, "they wake each other for ever"
     return steps
+
+
+def in_turn(*contenders: Contender) -> None:
+    """They are let in one after the other, as soon as the one before has released; the last one stays inside."""
+    for one, following in itertools.pairwise([*contenders, None]):
+        assert one is not None
+        settle(one)
+        assert one.inside
+        if following is not None:
+            release(one)
+
+
+def wait_on(contender: Contender, clock: Clock) -> None:
+    """Its wait is over; it looks, and waits again."""
+    clock.now = contender.waits[-1].deadline
+    assert contender.step() is not None
 
 
 def persist(contender: Contender, clock: Clock) -> float:
@@ -796,8 +813,7 @@ def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
     ticket = names(place)[0]
     release(held)
     assert other.waits[-1].deadline - clock.now < 1.1
-    clock.now = other.waits[-1].deadline
-    assert other.step() is not None  # it leaves the sleeper some time yet
+    wait_on(other, clock)  # it leaves the sleeper some time yet
     assert other.waits[-1].deadline <= clock.now + PATIENCE
     clock.now += PATIENCE * 0.9
     assert other.step() is not None
@@ -839,20 +855,14 @@ def test_a_waiter_of_a_process_whose_first_is_behind_a_ticket_does_not_take_that
     first, second = queued(), queued()
     mate, late = queued(env), queued(env)
     release(held)
-    clock.now = late.waits[-1].deadline
-    assert late.step() is not None  # it finds the lock free, as the first is on its way
+    wait_on(late, clock)  # it finds the lock free, as the first is on its way
     settle(first)
     release(first)
     clock.now += PATIENCE
     assert late.step() is not None
     assert not mate.inside
     assert not late.inside
-    settle(second)
-    release(second)
-    settle(mate)
-    release(mate)
-    settle(late)
-    assert late.inside
+    in_turn(second, mate, late)
 
 
 @pytest.mark.parametrize("moment", ["unlink", "list_directory", "rename", "chmod"])
@@ -863,18 +873,13 @@ def test_a_waiter_is_not_taken_for_idle_while_it_hands_its_place_on(
     env = clocked()
     first, mate, late = queued(env), queued(env), queued()
     release(held)
-    clock.now = late.waits[-1].deadline
-    assert late.step() is not None  # it finds the lock free, as the first is on its way
+    wait_on(late, clock)  # it finds the lock free, as the first is on its way
     settle(first)
     clock.now += PATIENCE
     env.once(env.after, moment, late.step)
     release(first)
     assert not late.inside
-    settle(mate)
-    assert mate.inside
-    release(mate)
-    settle(late)
-    assert late.inside
+    in_turn(mate, late)
 
 
 @pytest.mark.parametrize("moment", ["open_fifo", "fstat"])
@@ -885,8 +890,7 @@ def test_a_waiter_that_hands_its_place_on_while_it_is_asked_about_is_not_passed(
     env = clocked()
     first, mate, late = queued(env), queued(env), queued()
     release(held)
-    clock.now = late.waits[-1].deadline
-    assert late.step() is not None
+    wait_on(late, clock)
     clock.now += PATIENCE
 
     def comes_and_goes() -> None:
@@ -895,11 +899,7 @@ def test_a_waiter_that_hands_its_place_on_while_it_is_asked_about_is_not_passed(
 
     late.env.once(late.env.after, moment, comes_and_goes)
     assert late.step() is not None
-    settle(mate)
-    assert mate.inside
-    release(mate)
-    settle(late)
-    assert late.inside
+    in_turn(mate, late)
 
 
 def test_a_waiter_behind_one_that_was_passed_and_goes_on_is_not_idle(
@@ -917,13 +917,8 @@ def test_a_waiter_behind_one_that_was_passed_and_goes_on_is_not_idle(
     clock.now += PATIENCE / 2
     assert stopped.step() is None
     release(stopped)
-    clock.now = again.waits[-1].deadline
-    assert again.step() is not None
-    settle(behind)
-    assert behind.inside
-    release(behind)
-    settle(again)
-    assert again.inside
+    wait_on(again, clock)
+    in_turn(behind, again)
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
@@ -971,8 +966,7 @@ def test_a_busy_queue_is_not_taken_for_a_sleeping_one(held: Contender, queued: C
     """Q6: a lock found free twice is no sign of sleep while those ahead change."""
     first, second, third = queued(), queued(), queued()
     release(held)
-    clock.now = third.waits[-1].deadline
-    assert third.step() is not None  # it finds the lock free, as the first is on its way
+    wait_on(third, clock)  # it finds the lock free, as the first is on its way
     assert first.step() is None
     release(first)
     clock.now += PATIENCE
@@ -1066,8 +1060,7 @@ def test_a_ticket_that_cannot_be_opened_is_polled_and_passed(
     clock.now += 0.001
     assert behind.step() is not None
     other.steps.close()
-    clock.now = behind.waits[-1].deadline
-    assert behind.step() is not None
+    wait_on(behind, clock)
     assert behind.waits[-1].fds, "it is first, and watches the lock"
     behind.steps.close()
     other = queued()

@@ -22,7 +22,7 @@ from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.turns import EntryWithTurn
 from holdfast.engines.file.uncontended import _is_contended
 from holdfast.model import Identity
-from unit.stepping import Clock, Contender, Stepped, is_ready
+from unit.stepping import Clock, Contender, Stepped, failing, is_ready
 
 
 class Machines:
@@ -292,11 +292,7 @@ def test_a_directory_that_takes_no_turns_harms_only_the_order(step: str, machine
     """MT1."""
     first, second = machines.machine(1), machines.machine(2)
     holder = machines.contend(first)
-
-    def fails(*_args: object, **_how: object) -> None:
-        raise OSError(errno.EIO, "the server says no")
-
-    second.before[step] = fails
+    second.before[step] = failing(errno.EIO)
     waiting = machines.contend(second)
     machines.pass_time(8)
     assert not waiting.done

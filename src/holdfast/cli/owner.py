@@ -18,6 +18,7 @@ import sys
 
 from .._platform import environment
 from .._platform.values import Presence
+from ..engines import scheme_of
 from .detached import readable
 from .outcome import FAILED, masked, say
 
@@ -114,8 +115,8 @@ def tell_if_ours(options: argparse.Namespace, *holders: Holder | None) -> None:
     assert pid is not None
     if lock is not None and slots is None and pid == ours[0] and is_shell(pid):
         _tell_to_release(options, pid)
-    elif pid not in told_of(options):
-        told_of(options).append(pid)
+    elif pid not in (told := _told_of(options)):
+        told.append(pid)
         say(
             f"process {pid}, which holds it, is an ancestor of this process. If it waits for this one to end, as "
             "`holdfast run` does, it cannot release the lock before that. End this command, or call it without the lock"
@@ -126,12 +127,13 @@ def _is_of_here(options: argparse.Namespace, holder: Holder) -> bool:
     """Whether the holder's pid is a number of this machine and PID namespace, where its command can be seen."""
     if holder.command is not None:
         return True
-    return "://" in (getattr(options, "lock", None) or "") and holder.host == environment().identity().host
+    return bool(scheme_of(getattr(options, "lock", None) or "")) and holder.host == environment().identity().host
 
 
-def told_of(options: argparse.Namespace) -> list[int]:
-    """Those of whom this command has said already that they wait for it; the options of each of its locks share it.
-    A list, as a guardian on Windows gets the options as JSON (job.py)."""
+def _told_of(options: argparse.Namespace) -> list[int]:
+    """The ancestors that this command has already named; the options of each of its locks share the list.
+
+    No set, as a guardian on Windows gets the options as JSON (job.py)."""
     found: list[int] = vars(options).setdefault("told_of", [])
     return found
 

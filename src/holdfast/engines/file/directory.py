@@ -16,8 +16,8 @@ DL4  One that has judged before removes what the path names, ours as well: its p
     made its directory where it had seen a stale one. A process that stops for longer than that, between its look and
     its removal, is not covered; the hold finds out, and tells.
 DL5  A directory with something in it may be somebody's data. It counts as held, and is neither taken over nor removed.
-     Whoever may write above it may put one in the place of ours between mkdir and the opening. So nothing is done to
-     what was opened before its list has been seen to be empty. An empty one is a lock, whoever's.
+     Another process with write access to the parent may put one in the place of ours between mkdir and open. So
+     nothing is done to what was opened until it has been seen to be empty. An empty one is a lock, whoever made it.
 DL6  Where this user may not set the time, the directory is removed under the guard and the claim, and made again. An
     implementation that removes and makes it between our last look and that removal loses a fresh lock: that takes
     microseconds, and only here.

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, Started, World, children, command, ended, eventually, guardian, state
+from holdfast import LockLost
+from holdfast.cli import guardian as module
 
 CLOSING = """
 import os, sys
@@ -459,3 +461,22 @@ def test_the_command_has_the_group_session_and_terminal_of_run(world: World, pat
     assert os.getsid(guardian(run.pid)) == guardian(run.pid)
     run.type(b"\n")
     assert run.wait() == 0
+
+
+def test_a_loss_that_is_found_while_the_locks_are_taken_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G7: the thread that keeps the locks finds it, just as this one has seen nothing of it."""
+    told: list[bytes] = []
+    life = module._Life([], [object()], [0], module.Terms(1.0, module.COMMAND, None), -1, -1)  # type: ignore[list-item]
+    life._wake = -1
+
+    class Taken:
+        @property
+        def lost(self) -> bool:
+            life._on_lost(LockLost("gone"))
+            return False
+
+    monkeypatch.setattr(module, "take", lambda *_: Taken())
+    monkeypatch.setattr(module, "keep_from_now", lambda _hold: None)
+    monkeypatch.setattr(module.os, "write", lambda _fd, data: told.append(data))
+    life._take()
+    assert (life._lost, len(told)) == (True, 1)

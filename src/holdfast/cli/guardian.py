@@ -426,7 +426,8 @@ class _Life:
                 continue
             hold = take(held, next(fds), self._on_lost)
             keep_from_now(hold)
-            self._lost = self._lost or hold.lost
+            if hold.lost:
+                self._lost = True  # nothing else is ever stored: another thread may find it lost at this moment (G7)
             holds.append(hold)
         return holds
 

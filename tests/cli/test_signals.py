@@ -222,12 +222,14 @@ def test_term_at_any_moment_leaves_no_held_lock_and_no_command(
     chance = random.Random(20240607)
     met = set()
     command = [*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; exec sleep 60"]
-    begun = time.monotonic()
-    started = world.start(command, real=real)
-    started.hear("child ")
-    usual = time.monotonic() - begun
-    started.signal(signal.SIGTERM)
-    assert started.wait() == -signal.SIGTERM
+    usual = float("inf")
+    for _ in range(3):  # one alone may have been held up, and the delays would all be too long
+        begun = time.monotonic()
+        started = world.start(command, real=real)
+        started.hear("child ")
+        usual = min(usual, time.monotonic() - begun)
+        started.signal(signal.SIGTERM)
+        assert started.wait() == -signal.SIGTERM
     for number in range(rounds):
         started = world.start(command, real=real)
         # Whichever moment it hits, the claims are the same.

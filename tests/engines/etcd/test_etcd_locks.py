@@ -597,8 +597,14 @@ def test_what_was_cancelled_last_ends_with_the_process(url: str, node: Node, pee
 
 def test_an_event_names_the_right_holder_and_comes_once(url: str) -> None:
     told: list[Any] = []
-    with Lock(url, tag="a"), pytest.raises(holdfast.AcquireTimeout):
-        Lock(url, on_event=told.append).acquire(timeout=0.05)
+    waits = threading.Event()
+
+    def tell(event: Any) -> None:
+        told.append(event)
+        waits.set()
+
+    with Lock(url, tag="a"), pytest.raises(holdfast.AcquireCancelled):
+        Lock(url, on_event=tell).acquire(timeout=30, cancel=waits)  # until it has told that it waits
     eventually(lambda: not waiters(Lock(url)))  # a place that was given up is removed a moment later
     Lock(url, on_event=told.append).acquire().release()
     assert [event.kind for event in told] == ["waiting", "gave-up", "acquired", "released"]

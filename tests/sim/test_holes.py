@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.search import read, replay, sample, search
+from sim.search import read, replay
 from sim.workloads import HOLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
@@ -19,15 +19,8 @@ def test_every_hole_is_described_and_every_description_has_one() -> None:
 
 
 @pytest.mark.parametrize("name", HOLES)
-def test_a_hole_that_is_described_is_open(name: str) -> None:
-    outcome = sample(HOLES[name], range(5000))  # what a search in order meets late, a random run soon shows
-    if outcome.failure is None:
-        outcome = search(HOLES[name], runs=50_000)
-    assert outcome.failure is not None, "nothing shows it any more: the guarantee is stronger than it says"
-
-
-@pytest.mark.parametrize("name", HOLES)
 def test_a_schedule_shows_its_hole(name: str) -> None:
+    """What has none any more has been closed: the guarantee is stronger than it says."""
     attempt_events = replay(HOLES[name], read(SCHEDULES[name]))
     assert "\nViolation: " in attempt_events, attempt_events
     assert "Diverged" not in attempt_events

@@ -156,6 +156,13 @@ def test_an_interrupted_release_frees_the_lock(toy: Toy) -> None:
     assert not toy.server.queues[URL]
 
 
+def test_a_released_hold_knows_its_handles_no_more(toy: Toy) -> None:
+    """H2: whoever keeps the hold, as a job that is about to end does, keeps no handle."""
+    hold = Lock(URL).acquire()
+    hold.release()
+    assert not hold._held.refs
+
+
 def test_a_loss_is_reported_once_and_frees_no_other_lock(toy: Toy) -> None:
     """EH1, EH3."""
     lost: list[holdfast.LockLost] = []

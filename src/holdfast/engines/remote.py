@@ -146,6 +146,7 @@ class RemoteHold(HoldState):
         finally:
             if self.attempt_events is not None or listeners:
                 self._attempt_events().released(self)
+            self.refs.clear()  # H2
 
     def lose(self, why: str) -> None:
         """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""

@@ -94,8 +94,12 @@ class AsyncHold(BaseHold):
         return True
 
     async def __aenter__(self) -> AsyncHold:
-        leave_to_others(self)
-        return self
+        try:
+            leave_to_others(self)
+            return self
+        except BaseException:
+            self._release()  # Ctrl-C: nobody may have it
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -109,6 +113,10 @@ class AsyncHold(BaseHold):
             if error is None:
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
+        except BaseException:
+            if not self._is_released():
+                self._release()  # Ctrl-C came before it had begun
+            raise
 
 
 class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
@@ -127,9 +135,13 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
         raise_first(failed)
 
     async def __aenter__(self) -> AsyncHolds:
-        for hold in self:
-            leave_to_others(hold)
-        return self
+        try:
+            for hold in self:
+                leave_to_others(hold)
+            return self
+        except BaseException:
+            release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -145,6 +157,9 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
             if error is None:
                 raise
             note(error, [lost])
+        except BaseException:
+            release_in_turn([*self._acquired], [])  # Ctrl-C came before it had begun
+            raise
 
 
 class Together:
@@ -179,7 +194,11 @@ class Together:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._holds is not None
-        await self._holds.__aexit__(kind, error, traceback)
+        try:
+            await self._holds.__aexit__(kind, error, traceback)
+        except BaseException:
+            release_in_turn([*self._holds], [])  # Ctrl-C came before it had begun
+            raise
 
 
 async def _release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
@@ -328,10 +347,20 @@ class AsyncAcquirable(Resource):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._leaving(sys._getframe(1)).__aexit__(kind, error, traceback)
+        entry = None
+        try:
+            entry = self._innermost(sys._getframe(1))
+            self._entered.remove(entry)
+            await entry.hold.__aexit__(kind, error, traceback)
+        except NotHeld:
+            raise
+        except BaseException:
+            left = entry or self._innermost(sys._getframe(1))
+            release_in_turn([left.hold], [])  # Ctrl-C came before it had begun
+            raise
 
-    def _leaving(self, frame: FrameType) -> AsyncHold:
-        """The hold that is to be released: the last one of this `async with`, or else of this task.
+    def _innermost(self, frame: FrameType) -> _Entry:
+        """The one that is to be left: the last one of this `async with`, or else of this task.
 
         Not of the task alone: an asynchronous generator that is left early is closed by another one.
         """
@@ -339,12 +368,12 @@ class AsyncAcquirable(Resource):
             if not self._entered:
                 raise NotHeld(f"{self.path} was not entered by `async with`", path=self.path, protocol=self.protocol)
             if len(self._entered) == 1:
-                return self._entered.pop().hold
+                return self._entered[0]
             me = caller()
             order = [
                 (entry.is_of(frame), caller_of(entry.hold) == me, number) for number, entry in enumerate(self._entered)
             ]
-            return self._entered.pop(max(order)[-1]).hold
+            return self._entered[max(order)[-1]]
 
     def __call__(self, function: F) -> F:
         """Decorate an `async def`: each call holds the lock. A plain function is for `Lock`, which blocks."""

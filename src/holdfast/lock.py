@@ -212,8 +212,12 @@ class Hold(BaseHold):
         self._release()
 
     def __enter__(self) -> Hold:
-        leave_to_others(self)
-        return self
+        try:
+            leave_to_others(self)
+            return self
+        except BaseException:
+            self._release()  # Ctrl-C: nobody may have it
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -224,6 +228,10 @@ class Hold(BaseHold):
             if error is None:
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
+        except BaseException:
+            if not self._is_released():
+                self._release()  # Ctrl-C came before it had begun
+            raise
 
 
 class Leaving:

@@ -105,9 +105,13 @@ class Holds(tuple[Hold, ...], BaseHolds):
         raise_first(failed)
 
     def __enter__(self) -> Holds:
-        for hold in self:
-            leave_to_others(hold)
-        return self
+        try:
+            for hold in self:
+                leave_to_others(hold)
+            return self
+        except BaseException:
+            self.release()  # Ctrl-C: nobody may have them
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -118,6 +122,9 @@ class Holds(tuple[Hold, ...], BaseHolds):
             if error is None:
                 raise
             note(error, [lost])
+        except BaseException:
+            release_in_turn([*self._acquired], [])  # Ctrl-C came before it had begun
+            raise
 
 
 def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> Holds:

@@ -929,8 +929,8 @@ def test_what_is_asked_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(procfs, "pids", lambda: counted.append(1) or real())
     files = LinuxProcFiles(tables=True)
     own = procfs.comm(os.getpid())
-    assert os.getpid() in files.running([own])
-    assert files.running([own]) == files.running([own])
+    for _ in range(3):
+        assert os.getpid() in files.running([own])
     assert files.locks() is files.locks()
     assert len(counted) <= 2  # for the programs, and for the descriptors
 

@@ -120,6 +120,14 @@ class Trials:
         with self.lock():
             pass
 
+    def enter_hold(self) -> None:
+        with self.lock().acquire():
+            pass
+
+    def enter_all(self) -> None:
+        with acquire_all([self.lock(), Lock(self.path + "2", heartbeat=0)]):
+            pass
+
     def takeover(self) -> Any:
         return self.lock().acquire()
 
@@ -170,20 +178,28 @@ class Trials:
             raise
         return None if result is None else Released(self.loop, result)
 
-    async def entered(self, lock: Any) -> Any:
-        return await lock.__aenter__()  # of an interruption at the beginning of the exit, no code of ours hears
+    async def inside(self, lock: Any) -> None:
+        async with lock:
+            pass
+
+    async def inside_hold(self) -> None:
+        async with await self.asynchronous("")[0].acquire():
+            pass
 
     def task_acquire(self) -> Any:
         return self.task(self.asynchronous("")[0].acquire())
 
     def task_enter(self) -> Any:
-        return self.task(self.entered(self.asynchronous("")[0]))
+        return self.task(self.inside(self.asynchronous("")[0]))
+
+    def task_enter_hold(self) -> Any:
+        return self.task(self.inside_hold())
 
     def task_all(self) -> Any:
         return self.task(aio.acquire_all(self.asynchronous("", "2")))
 
     def task_enter_all(self) -> Any:
-        return self.task(self.entered(aio.acquire_all(self.asynchronous("", "2"))))
+        return self.task(self.inside(aio.acquire_all(self.asynchronous("", "2"))))
 
     def task_cancelled(self) -> None:
         """One of the two is acquired, and given back; the task is cancelled in its wait for the other, and again."""

@@ -4,7 +4,10 @@ Not counted, because CPython never runs a signal handler there:
 
 - the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
   has returned, at the beginning of a function, and at a jump backwards; and the NOP with which a `try` begins;
-- the return from a function that has delivered a hold: from there on it is the caller's (operations.py, J2);
+- in a function by which a `with` is entered or left, what comes before its `try`: there is no way to hear of an
+  interruption at the beginning of a function (guarantees.md);
+- the return from a function that has delivered a hold, or by which a `with` is entered: from there on it is the
+  caller's (operations.py, J2);
 - the way from an interruption in such a function to the statement that puts its operation back on the list;
 - in the modules of asyncio, whose coroutines hand a hold on to each other, all but what follows one of these: a call
   that has returned, the beginning of a function, a jump backwards.
@@ -36,6 +39,12 @@ DELIVERING = {
     "Acquirable._acquire",
     "Acquirable.__enter__",
     "acquire_all",
+}
+
+WITHS = {
+    *("Hold.__enter__", "Holds.__enter__", "AsyncHold.__aenter__", "AsyncHolds.__aenter__"),
+    *("Hold.__exit__", "Holds.__exit__", "AsyncHold.__aexit__", "AsyncHolds.__aexit__"),
+    *("AsyncAcquirable.__aexit__", "Together.__aexit__"),
 }
 
 
@@ -86,7 +95,10 @@ def mask(code: CodeType) -> bytes | None:
             for part in steps[number - 1 : number + 5]:  # before it a SWAP or NOP, at a `return`
                 if part.opname in ("NOP", "SWAP", "LOAD_CONST", "PRECALL", "CALL"):
                     counts[part.offset] = 0
-        if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING:
+        if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING | WITHS:
+            counts[step.offset] = 0
+    if code.co_qualname in WITHS:
+        for step in before_it_tries(steps):
             counts[step.offset] = 0
     if code.co_qualname in DELIVERING:
         for step in until_it_is_put_back(steps):
@@ -103,6 +115,12 @@ def until_it_is_put_back(steps: list[dis.Instruction]) -> list[dis.Instruction]:
         if any(step.argval == "running" for step in way) and not any("CALL" in step.opname for step in way):
             return way
     return []
+
+
+def before_it_tries(steps: list[dis.Instruction]) -> list[dis.Instruction]:
+    """Up to the NOP with which its `try` begins, and whatever is first in that: signals were looked for before."""
+    tries = next(number for number, step in enumerate(steps) if step.opname == "NOP")
+    return steps[: tries + 1]
 
 
 def is_behind_a_look(steps: list[dis.Instruction], number: int) -> bool:

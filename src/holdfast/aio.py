@@ -114,8 +114,7 @@ class AsyncHold(BaseHold):
                 raise
             error.add_note(str(lost))  # the body's own error is the news; this goes with it
         except BaseException:
-            if not self._is_released():
-                self._release()  # Ctrl-C came before it had begun
+            self._release()  # Ctrl-C came before it had begun, or there is nothing left to do
             raise
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
 import threading
 import weakref
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from holdfast import Hold, Lock
+from holdfast import AsyncLock, Hold, Lock, acquire_all, aio, lock, several
 from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
 from holdfast._platform.operations import Operations
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
-from holdfast.lock import Leaving
+from holdfast.lock import BaseHold, Leaving
+from holdfast.several import Holds
+from unit.stepping import failing
 
 
 @pytest.fixture
@@ -254,3 +258,49 @@ def test_a_hold_that_has_ended_keeps_nothing_of_its_callers_alive(shm: Path) -> 
         assert hold_and_release()() is None
     finally:
         gc.enable()
+
+
+async def _asynchronous(entering: Any) -> None:
+    async with await entering if isinstance(entering, Awaitable) and not hasattr(entering, "__aenter__") else entering:
+        pass
+
+
+def _with(entering: Any) -> None:
+    with entering:
+        pass
+
+
+WAYS: dict[str, Callable[[str], object]] = {
+    "hold": lambda path: _with(Lock(path).acquire()),
+    "holds": lambda path: _with(acquire_all([Lock(path), Lock(f"{path}2")])),
+    "async hold": lambda path: asyncio.run(_asynchronous(AsyncLock(path).acquire())),
+    "async lock": lambda path: asyncio.run(_asynchronous(AsyncLock(path))),
+    "async holds": lambda path: asyncio.run(_asynchronous(aio.acquire_all([AsyncLock(path), AsyncLock(f"{path}2")]))),
+}
+"""A `with` of what was acquired before, and those of asyncio."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ctrl_c_at_the_entry_of_a_with_releases_what_was_to_be_entered(
+    way: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (lock, several, aio):
+        monkeypatch.setattr(module, "leave_to_others", failing(KeyboardInterrupt(), 1))
+    with pytest.raises(KeyboardInterrupt):
+        WAYS[way](str(shm / "l"))
+    assert not env.holds
+    assert os.listdir(shm) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ctrl_c_before_a_release_at_the_end_of_a_with_is_raised_after_it(
+    way: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt = failing(KeyboardInterrupt(), 1)
+    for kind, name in ((BaseHold, "_release"), (Holds, "release")):
+        real = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda hold, real=real: (interrupt(), real(hold)))
+    with pytest.raises(KeyboardInterrupt):
+        WAYS[way](str(shm / "l"))
+    assert not env.holds
+    assert os.listdir(shm) == []

@@ -15,9 +15,11 @@ J3  `undo` may be broken off anywhere and begun anew: each of its steps looks wh
 J4  An operation that begins, and the exit of a process that has held a lock, first undo those whose frame has ended.
     One that still runs, in another thread or greenlet or below the signal handler that we are in, is left alone, and so
     is all that it began itself.
-J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So a `with` statement has an object of
-    its own to call when it is left (lock.py, Leaving). If that call does not happen, the object is dropped, and its
+J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So a `with lock:` has an object of its
+    own to call when it is left (lock.py, Leaving). If that call does not happen, the object is dropped, and its
     finalizer releases. If that is interrupted too, the next contender that waits finds the object gone, and releases.
+    A `with` of what was acquired before, and an `async with`, have no such object: their entry and their exit release
+    what they have when they are interrupted once, after their first line (guarantees.md).
 """
 
 from __future__ import annotations

@@ -355,6 +355,8 @@ class AsyncAcquirable(Resource):
             raise
         except BaseException:
             left = entry or self._innermost(sys._getframe(1))
+            if left in self._entered:
+                self._entered.remove(left)
             release_in_turn([left.hold], [])  # Ctrl-C came before it had begun
             raise
 

@@ -150,7 +150,7 @@ class BaseHold:
         held = self._held
         if held.waits or not held.env.may_block(held.path) or held.inert:
             self._release_here()
-        else:
+        elif not self._is_released():  # else no thread, which may have to wait for a server
             with forking:
                 from ._drivers.apart import release
             release(held, self._release_here)

@@ -110,7 +110,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
                 leave_to_others(hold)
             return self
         except BaseException:
-            self.release()  # Ctrl-C: nobody may have them
+            release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them
             raise
 
     def __exit__(

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -261,8 +261,12 @@ def test_a_hold_that_has_ended_keeps_nothing_of_its_callers_alive(shm: Path) -> 
 
 
 async def _asynchronous(entering: Any) -> None:
-    async with await entering if isinstance(entering, Awaitable) and not hasattr(entering, "__aenter__") else entering:
+    async with entering:
         pass
+
+
+async def _of_hold(path: str) -> None:
+    await _asynchronous(await AsyncLock(path).acquire())
 
 
 def _with(entering: Any) -> None:
@@ -273,7 +277,7 @@ def _with(entering: Any) -> None:
 WAYS: dict[str, Callable[[str], object]] = {
     "hold": lambda path: _with(Lock(path).acquire()),
     "holds": lambda path: _with(acquire_all([Lock(path), Lock(f"{path}2")])),
-    "async hold": lambda path: asyncio.run(_asynchronous(AsyncLock(path).acquire())),
+    "async hold": lambda path: asyncio.run(_of_hold(path)),
     "async lock": lambda path: asyncio.run(_asynchronous(AsyncLock(path))),
     "async holds": lambda path: asyncio.run(_asynchronous(aio.acquire_all([AsyncLock(path), AsyncLock(f"{path}2")]))),
 }
@@ -304,3 +308,22 @@ def test_ctrl_c_before_a_release_at_the_end_of_a_with_is_raised_after_it(
         WAYS[way](str(shm / "l"))
     assert not env.holds
     assert os.listdir(shm) == []
+
+
+def test_an_async_with_whose_exit_is_interrupted_is_forgotten(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later exit by hand would leave it once more, instead of saying that nothing was entered."""
+    entered = AsyncLock(str(shm / "l"))
+    real, interrupt = AsyncLock._innermost, failing(KeyboardInterrupt(), 1)
+    monkeypatch.setattr(AsyncLock, "_innermost", lambda lock, frame: (interrupt(), real(lock, frame))[1])
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(_asynchronous(entered))
+    assert entered._entered == []
+
+
+def test_what_is_released_asks_no_server_once_more(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the exit of a cancelled `async with` does: it would keep the event loop waiting where a server is silent."""
+    hold = Lock(str(shm / "l")).acquire()
+    hold.release()
+    monkeypatch.setattr(type(environment()), "may_block", lambda *_: True)
+    monkeypatch.setattr("holdfast._drivers.apart.release", failing(AssertionError("asked")))
+    hold.release()

@@ -183,8 +183,7 @@ class Trials:
             pass
 
     async def inside_hold(self) -> None:
-        async with await self.asynchronous("")[0].acquire():
-            pass
+        await self.inside(await self.asynchronous("")[0].acquire())
 
     def task_acquire(self) -> Any:
         return self.task(self.asynchronous("")[0].acquire())

@@ -97,7 +97,7 @@ def require(share: str) -> None:
 def runs_programs() -> bool:
     """Whether the first program of a machine is not killed at once, as Linux 6.1 does where the processor has AMX."""
     machine = "linux.uml mem=192M rootfstype=hostfs ro init=/bin/true con=null con0=null,fd:2"
-    command = ["unshare", "-p", "--fork", "--kill-child", "sh", "-c", f"{machine}; :"]  # as a first process it could not abort
+    command = ["unshare", "-p", "--fork", "--kill-child", "sh", "-c", f"{machine}; :"]  # process 1 cannot abort
     environment = {**os.environ, "TMPDIR": "/dev/shm"}
     tried = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=BOOT_WITHIN)
     return b"exitcode=0x0000000b" not in tried.stderr  # SIGSEGV

@@ -134,7 +134,7 @@ crowd: $(VENV)/.test
 TIMES ?= 20
 LOAD ?= 4
 flaky: $(VENV)/.test
-	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) $(if $(SEED),--seed $(SEED)) -- $(ARGS)
+	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) $(if $(SEED),--seed $(SEED)) -- $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines)
 
 .PHONY: variants
 # The suite once more with portable Python only, and without each ability (tests/README.md): VARIANTS="generic flock" for some.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from functools import partial
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 
 from ._core.attempt import Refusal
 from ._core.hold import HoldRef
 from ._core.messages import refused
-from ._core.options import Options, Request
 from ._core.wait import Wait
 from ._drivers.apart import apart_of, until_it_is_back
 from ._drivers.asyncio import (
@@ -27,10 +25,9 @@ from ._drivers.asyncio import (
 )
 from ._drivers.background import call_aside
 from ._platform import environment
-from ._platform.fork import forking
 from ._platform.operations import Operation
-from .errors import AcquireTimeout, EngineUnavailable, LockLost, NotHeld, WouldDeadlock
-from .lock import UNSET, BaseHold, BaseLock, Resource, Slots, caller_of, give_up_of, leave_to_others
+from .errors import AcquireTimeout, EngineUnavailable, LockLost, WouldDeadlock
+from .lock import UNSET, BaseHold, BaseLock, Exit, Leaving, Resource, Slots, give_up_of, leave_to_statement, leaving
 from .model import Record, SemaphoreStatus, Status
 from .several import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
 
@@ -95,7 +92,7 @@ class AsyncHold(BaseHold):
 
     async def __aenter__(self) -> AsyncHold:
         try:
-            leave_to_others(self)
+            leave_to_statement(self, self)
             return self
         except BaseException:
             self._release()  # Ctrl-C: nobody may have it
@@ -136,7 +133,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
     async def __aenter__(self) -> AsyncHolds:
         try:
             for hold in self:
-                leave_to_others(hold)
+                leave_to_statement(hold, hold)
             return self
         except BaseException:
             release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them
@@ -182,7 +179,7 @@ class Together:
         running = operation.env.operations.running
         try:
             for hold in holds:
-                leave_to_others(hold)
+                leave_to_statement(hold, hold)
             return holds
         except BaseException:
             running[operation.number] = operation  # J2: the caller has nothing yet
@@ -235,12 +232,26 @@ async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any,
         bound = timeout  # that timeout was moved, or has ended otherwise: decide anew
 
 
+class AsyncLeaving(Leaving):
+    """That of an `async with`."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await (self._exit if self._hold is None else self._hold.__aexit__)(kind, error, traceback)
+        finally:
+            self._end()
+
+
+class AsyncExit(Exit):
+    statement = AsyncLeaving
+
+
 class AsyncAcquirable(Resource):
     """What a task can acquire, hold in an `async with` block, and wait for."""
-
-    def __init__(self, requests: tuple[Request, ...], options: Options) -> None:
-        super().__init__(requests, options)
-        self._entered: list[_Entry] = []
 
     async def acquire(self, timeout: float | None = UNSET) -> AsyncHold:
         """Acquire the lock, waiting up to `timeout` seconds without blocking the event loop, and return its handle.
@@ -320,61 +331,49 @@ class AsyncAcquirable(Resource):
     async def _drive(self, steps: Generator[Wait, None, T], timeout: float | None = 0.0) -> T:
         return await perform(self._env, steps, in_threads=self._may_block(), apart=self._apart(timeout))
 
-    async def __aenter__(self) -> AsyncHold:
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self._enter(leaving(self))
+
+    async def _enter(self, statement: Leaving | None) -> AsyncHold:
         timeout = self._limit(UNSET)
         operations = self._env.operations
         operation = begin(self._env, caller())
-        entry: _Entry | None = None
+        hold = None
         try:
             hold = await self._acquire(timeout, operation)
             if isinstance(hold, Refusal):
                 raise await self._error(hold, timeout)
-            leave_to_others(hold)
-            with forking:
-                entry = _Entry(sys._getframe(1), hold)
-                self._entered.append(entry)
+            if statement is not None:
+                statement.inside(hold)
+            else:
+                self._entered.append(hold)
             operations.about_to_deliver(operation)
             del operations.running[operation.number]  # delivered, as above
             return hold
         except BaseException:
             operations.running[operation.number] = operation  # J2
             operations.abort(operation)
-            if entry in self._entered:
-                self._entered.remove(entry)
+            self._not_entered(hold)
             raise
 
-    async def __aexit__(
+    async def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        entry = None
+        hold = self._innermost(caller())
         try:
-            entry = self._innermost(sys._getframe(1))
-            self._entered.remove(entry)
-            await entry.hold.__aexit__(kind, error, traceback)
-        except NotHeld:
-            raise
-        except BaseException:
-            left = entry or self._innermost(sys._getframe(1))
-            if left in self._entered:
-                self._entered.remove(left)
-            release_in_turn([left.hold], [])  # Ctrl-C came before it had begun
-            raise
+            await hold.__aexit__(kind, error, traceback)
+        finally:
+            self._not_entered(hold)
+            release_in_turn([hold], [])  # Ctrl-C came before it had begun
 
-    def _innermost(self, frame: FrameType) -> _Entry:
-        """The one that is to be left: the last one of this `async with`, or else of this task.
+    if TYPE_CHECKING:
 
-        Not of the task alone: an asynchronous generator that is left early is closed by another one.
-        """
-        with forking:
-            if not self._entered:
-                raise NotHeld(f"{self.path} was not entered by `async with`", path=self.path, protocol=self.protocol)
-            if len(self._entered) == 1:
-                return self._entered[0]
-            me = caller()
-            order = [
-                (entry.is_of(frame), caller_of(entry.hold) == me, number) for number, entry in enumerate(self._entered)
-            ]
-            return self._entered[max(order)[-1]]
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+    else:
+        __aexit__ = AsyncExit(_exit)
 
     def __call__(self, function: F) -> F:
         """Decorate an `async def`: each call holds the lock. A plain function is for `Lock`, which blocks."""
@@ -489,17 +488,3 @@ async def _planned(wanted: list[AsyncAcquirable], timeout: float | None) -> Plan
 
 acquire_unless_held = AsyncAcquirable._acquire
 """For the faces: the hold, or why it could not be had in time."""
-
-
-class _Entry:
-    """An `async with` that has been entered. Its frame is named by number and code: a reference would keep it alive."""
-
-    __slots__ = ("_code", "_frame", "hold")
-
-    def __init__(self, frame: FrameType, hold: AsyncHold) -> None:
-        self._frame = id(frame)
-        self._code: CodeType = frame.f_code
-        self.hold = hold
-
-    def is_of(self, frame: FrameType) -> bool:
-        return self._frame == id(frame) and self._code is frame.f_code

@@ -18,7 +18,7 @@ from ._drivers.background import Keeper
 from ._drivers.sync import Cancellation, caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
-from ._platform.operations import numbers, partial
+from ._platform.operations import partial
 from ._platform.values import Presence
 from .engines import engine_of
 from .engines.file import FILES
@@ -78,7 +78,7 @@ def provide_face_for_tasks(load: Callable[[], Callable[..., Any]]) -> None:
 class BaseHold:
     """What a hold can tell, whichever face it belongs to."""
 
-    __slots__ = ("_held", "_ref")
+    __slots__ = ("__weakref__", "_held", "_ref")
 
     def __init__(self, ref: HoldRef) -> None:
         self._ref = ref
@@ -173,10 +173,15 @@ class BaseHold:
     ) -> None:
         """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
         ref: HoldRef | None = getattr(self, "_ref", None)  # it may not even have been made
-        if ref is None or ref.dropped is not False or ref.held.released or _is_finalizing():
+        if ref is None or _is_finalizing():
             return
         held = ref.held
-        if held.lost or held.inert or held.request.released_by_path or ref not in held.refs:
+        if ref in held.env.operations.entered:
+            self._end_statement()
+            return
+        if ref.dropped is not False or held.released or held.lost or held.inert:
+            return
+        if held.request.released_by_path or ref not in held.refs:
             return
         if ref.operation in held.env.operations.running:
             return  # never delivered: undoing the operation gives it back (operations.py, J2)
@@ -187,6 +192,15 @@ class BaseHold:
             2,
             self,
         )
+
+    def _end_statement(self) -> None:
+        """Release it if the `with` that it was entered by has not (operations.py, J5)."""
+        try:
+            if not self._is_released():
+                self._release()
+        except LockLost:
+            pass
+        self._held.env.operations.entered.pop(self._ref, None)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -213,7 +227,7 @@ class Hold(BaseHold):
 
     def __enter__(self) -> Hold:
         try:
-            leave_to_others(self)
+            leave_to_statement(self, self)
             return self
         except BaseException:
             self._release()  # Ctrl-C: nobody may have it
@@ -234,30 +248,27 @@ class Hold(BaseHold):
 
 
 class Leaving:
-    """What a `with` statement keeps while it is inside, calls when it is left, and then drops (operations.py, J5)."""
+    """What a `with` statement keeps while it is inside, calls when it is left, and then drops (operations.py, J5).
 
-    __slots__ = ("__weakref__", "_exit", "_hold", "_number")
+    Called by hand, and not by a statement, it is the `__exit__` of the lock.
+    """
 
-    def __init__(self, leave: Callable[..., None]) -> None:
+    __slots__ = ("__weakref__", "_exit", "_hold")
+
+    def __init__(self, leave: Callable[..., Any]) -> None:
         self._exit = leave
-        self._hold: Hold | None = None
+        self._hold: Any = None
 
-    def inside(self, hold: Hold) -> None:
+    def inside(self, hold: BaseHold) -> None:
         """The statement has been entered."""
-        self._number = next(numbers)
-        hold._held.env.operations.entered[self._number] = (weak_reference(self), hold._ref)
         self._hold = hold
-        leave_to_others(hold)
+        leave_to_statement(hold, self)
 
     def __call__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        hold = self._hold
-        if hold is None:
-            self._exit(kind, error, traceback)  # by hand, and not by a `with`
-            return
+    ) -> Any:
         try:
-            hold.__exit__(kind, error, traceback)
+            (self._exit if self._hold is None else self._hold.__exit__)(kind, error, traceback)
         finally:
             self._end()
 
@@ -266,7 +277,6 @@ class Leaving:
         if hold is not None:
             if not hold._is_released():
                 hold._release()
-            hold._held.env.operations.entered.pop(self._number, None)
             self._hold = None
 
     def __del__(self) -> None:
@@ -279,13 +289,15 @@ class Leaving:
 class Exit:
     """The `__exit__` of a class: each `with` gets one of its own."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    statement = Leaving
+
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., None]:
+    def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., Any]:
         if entered is None:
             return self._function
-        leaving = Leaving(self._function.__get__(entered))
+        leaving = self.statement(self._function.__get__(entered))
         _last.leaving = (entered, weak_reference(leaving))
         return leaving
 
@@ -335,6 +347,8 @@ class Resource:
         self._options = options
         self._requests = requests
         self._engine: Engine = getattr(requests[0], "engine", FILES)
+        self._entered: list[Any] = []
+        """The holds that were entered by a call, as an `ExitStack` makes it, and not by a statement."""
         announce(self, _log_waiting)
 
     @property
@@ -376,6 +390,17 @@ class Resource:
         apart = self._apart(timeout, cancel=cancel)
         return perform(self._env, steps, cancel) if apart is None else apart.perform(steps)
 
+    def _innermost(self, me: tuple[object, ...]) -> Any:
+        """The hold that a call leaves: the last of this thread or task, or else of all, as another may close it."""
+        entered = self._entered.copy()
+        if not entered:
+            raise NotHeld(f"{self.path} was not entered by `with`", path=self.path, protocol=self.protocol)
+        return next((hold for hold in reversed(entered) if caller_of(hold) == me), entered[-1])
+
+    def _not_entered(self, hold: object) -> None:
+        if hold in self._entered:
+            self._entered.remove(hold)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return make_again, (type(self), (self._request.given,), self._options)
 
@@ -385,10 +410,6 @@ class Resource:
 
 class Acquirable(Resource):
     """What a thread can acquire, hold in a `with` block, and wait for."""
-
-    def __init__(self, requests: tuple[Request, ...], options: Options) -> None:
-        super().__init__(requests, options)
-        self._entered: dict[tuple[object, ...], list[Hold]] = {}
 
     def acquire(self, timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> Hold:
         """Acquire the lock, waiting up to `timeout` seconds, and return its handle.
@@ -476,7 +497,8 @@ class Acquirable(Resource):
     def __enter__(self) -> Hold:
         operations = self._env.operations
         operation = operations.begin(self._env)
-        me, timeout = caller(), self._request.timeout
+        timeout = self._request.timeout
+        hold = None
         try:
             hold = self._attempt(operation, timeout, lambda refusal: _refused(refusal, timeout))
             assert hold is not None
@@ -484,7 +506,7 @@ class Acquirable(Resource):
             if statement is not None:
                 statement.inside(hold)
             else:
-                self._entered.setdefault(me, []).append(hold)
+                self._entered.append(hold)
             operations.about_to_deliver(operation)
             del operations.running[operation.number]  # as above
             operation.frame = None
@@ -492,16 +514,17 @@ class Acquirable(Resource):
         except BaseException:
             operations.running[operation.number] = operation  # J2
             operations.abort(operation)
+            self._not_entered(hold)
             raise
 
     def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._innermost()[1].__exit__(kind, error, traceback)
+            self._innermost(caller()).__exit__(kind, error, traceback)
         finally:
-            me, hold = self._innermost()
-            self._leave(me, hold)
+            hold = self._innermost(caller())
+            self._not_entered(hold)
             if not hold._held.released:
                 hold.release()  # Ctrl-C came before it had begun
 
@@ -513,21 +536,6 @@ class Acquirable(Resource):
 
     else:
         __exit__ = Exit(_exit)
-
-    def _innermost(self) -> tuple[tuple[object, ...], Hold]:
-        me = caller()
-        with forking:  # a mutex of our own would be taken for ever in a child that is forked meanwhile
-            if me not in self._entered:
-                me = next(iter(self._entered))  # a generator's `with` may be left in another thread
-            return me, self._entered[me][-1]
-
-    def _leave(self, me: tuple[object, ...], hold: Hold) -> None:
-        with forking:
-            holds = self._entered.get(me, [])
-            if hold in holds:
-                holds.remove(hold)
-            if not holds:
-                self._entered.pop(me, None)
 
     def __call__(self, function: F) -> F:
         """Decorate a function: each call holds it. An `async def` waits on its event loop, as an `AsyncLock` does."""
@@ -890,6 +898,12 @@ def leave_to(hold: Hold, owner: int) -> bool:
 def leave_to_others(hold: BaseHold) -> None:
     """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H3)."""
     hold._ref.dropped = None
+
+
+def leave_to_statement(hold: BaseHold, statement: object) -> None:
+    """A `with` releases it, or else the end of this object does (operations.py, J5)."""
+    hold._held.env.operations.entered[hold._ref] = weak_reference(statement)
+    leave_to_others(hold)
 
 
 def caller_of(hold: BaseHold) -> tuple[object, ...]:

@@ -37,7 +37,7 @@ from .lock import (
     Resource,
     attempt,
     give_up_of,
-    leave_to_others,
+    leave_to_statement,
     release_now,
     requests_of,
     store_of,
@@ -107,7 +107,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
     def __enter__(self) -> Holds:
         try:
             for hold in self:
-                leave_to_others(hold)
+                leave_to_statement(hold, hold)
             return self
         except BaseException:
             release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them

@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncLock, Hold, Lock, acquire_all, aio, lock, several
+from holdfast import AsyncHold, AsyncLock, Hold, Lock, NotHeld, acquire_all, aio, lock, several
 from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
 from holdfast._platform.operations import Operations
+from holdfast.aio import AsyncExit, AsyncLeaving, Together
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
-from holdfast.lock import BaseHold, Leaving
+from holdfast.lock import BaseHold, Exit, Leaving
 from holdfast.several import Holds
 from unit.stepping import failing
 
@@ -166,7 +167,7 @@ def test_a_with_statement_left_without_a_call_releases(shm: Path, monkeypatch: p
         def __call__(self, *_error: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.lock.Leaving", Interrupted)
+    monkeypatch.setattr(Exit, "statement", Interrupted)
     try:
         with Lock(path):
             pass
@@ -179,7 +180,7 @@ def test_a_with_statement_left_without_a_call_releases(shm: Path, monkeypatch: p
 def test_a_with_statement_that_is_gone_does_not_keep_its_lock(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J5: neither its exit nor its finalizer has got to do anything."""
+    """J5: neither its exit nor a finalizer has got to do anything."""
     path = str(shm / "l")
 
     class Dropped(Leaving):
@@ -191,7 +192,8 @@ def test_a_with_statement_that_is_gone_does_not_keep_its_lock(
         def __del__(self) -> None:
             pass
 
-    monkeypatch.setattr("holdfast.lock.Leaving", Dropped)
+    monkeypatch.setattr(Exit, "statement", Dropped)
+    monkeypatch.setattr(BaseHold, "__del__", lambda _: None)
     with Lock(path):
         pass
     gc.collect()
@@ -289,7 +291,7 @@ def test_ctrl_c_at_the_entry_of_a_with_releases_what_was_to_be_entered(
     way: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (lock, several, aio):
-        monkeypatch.setattr(module, "leave_to_others", failing(KeyboardInterrupt(), 1))
+        monkeypatch.setattr(module, "leave_to_statement", failing(KeyboardInterrupt(), 1))
     with pytest.raises(KeyboardInterrupt):
         WAYS[way](str(shm / "l"))
     assert not env.holds
@@ -310,14 +312,33 @@ def test_ctrl_c_before_a_release_at_the_end_of_a_with_is_raised_after_it(
     assert os.listdir(shm) == []
 
 
-def test_an_async_with_whose_exit_is_interrupted_is_forgotten(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later exit by hand would leave it once more, instead of saying that nothing was entered."""
-    entered = AsyncLock(str(shm / "l"))
-    real, interrupt = AsyncLock._innermost, failing(KeyboardInterrupt(), 1)
-    monkeypatch.setattr(AsyncLock, "_innermost", lambda lock, frame: (interrupt(), real(lock, frame))[1])
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(_asynchronous(entered))
-    assert entered._entered == []
+@pytest.mark.parametrize("way", WAYS)
+def test_a_with_whose_exit_is_never_called_releases(
+    way: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J5: an interruption before the first line of its exit, or a second one while the first is handled."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for kind, name in ((Hold, "__exit__"), (Holds, "__exit__"), (AsyncHold, "__aexit__"), (Together, "__aexit__")):
+        monkeypatch.setattr(kind, name, interrupted)
+    monkeypatch.setattr(AsyncExit, "statement", type("Interrupted", (AsyncLeaving,), {"__call__": interrupted}))
+    try:
+        WAYS[way](str(shm / "l"))
+    except KeyboardInterrupt:
+        pass
+    gc.collect()
+    assert not env.holds
+    assert not env.operations.entered
+    assert os.listdir(shm) == []
+
+
+@pytest.mark.parametrize("face", [Lock, AsyncLock])
+def test_an_exit_by_hand_says_that_nothing_was_entered(face: Any, shm: Path) -> None:
+    lock = face(str(shm / "l"))
+    with pytest.raises(NotHeld, match="was not entered by `with`"):
+        lock.__exit__(None, None, None) if face is Lock else asyncio.run(lock.__aexit__(None, None, None))
 
 
 def test_what_is_released_asks_no_server_once_more(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,10 +292,12 @@ def test_a_lock_is_not_left_to_a_process_that_has_ended(path: Path, dead_pid: in
 
 def test_an_interruption_of_an_entry_releases_the_lock(path: Path) -> None:
     class Interrupted(dict[Any, Any]):
-        def setdefault(self, *_args: object) -> None:
+        def __setitem__(self, *_args: object) -> None:
             raise KeyboardInterrupt
 
-        def __setitem__(self, *_args: object) -> None:
+    class InterruptedLater(list[Any]):
+        def append(self, hold: Any) -> None:
+            super().append(hold)
             raise KeyboardInterrupt
 
     lock = Lock(path)
@@ -304,10 +306,11 @@ def test_an_interruption_of_an_entry_releases_the_lock(path: Path) -> None:
         with pytest.raises(KeyboardInterrupt), lock:
             pass
     assert not path.exists()
-    lock._entered = Interrupted()
+    lock._entered = InterruptedLater()
     with pytest.raises(KeyboardInterrupt):
         lock.__enter__()
     assert not path.exists()
+    assert not lock._entered
 
 
 def test_a_block_that_another_thread_leaves_is_unlocked(path: Path) -> None:

@@ -13,7 +13,8 @@ H2  A hold belongs to its `refs`, one for each handle. They change only under `m
     the garbage collector to find.
 H3  A garbage-collected handle leaves the lock held, and a ResourceWarning says so. Collection may happen in any thread
     at any allocation, so it changes one attribute of its ref and takes no mutex. There is no warning for a hold that
-    was never delivered, that belongs to a parent, or that something other than the handle releases.
+    was never delivered, that belongs to a parent, or that something other than the handle releases. One that a `with`
+    had entered and never left is released (operations.py, J5).
 """
 
 from __future__ import annotations

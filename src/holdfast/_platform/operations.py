@@ -15,11 +15,11 @@ J3  `undo` may be broken off anywhere and begun anew: each of its steps looks wh
 J4  An operation that begins, and the exit of a process that has held a lock, first undo those whose frame has ended.
     One that still runs, in another thread or greenlet or below the signal handler that we are in, is left alone, and so
     is all that it began itself.
-J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So a `with lock:` has an object of its
-    own to call when it is left (lock.py, Leaving). If that call does not happen, the object is dropped, and its
-    finalizer releases. If that is interrupted too, the next contender that waits finds the object gone, and releases.
-    A `with` of what was acquired before, and an `async with`, have no such object: their entry and their exit release
-    what they have when they are interrupted once, after their first line (guarantees.md).
+J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So the `with` of a lock has an object
+    of its own to call when it is left (lock.py, Leaving); that of a hold has the hold. If the call does not happen, or
+    is broken off, the object is dropped, and its finalizer releases. If that is interrupted too, the next contender
+    that waits finds the object gone, and releases. What was acquired before its `with` is not entered yet for an
+    instant: one interruption, after the first line of that entry, releases it (guarantees.md).
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class Operations:
         """The open descriptors, by the number of the operation that opened each, and one of its own."""
         self.running: dict[object, Unfinished] = {}
         """Operations by number, and holds that are being released."""
-        self.entered: dict[int, tuple[Callable[[], object], Any]] = {}
-        """The holds of `with` statements, by number: what each statement drops when it is left, by a weak reference."""
+        self.entered: dict[Any, Callable[[], object]] = {}
+        """What the `with` of each hold drops when it is left, by a weak reference."""
         self._exclusive = exclusive
         self._here = _Here()
 
@@ -238,13 +238,13 @@ class Operations:
 
     def leave_dropped(self) -> None:
         """Release what a `with` statement held that has been left without doing so (J5)."""
-        for number, (statement, ref) in list(self.entered.items()):
+        for ref, statement in list(self.entered.items()):
             if statement() is None:
                 try:
                     ref.held.release(ref)
                 except LockLost:
                     pass
-                self.entered.pop(number, None)
+                self.entered.pop(ref, None)
 
     def forked(self) -> None:
         """In the child: what other threads did is not done here, and what this one does is the parent's."""

@@ -4,10 +4,9 @@ Not counted, because CPython never runs a signal handler there:
 
 - the bytecodes by which a `with` of a lock that is written in C calls its `__exit__`: it looks for signals when a call
   has returned, at the beginning of a function, and at a jump backwards; and the NOP with which a `try` begins;
-- in a function by which a `with` is entered or left, what comes before its `try`: there is no way to hear of an
-  interruption at the beginning of a function (guarantees.md);
-- the return from a function that has delivered a hold, or by which a `with` is entered: from there on it is the
-  caller's (operations.py, J2);
+- in a function by which a `with` of what was acquired before is entered, what comes before its `try`: there is no way
+  to hear of an interruption at the beginning of a function (guarantees.md);
+- the return from a function that has delivered a hold: from there on it is the caller's (operations.py, J2);
 - the way from an interruption in such a function to the statement that puts its operation back on the list;
 - in the modules of asyncio, whose coroutines hand a hold on to each other, all but what follows one of these: a call
   that has returned, the beginning of a function, a jump backwards.
@@ -41,11 +40,7 @@ DELIVERING = {
     "acquire_all",
 }
 
-WITHS = {
-    *("Hold.__enter__", "Holds.__enter__", "AsyncHold.__aenter__", "AsyncHolds.__aenter__"),
-    *("Hold.__exit__", "Holds.__exit__", "AsyncHold.__aexit__", "AsyncHolds.__aexit__"),
-    *("AsyncAcquirable.__aexit__", "Together.__aexit__"),
-}
+ENTERING = {"Hold.__enter__", "Holds.__enter__", "AsyncHold.__aenter__", "AsyncHolds.__aenter__"}
 
 
 def why_not() -> str | None:
@@ -95,9 +90,9 @@ def mask(code: CodeType) -> bytes | None:
             for part in steps[number - 1 : number + 5]:  # before it a SWAP or NOP, at a `return`
                 if part.opname in ("NOP", "SWAP", "LOAD_CONST", "PRECALL", "CALL"):
                     counts[part.offset] = 0
-        if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING | WITHS:
+        if step.opname == "RETURN_VALUE" and code.co_qualname in DELIVERING:
             counts[step.offset] = 0
-    if code.co_qualname in WITHS:
+    if code.co_qualname in ENTERING:
         for step in before_it_tries(steps):
             counts[step.offset] = 0
     if code.co_qualname in DELIVERING:

@@ -176,8 +176,11 @@ class BaseHold:
         if ref is None or _is_finalizing():
             return
         held = ref.held
-        if ref in held.env.operations.entered:
-            self._end_statement()
+        entered = held.env.operations.entered
+        if ref in entered:  # J5
+            if not self._is_released():
+                self._release_quietly()
+            entered.pop(ref, None)
             return
         if ref.dropped is not False or held.released or held.lost or held.inert:
             return
@@ -193,14 +196,11 @@ class BaseHold:
             self,
         )
 
-    def _end_statement(self) -> None:
-        """Release it if the `with` that it was entered by has not (operations.py, J5)."""
+    def _release_quietly(self) -> None:
         try:
-            if not self._is_released():
-                self._release()
+            self._release()
         except LockLost:
             pass
-        self._held.env.operations.entered.pop(self._ref, None)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

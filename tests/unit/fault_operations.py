@@ -58,6 +58,8 @@ MAIN = ("unnamed", "named", "exclusive", "portable", "without kernel locks")
 PLAIN = ("unnamed",)
 ASIDE = ("unnamed", "portable", "without kernel locks")
 _identities: dict[str, Identity] = {}
+_mounts = LinuxEnvironment(frozenset())
+"""What is mounted, looked up once for all the others of a scene."""
 
 
 class Wrong(AssertionError):
@@ -98,6 +100,8 @@ class Scene:
         kind: type[GenericEnvironment] = GenericEnvironment if "generic" in self.without else LinuxEnvironment
         made = kind(frozenset(self.without) - {"generic"})
         made.monotonic = lambda: self.clock  # type: ignore[method-assign]
+        if self.environments and not fresh and isinstance(made, LinuxEnvironment):  # not the one whose calls fail
+            made._mounts, made._mount_table = _mounts._mounts, _mounts._mount_table  # type: ignore[method-assign]
         if not fresh:
             if self.way not in _identities:
                 _identities[self.way] = made.identity()

@@ -303,7 +303,7 @@ class Trials:
         return seen, len(places)
 
     def is_limit(self, first: str) -> bool:
-        """Whether what was acquired had not been entered yet: only one interruption is handled there (guarantees.md)."""
+        """Whether what was acquired was not entered yet: only one interruption is handled there (guarantees.md)."""
         later = self.name in ("enter_hold", "enter_all", "task_enter_hold")
         return later and first in {*ENTERING, "leave_to_statement", "leave_to_others"}
 

@@ -94,6 +94,14 @@ def test_the_version_is_on_stdout(world: World) -> None:
     assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\n", done.stdout)
 
 
+def test_what_other_tools_call_help_and_version_is_understood(world: World) -> None:
+    asked = world.each([["help"], ["help", "run"], ["help", "beads", "check"], ["help", "sema"], ["-V"]])
+    usual = world.each([["--help"], ["run", "--help"], ["beads", "check", "--help"], ["sema", "--help"], ["--version"]])
+    for one, other in zip(asked, usual, strict=True):
+        assert one.stdout or one.stderr
+        assert (one.returncode, one.stdout, one.stderr) == (0, other.stdout, other.stderr)
+
+
 def test_help_tells_every_exit_status(world: World) -> None:
     every, *those = world.each([["--help"], *([command, "--help"] for command in COMMANDS)])
     for command, done in zip(COMMANDS, those, strict=True):

@@ -41,7 +41,7 @@ def _overview(found: list[Command]) -> str:
     return "\n".join(
         [
             _head("holdfast", parser.description or ""),
-            _section("SYNOPSIS", r"\fBholdfast\fR [\fB\-h\fR] [\fB\-\-version\fR] \fICOMMAND\fR ..."),
+            _section("SYNOPSIS", r"\fBholdfast\fR [\fB\-h\fR] [\fB\-V\fR] \fICOMMAND\fR ..."),
             _section("DESCRIPTION", _text(parser.description or "")),
             _section("COMMANDS", "\n".join(rows)),
             _section("OPTIONS", "\n".join(_item(_flags(option.flags, None), option.help) for option in TOP)),

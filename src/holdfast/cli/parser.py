@@ -552,12 +552,12 @@ def overview_of(
     listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
     parser = Parser(
         prog,
-        "[-h] [--version] COMMAND ..." if whole else "[-h] COMMAND ...",
+        "[-h] [-V] COMMAND ..." if whole else "[-h] COMMAND ...",
         description,
-        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
+        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` or `{prog} help COMMAND` has the options of each.",
     )
     if whole:
-        parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+        parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("command", metavar="COMMAND", choices=commands, help=argparse.SUPPRESS)
     return parser
 

@@ -42,7 +42,10 @@ class Option(Value):
         return self.metavar == "PID"
 
 
-TOP = (Option(("-h", "--help"), None, "show the commands"), Option(("-V", "--version"), None, "print the version and exit"))
+TOP = (
+    Option(("-h", "--help"), None, "show the commands"),
+    Option(("-V", "--version"), None, "print the version and exit"),
+)
 """What may be typed instead of a command."""
 
 

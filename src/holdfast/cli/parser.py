@@ -554,7 +554,7 @@ def overview_of(
         prog,
         "[-h] [-V] COMMAND ..." if whole else "[-h] COMMAND ...",
         description,
-        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` or `{prog} help COMMAND` has the options of each.",
+        listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
     )
     if whole:
         parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")

@@ -21,7 +21,9 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)((?:\s+\"[^\"]*\")?
 
 def files() -> list[str]:
     """What is copied as it is."""
-    return sorted(f"examples/{path.name}" for path in (ROOT / "examples").iterdir() if path.name != "README.md")
+    return sorted(
+        f"examples/{path.name}" for path in (ROOT / "examples").iterdir() if path.is_file() and path.name != "README.md"
+    )
 
 
 def uri_of(path: str) -> str:

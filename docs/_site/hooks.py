@@ -19,6 +19,8 @@ from mkdocs.structure.pages import Page
 
 DOCS = Path(__file__).parents[1]
 _COMMANDS = "<!-- commands -->"
+_CITED = re.compile(r"(?<=\n)\s*(Tests?): ((?:<code>[^<]*</code>(?:,\s*)?)+)(?=</li>)")
+"""The tests of a promise: on the site, they open when a reader wants to see them."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -69,4 +71,5 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: object) -> str:
+    html = _CITED.sub(r'<details class="cited"><summary>\1</summary>\2</details>', html)
     return api.linked(html, page.file.src_uri) if page.file.src_uri.startswith("reference/") else html

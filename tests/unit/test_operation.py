@@ -348,3 +348,32 @@ def test_what_is_released_asks_no_server_once_more(shm: Path, monkeypatch: pytes
     monkeypatch.setattr(type(environment()), "may_block", lambda *_: True)
     monkeypatch.setattr("holdfast._drivers.apart.release", failing(AssertionError("asked")))
     hold.release()
+
+
+@pytest.mark.parametrize("table", ["running", "entered"])
+def test_a_finalizer_may_change_what_is_looked_through(table: str, env: Any) -> None:
+    """Python 3.11 collects garbage at any allocation, that of a pair of the table's, say."""
+    operations = Operations(env.operations._exclusive)
+    entries: dict[Any, Any] = getattr(operations, table)
+    begun = operations.begin(env)
+    still = begun if table == "running" else lambda: begun
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            entries.pop(next(reversed(entries)), None)
+
+    before = gc.get_threshold()
+    try:
+        for threshold in range(20, 200, 10):
+            entries.update({(table, threshold, number): still for number in range(300)})
+            gc.disable()
+            Garbage()
+            gc.set_threshold(threshold)
+            gc.enable()
+            operations.finish_broken_off() if table == "running" else operations.leave_dropped()
+    finally:
+        gc.set_threshold(*before)
+    assert entries

@@ -89,7 +89,7 @@ def _in_child() -> None:
 def _at_exit() -> None:
     """AP5."""
     for behind in list(_left.values()):
-        for one, since in list(behind.items()):
+        for one, since in behind.copy().items():
             while one in behind and time.monotonic() < since + GRACE:
                 time.sleep(_AT_EXIT_POLL)
 
@@ -374,7 +374,7 @@ class Apart:
             self.has_come_back(one)
 
     def has_come_back(self, one: Any) -> None:
-        for server, behind in list(_left.items()):
+        for server, behind in _left.copy().items():
             behind.pop(one, None)
             if not behind:
                 _left.pop(server, None)

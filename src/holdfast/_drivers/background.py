@@ -183,9 +183,9 @@ class Keeper:
         one that came in now would die inside.
         """
         env = self._env
-        far = [path for path in env.local_queues if env.may_block(path)]
-        held_far = [held for held in env.holds.values() if not held.waits and env.may_block(held.path)]
-        for path, queue in list(env.local_queues.items()):
+        far = [path for path in list(env.local_queues) if env.may_block(path)]
+        held_far = [held for held in list(env.holds.values()) if not held.waits and env.may_block(held.path)]
+        for path, queue in env.local_queues.copy().items():
             if path not in far:
                 _drop_tickets(queue)
         try:
@@ -309,7 +309,7 @@ class Keeper:
                 self._next_look = now + min(held.request.check_every for held in look)
             if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
                 look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
-            beat = [held for held in self._kept if _is_nearly_due(held, now)] if now >= self._due else []
+            beat = [held for held in list(self._kept) if _is_nearly_due(held, now)] if now >= self._due else []
         for held in look:
             self._attend(held, self._look)
         for held in beat:
@@ -318,7 +318,7 @@ class Keeper:
             if not self._kept:
                 return self._until_next_wake()  # the turn after that ends the thread
             if now >= self._due:
-                self._due = min(held.next_beat for held in self._kept)
+                self._due = min((held.next_beat for held in list(self._kept)), default=INFINITY)
             self._next_wake = min(self._due, self.wakes, now + _LONGEST)
             events: tuple[int, ...] = ()
             if self._watches is not None:

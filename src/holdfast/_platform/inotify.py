@@ -293,7 +293,7 @@ class Hub:
     def watched_by(self, waiter: _Waiter) -> list[int]:
         """What it watches, though it may not know it: it was interrupted before it was told."""
         with self.mutex:
-            return [wd for wd, sharing in self._watches.items() if waiter in sharing]
+            return [wd for wd, sharing in self._watches.copy().items() if waiter in sharing]
 
     def remove(self, waiter: _Waiter, wds: Iterable[int]) -> None:
         with self.mutex:
@@ -473,7 +473,7 @@ class DirectoryLogs:
 
     def _doubt(self) -> None:
         self.doubts += 1
-        for log in self._logs.values():
+        for log in list(self._logs.values()):
             log.is_complete = False
 
 

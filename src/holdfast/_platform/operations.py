@@ -120,7 +120,7 @@ class Operation:
             self.attempt = None
         for held in list(env.holds.values()):
             held.give_back_of(self.number)
-        for key, fd in list(env.operations.made.items()):
+        for key, fd in env.operations.made.copy().items():
             if key[0] == self.number and not env.is_lasting(fd):
                 fd.key = key
                 undo = fd.undo or (self.undo_created if env.has_created(fd) else None)
@@ -143,7 +143,11 @@ class _Here(_local):
 
 
 class Operations:
-    """Those of one process."""
+    """Those of one process.
+
+    Tables like these are looked through as a `copy()`: it is made at once, while in `list(….items())` Python 3.11 may
+    run a finalizer, which releases, and changes the table.
+    """
 
     def __init__(self, exclusive: Any) -> None:
         self.made: dict[tuple[int, int], Any] = {}
@@ -223,7 +227,7 @@ class Operations:
 
     def finish_broken_off(self) -> None:
         """Undo what was broken off (J4)."""
-        for number, left in list(self.running.items()):
+        for number, left in self.running.copy().items():
             with self._exclusive:
                 if self.running.get(number) is not left or self._is_alive(left):
                     continue
@@ -238,7 +242,7 @@ class Operations:
 
     def leave_dropped(self) -> None:
         """Release what a `with` statement held that has been left without doing so (J5)."""
-        for ref, statement in list(self.entered.items()):
+        for ref, statement in self.entered.copy().items():
             if statement() is None:
                 try:
                     ref.held.release(ref)

@@ -123,7 +123,7 @@ class Pool(Generic[C]):
     def close_all(self, env: Environment) -> None:
         """Close the connections of this process."""
         with forking:
-            for kept in self._kept.values():
+            for kept in list(self._kept.values()):
                 for _, connection in kept:
                     if connection.generation == env.generation:
                         connection.close()
@@ -135,12 +135,12 @@ class Pool(Generic[C]):
             old: list[C] = []
             with forking:
                 now = env.monotonic()
-                for kind, kept in list(self._kept.items()):
+                for kind, kept in self._kept.copy().items():
                     old += [connection for until, connection in kept if until <= now]
                     kept[:] = [(until, connection) for until, connection in kept if until > now]
                     if not kept:
                         del self._kept[kind]
-                due = min((until for kept in self._kept.values() for until, _ in kept), default=None)
+                due = min((until for kept in list(self._kept.values()) for until, _ in kept), default=None)
                 if due is None:
                     self._swept_in = -1
             for connection in old:

@@ -826,7 +826,7 @@ class QueueEntry:
                     self._local.entries.remove(entry)
                     entry.signal.set()  # it may wait for its turn only, and nothing else would wake it
         env, now = self.env, self.env.monotonic()
-        for name in [name for name, until in list(env.passed.items()) if until <= now]:
+        for name in [name for name, until in env.passed.copy().items() if until <= now]:
             env.passed.pop(name, None)
         if queue is not None:
             passed = [name for name in found if self._waits_for(queue, name)]

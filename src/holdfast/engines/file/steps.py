@@ -121,7 +121,7 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
             if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)
     except OSError:  # the first failure is the one to report; a leftover has no guard and will be taken over
-        for key, held in list(env.holds.items()):
+        for key, held in env.holds.copy().items():
             if getattr(held, "fd", None) is fd:
                 env.holds.pop(key, None)
     let_go(env, fd)

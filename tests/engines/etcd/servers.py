@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 import places
+from holdfast.engines.etcd.wire import encoded
 from process.support import eventually
 
 
@@ -215,9 +216,10 @@ def revision(node: Node) -> int:
     return int(answer["header"]["revision"])
 
 
-def keys(node: Node) -> int:
-    """How many keys a server has."""
-    answer = node.ask("/v3/kv/range", {"key": "AA==", "range_end": "AA==", "count_only": True})
+def keys(node: Node, prefix: str) -> int:
+    """How many keys a server has that begin so."""
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    answer = node.ask("/v3/kv/range", {"key": encoded(prefix), "range_end": encoded(end), "count_only": True})
     assert answer is not None
     return int(answer.get("count", 0))
 

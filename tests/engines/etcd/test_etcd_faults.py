@@ -18,6 +18,7 @@ from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd import lock as etcd_hold
 from holdfast.engines.etcd import lock as etcd_lock
+from holdfast.engines.etcd.url import PREFIX
 from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
 
@@ -323,6 +324,5 @@ def _slot(url: str, peer: Callable[..., Peer]) -> None:
 
 
 def test_a_lock_that_was_left_keeps_no_key(node: Node) -> None:
-    """The last test of this file: what all of them had is gone when the leases are."""
-    node.ask("/v3/kv/deleterange", {"key": encoded("elsewhere")})
-    eventually(lambda: keys(node) == 0, what="the end of all keys")
+    """What the tests before this one had is gone when the leases are."""
+    eventually(lambda: keys(node, f"{PREFIX}tests/") == 0, what="the end of all keys")

@@ -60,7 +60,7 @@ def finds(fault: Fault, script: Path, found: Results) -> None:
         assert results[name]["happened"]
     said = "".join(failed.values()) + "".join(str(bytes.fromhex(r["found"] or "")) for r in results.values())
     assert fault.says in said
-    assert not processes_of(script)
+    eventually(lambda: not processes_of(script), what="the end of all that was killed")
 
 
 # -- what is sound -----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_holdfast_keeps_to_every_protocol(tmp_path: Path) -> None:
         assert skipped(found) <= DEPENDS_ON_THE_MACHINE, protocol
         assert status == 0
         assert len(found) == len(scenarios(protocol)) > (20 if protocol == "proper-lockfile" else 60)
-    assert not processes_of(HOLDFAST_ADAPTER)
+    eventually(lambda: not processes_of(HOLDFAST_ADAPTER), what="the end of all that was killed")
 
 
 def test_the_example_of_the_page_works(kit: Kit) -> None:
@@ -237,7 +237,7 @@ def test_processes_that_an_adapter_starts_are_ended(kit: Kit, tmp_path: Path) ->
     only = ("--only", "a-free-lock-is-acquired", "--timeout", "1")
     status, results = kit.results("sema", *only, "--", sys.executable, script)
     assert (status, len(failures(results))) == (1, 1)
-    assert not processes_of(script)
+    eventually(lambda: not processes_of(script), what="the end of all that was killed")
 
 
 def test_an_adapter_that_never_stops_talking_fails(kit: Kit, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_process_that_does_not_end_is_asked_nothing_else(serving: Callable[[st
     assert asked.line(10) == "refused"
     assert asked.ended(0) is None
     adapter.end(asked)
-    assert not processes_of(Path(adapter.command[-1]))
+    eventually(lambda: not processes_of(Path(adapter.command[-1])), what="the end of all that was killed")
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ def test_an_interrupted_kit_leaves_neither_processes_nor_files(kit: Kit, tmp_pat
         eventually(lambda: processes_of(script) and list(kit.temporary.iterdir()))
         process.send_signal(number)
         assert process.wait(15) == 130
-        assert not processes_of(script)
+        eventually(lambda: not processes_of(script), what="the end of all that was killed")
         assert not list(kit.temporary.iterdir())
     finally:
         process.kill()
@@ -269,7 +269,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[[str], Adapter]]:
     yield adapter
     for each in adapters:
         each.close()
-        assert not processes_of(Path(each.command[-1]))
+    scripts = [Path(each.command[-1]) for each in adapters]
+    eventually(lambda: not any(map(processes_of, scripts)), what="the end of all that was killed")
 
 
 def pid_of_answer(adapter: Adapter) -> int:

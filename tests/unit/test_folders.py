@@ -12,7 +12,7 @@ import pytest
 
 import abilities
 from holdfast import _platform
-from holdfast._platform import folder_watch, inotify
+from holdfast._platform import environment, inotify
 from holdfast._platform.inotify import FolderWatch
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment, NoProcLocks
@@ -81,10 +81,10 @@ def test_without_an_instance_there_is_no_folder_watch(monkeypatch: pytest.Monkey
     monkeypatch.setattr(inotify, "_libc", NoneLeft)
     with pytest.raises(OSError, match="inotify_init1"):
         FolderWatch()
-    assert folder_watch() is None
+    assert environment().folder_watch() is None
     for other in (LinuxEnvironment(frozenset({"events"})), GenericEnvironment()):
         monkeypatch.setattr(_platform, "_current", other)
-        assert folder_watch() is None
+        assert environment().folder_watch() is None
 
 
 def test_kernel_locks_are_seen_on_linux_and_not_in_portable_python(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

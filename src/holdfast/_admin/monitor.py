@@ -41,27 +41,13 @@ from .scan import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Survey, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any
 
-    class FolderWatch(Protocol):
-        """Tells what happens in directories. `fd` is readable when there is something to `take`."""
-
-        fd: int
-
-        def add(self, directory: str, *, modes: bool = False) -> bool:
-            """Watch this one too; False where that cannot be done."""
-
-        def discard(self, directory: str) -> None: ...
-        def take(self) -> list[Change]: ...
-        def close(self) -> None: ...
+    from .._platform.inotify import Change, FolderWatch
 
 
 TicketId = tuple[str, str]
 """Of a ticket: its directory and its name."""
-
-Change = tuple[str, str, str]
-"""Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
-lost. Without a name it is about the directory itself."""
 
 
 class LockEvent(Value):

@@ -9,7 +9,6 @@ from .fork import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .inotify import FolderWatch
     from .portable import GenericEnvironment
 
 _current: GenericEnvironment | None = None
@@ -50,8 +49,3 @@ def _make() -> None:
         from .posix import PosixEnvironment
 
         _current = PosixEnvironment(without)
-
-
-def folder_watch() -> FolderWatch | None:
-    """Events of whole directories, on an instance of its own; None where there are none, or no instance is left."""
-    return environment().folder_watch()

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
 
 Change = tuple[str, str, str]
+"""Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
+lost. Without a name it is about the directory itself."""
 
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
@@ -497,7 +499,10 @@ _DIRECTORY_BUFFER = 256 * 1024
 
 
 class FolderWatch:
-    """What appears, vanishes and is written in directories (monitor.py). OSError where no instance is left."""
+    """What appears, vanishes and is written in directories (monitor.py). OSError where no instance is left.
+
+    `fd` is readable when there is something to `take`.
+    """
 
     def __init__(self) -> None:
         self.fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -507,7 +512,10 @@ class FolderWatch:
         self._keys: dict[str, int] = {}
 
     def add(self, directory: str, *, modes: bool = False) -> bool:
-        """`modes`: also tell of changes of what is not content: mode, owner, times."""
+        """Watch this one too; False where that cannot be done.
+
+        `modes`: also tell of changes of what is not content: mode, owner, times.
+        """
         mask = _DIRECTORY_MASK | IN_ATTRIB if modes else _DIRECTORY_MASK
         wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), mask)
         if wd < 0:

@@ -23,16 +23,17 @@ def abilities(env: GenericEnvironment, directory: str) -> Abilities:
     found = os.stat(directory)
     probe = _Probe(env, directory)
     try:
+        link_proc = probe.link_unnamed("proc")
         return Abilities(
             storage=env.storage(f"{directory}/x"),
             mode=stat.S_IMODE(found.st_mode),
             uid=found.st_uid,
             exclusive=probe.exclusive(),
-            unnamed=probe.unnamed(),
-            link_proc=probe.link_unnamed("proc"),
+            unnamed=link_proc is not None,
+            link_proc=link_proc,
             link_empty=probe.link_unnamed("empty"),
             link=probe.link(),
-            guard=probe.guard(),
+            guard=probe.guarded_at(probe.path),
             guard_by_names=probe.guard_by_names(),
             guard_by_mounts=probe.guard_by_mounts(),
             events=probe.events(),
@@ -88,16 +89,6 @@ class _Probe:
             return True
         return False
 
-    def unnamed(self) -> bool:
-        """Whether there are files that leave nothing when their process is killed before it gives them a name."""
-        if self._env.lingering:
-            return False
-        try:
-            self._env.close(self._env.open_unnamed(self._directory, 0o600))
-        except OSError:
-            return False
-        return True
-
     def link_unnamed(self, way: str) -> bool | None:
         """Whether an unnamed file can be given a name; None where there are none."""
         if self._env.lingering:
@@ -129,15 +120,6 @@ class _Probe:
             return False
         return True
 
-    def guard(self) -> bool | None:
-        """Whether a guard is seen through another descriptor; None where none can be taken."""
-        if self._env.guard(self.fd) is not True:
-            return None
-        try:
-            return self._is_guarded(self.path)
-        finally:
-            self._env.unguard(self.fd)
-
     def guard_by_names(self) -> bool | None:
         """Whether it is seen through another name of the same file; None where there are no names, or no guards.
 
@@ -146,7 +128,7 @@ class _Probe:
         path = self._name()
         try:
             self._env.link(self.path, path)
-            return self._guarded_at(path)
+            return self.guarded_at(path)
         except OSError:
             return None
 
@@ -160,13 +142,14 @@ class _Probe:
                 other = os.lstat(f"{directory}/{name}")
             except OSError:
                 continue
-            if (found.st_ino, found.st_size) == (other.st_ino, other.st_size) and not self._guarded_at(
+            if (found.st_ino, found.st_size) == (other.st_ino, other.st_size) and not self.guarded_at(
                 f"{directory}/{name}"
             ):
                 missed.append(directory)
         return tuple(missed)
 
-    def _guarded_at(self, path: str) -> bool | None:
+    def guarded_at(self, path: str) -> bool | None:
+        """Whether a guard is seen through another descriptor; None where none can be taken."""
         if self._env.guard(self.fd) is not True:
             return None
         try:

@@ -230,17 +230,30 @@ _OBJECTS = _plain(False, exclusive=False, links=False)
 _MACHINES = _plain(None, f"{_UNKNOWN}: it is shared with the host of this virtual machine, or container")
 
 _ROWS: dict[str, Row] = {
+    **dict.fromkeys(
+        (
+            *("smbfs", "webdav", "afpfs"),  # macOS, BSD
+            *("auristorfs", "fuse.lizardfs", "fuse.saunafs", "gpfs", "panfs", "wekafs", "pvfs2", "orangefs", "coda"),
+            *("vxfs", "fuse.davfs", "fuse.davfs2", "fuse.gvfsd-fuse"),
+        ),
+        _plain(None),
+    ),
+    **dict.fromkeys(
+        ("fuse.s3fs", "fuse.rclone", "rclone", "fuse.gcsfuse", "fuse.goofys", "fuse.mountpoint-s3", "fuse.blobfuse2"),
+        _OBJECTS,
+    ),
+    **dict.fromkeys(  # the last three: Docker Desktop
+        ("vmhgfs", "fuse.vmhgfs-fuse", "prl_fs", "drvfs", "fakeowner", "fuse.osxfs", "fuse.grpcfuse"), _MACHINES
+    ),
     "nfs": _nfs,
     "nfs4": _nfs,
     "cifs": _cifs,
     "smb3": _cifs,
-    "smbfs": _plain(None),  # macOS, BSD
     "lustre": _lustre,
     "ocfs2": _cluster,
     "gfs2": _cluster,
     "9p": _9p,
     "afs": _afs,
-    "auristorfs": _plain(None),
     # fs/ceph/locks.c, src/client/fuse_ll.cc: the metadata server keeps them.
     "ceph": _plain(True),
     "fuse.ceph": _plain(True),
@@ -251,45 +264,17 @@ _ROWS: dict[str, Row] = {
     "fuse.juicefs": _plain(True),
     # mfsmount(8): flock is global, unless mfsnobsdlocks was given, which the table does not show.
     "fuse.mfs": _plain(None, f"{_UNKNOWN}: they do unless it is mounted with mfsnobsdlocks"),
-    "fuse.lizardfs": _plain(None),
-    "fuse.saunafs": _plain(None),
     # beegfs-client.conf: tuneUseGlobalFileLocks is false unless it is set.
     "beegfs": _plain(
         None, f"{_UNKNOWN}: they do not unless tuneUseGlobalFileLocks is true in beegfs-client.conf",
         f"set tuneUseGlobalFileLocks = true on every machine; {_PROVE}",
     ),
-    "gpfs": _plain(None),
-    "panfs": _plain(None),
-    "wekafs": _plain(None),
-    "pvfs2": _plain(None),
-    "orangefs": _plain(None),
-    "coda": _plain(None),
-    "vxfs": _plain(None),
-    "webdav": _plain(None),
-    "afpfs": _plain(None),
     # sshfs has no lock operation, so the kernel keeps such locks for itself (fs/fuse/file.c).
     "fuse.sshfs": _plain(False),
-    "fuse.s3fs": _OBJECTS,
-    "fuse.rclone": _OBJECTS,
-    "rclone": _OBJECTS,
-    "fuse.gcsfuse": _OBJECTS,
-    "fuse.goofys": _OBJECTS,
-    "fuse.mountpoint-s3": _OBJECTS,
-    "fuse.blobfuse2": _OBJECTS,
-    "fuse.davfs": _plain(None),
-    "fuse.davfs2": _plain(None),
-    "fuse.gvfsd-fuse": _plain(None),
     # docs of virtiofsd: locks are the guest's own unless it was started to pass them on, which no guest is told.
     "virtiofs": _plain(None, f"{_UNKNOWN}: they do not unless virtiofsd passes them on"),
     # fs/vboxsf: neither flock nor hard links.
     "vboxsf": _plain(False, links=False),
-    "vmhgfs": _MACHINES,
-    "fuse.vmhgfs-fuse": _MACHINES,
-    "prl_fs": _MACHINES,
-    "drvfs": _MACHINES,
-    "fakeowner": _MACHINES,  # Docker Desktop, as the next two
-    "fuse.osxfs": _MACHINES,
-    "fuse.grpcfuse": _MACHINES,
     "autofs": lambda kind, _options: _served(kind).replaced(text="not mounted yet: it may come to be any filesystem"),
     "macfuse": lambda kind, _options: _served(kind),
     "osxfuse": lambda kind, _options: _served(kind),

@@ -22,22 +22,8 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
-_MODULES = {
-    "ls": "ls",
-    "status": "status",
-    "doctor": "doctor",
-    "watch": "watch",
-    "top": "top",
-    "timeline": "timeline",
-    "clean": "clean",
-    "break": "breaking",
-    "reap": "reap",
-    "protocols": "which",
-    "completion": "completion",
-    "postgresql": "postgresql",
-    "beads": "beads",
-}
-"""The module of each command, where that is not `shell`; its function is called after the command, as `ls_`."""
+_MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release", "wait"), "shell")}
+"""The module of each command that has not its name; its function is called after the command, as `ls_`."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -130,7 +116,7 @@ def perform(options: argparse.Namespace) -> int:
 
         command = getattr(target_of(options), name, None)
     if command is None:
-        return _call(_MODULES.get(options.command, "shell"), name, options)
+        return _call(_MODULES.get(options.command, options.command), name, options)
     status: int = command()
     return status
 

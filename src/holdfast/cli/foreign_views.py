@@ -6,7 +6,7 @@ from .._admin.kinds.base import View, sentence
 from .._admin.kinds.waiting import until_free
 from .._core.messages import duration, moment
 from .._drivers.sync import drive
-from .._platform import environment, folder_watch
+from .._platform import environment
 from ..lock import Lock
 from .console import as_json, holder_text, rows_of_content, rows_of_waiters, text_of
 from .foreign import look_at
@@ -76,7 +76,8 @@ class Awaited:
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it has ended within so many seconds; None: for ever."""
-        env, watch = environment(), folder_watch()
+        env = environment()
+        watch = env.folder_watch()
         told = None if self._options.quiet else self._notice
         try:
             self._left = drive(until_free(env, watch, self._path, lambda: look_at(self._path), timeout, told))

@@ -543,7 +543,8 @@ class View:
 
     def press(self, key: str) -> None:
         """What a key means; one that means nothing is passed over. Any key leaves the help."""
-        moves = {name: step for names, step in self._moves() for name in names}
+        moves = {"page up": -self._body, "b": -self._body, "page down": self._body, " ": self._body}
+        moves |= {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_FAR, "g": -_FAR, "end": _FAR, "G": _FAR}
         if self.helping:
             self.helping = False
         elif key in ("?", "h"):
@@ -557,16 +558,6 @@ class View:
             self._first = 0
         elif key in moves:
             self._first += moves[key]
-
-    def _moves(self) -> list[tuple[tuple[str, ...], int]]:
-        return [
-            (("up", "k"), -1),
-            (("down", "j"), 1),
-            (("page up", "b"), -self._body),
-            (("page down", " "), self._body),
-            (("home", "g"), -_FAR),
-            (("end", "G"), _FAR),
-        ]
 
     def resized(self) -> None:
         """What was as wide as the old screen needs not be so on the new one."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from .._admin.monitor import Follower, LockEvent
 from .._core.wait import Wait
 from .._drivers.sync import drive
-from .._platform import environment, folder_watch
+from .._platform import environment
 from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording, line_of, url_id_of
@@ -46,7 +46,7 @@ def follow(places: Iterable[str]) -> Follower:
     A pattern of directories is expanded now; one of names in them also means names that come later.
     """
     env = environment()
-    follower = Follower(env, folder_watch())
+    follower = Follower(env, env.folder_watch())
     for place in places:
         if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
             for directory, pattern in _expanded(place):

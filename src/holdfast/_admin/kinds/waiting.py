@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from ..._platform.inotify import FolderWatch
     from ..._platform.interface import Surroundings
-    from ..monitor import FolderWatch
     from .base import Sighting
 
 _EVERY, _POLLED, _SOON = 1.0, 0.25, 0.05

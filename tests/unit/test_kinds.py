@@ -26,7 +26,7 @@ from holdfast._admin.kinds.base import View
 from holdfast._admin.kinds.waiting import until_free
 from holdfast._admin.scan import Found, Survey
 from holdfast._platform import environment, proc_files, procfs
-from holdfast._platform.portable import NoProcFiles
+from holdfast._platform.interface import ProcFiles
 from holdfast._platform.proc_files import LinuxProcFiles
 from holdfast._platform.values import Presence, Process, Storage
 from holdfast.liveness import Liveness
@@ -215,7 +215,7 @@ def test_the_name_of_this_machine_is_known_qualified_or_not(view: View) -> None:
         assert view.is_here(f"{mine}.example.org")
 
 
-class Blind(NoProcFiles):
+class Blind(ProcFiles):
     def __init__(self, *, sees: bool, read_at: float) -> None:
         self._sees, self.read_at = sees, read_at
 

@@ -17,7 +17,7 @@ from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
 from holdfast._admin.scan import Found, Survey, Unreadable
 from holdfast._platform import proc_locks, procfs
-from holdfast._platform.portable import NoProcLocks
+from holdfast._platform.interface import ProcLocks
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
@@ -312,7 +312,7 @@ def test_without_tables_locks_with_a_record_are_found(disk: Path, contend: Conte
     contend(disk / "a", environments(kind="generic")).get()
     (disk / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     env = environments(kind="generic")
-    assert isinstance(env.proc_locks(), NoProcLocks)
+    assert type(env.proc_locks()) is ProcLocks
     assert conditions(env, disk) == {"a": ("sema", "held"), "free": ("flock", "free")}
 
 

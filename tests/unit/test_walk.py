@@ -12,7 +12,7 @@ import pytest
 
 from holdfast._admin.detect import is_called_otherwise
 from holdfast._admin.scan import Found, Survey, Unreadable, walk
-from holdfast._platform.portable import NoProcLocks
+from holdfast._platform.interface import ProcLocks
 from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contend, Stepped, sema_record
 
@@ -43,7 +43,7 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
     (disk / "link").symlink_to("here")
     (disk / "round").symlink_to(".")
 
-    class ProcLocks(NoProcLocks):
+    class Tables(ProcLocks):
         def is_artificial(self, device: int) -> bool:
             return device == 99
 
@@ -60,7 +60,7 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
             (disk / "swapped").replace(disk / "z")
             (disk / "swapped").symlink_to("z")
 
-    steps = list(walk(env, ProcLocks(), str(disk), swap))
+    steps = list(walk(env, Tables(), str(disk), swap))
     assert [step[:2] for step in steps if not isinstance(step, Unreadable)] == [(f"{disk}/here", "l")]
     assert listed == [disk.name, "here"]
 
@@ -71,9 +71,9 @@ def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, 
     (disk / "b").mkdir()
     (disk / "b" / "l").write_bytes(RECORD)
     env = environments()
-    steps = walk(env, NoProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
+    steps = walk(env, ProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
     assert [step[1] for step in steps if not isinstance(step, Unreadable)] == ["l"]
-    (missing,) = walk(env, NoProcLocks(), f"{disk}/c")
+    (missing,) = walk(env, ProcLocks(), f"{disk}/c")
     assert isinstance(missing, Unreadable)
     assert isinstance(missing.error, FileNotFoundError)
 

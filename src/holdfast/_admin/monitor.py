@@ -30,7 +30,6 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
 from .._platform.interface import ProcLocks, Stat, Surroundings
-from .._platform.portable import NoProcLocks
 from .._platform.values import LockOwner
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
@@ -200,7 +199,7 @@ class PassiveEnvironment:
         return self._latest
 
 
-class _KernelLocksOnly(NoProcLocks):
+class _KernelLocksOnly(ProcLocks):
     """Asks the tables only about what may be a lock of the kernel alone.
 
     While the table of locks is read, no process on this machine can take one; a walk through all processes takes long.

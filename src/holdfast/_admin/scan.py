@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from typing import Any, TypeVar
 
-    from .._platform.interface import Entry, Environment, ProcFiles, ProcLocks, Registry, Stat, Surroundings
+    from .._platform.interface import Entry, Environment, ProcFiles, ProcLocks, Stat, Surroundings
     from .._platform.values import Process
     from ..engines.file.inspect import Assessment
     from ..engines.file.policy import Verdict
@@ -610,14 +610,14 @@ _BYTES = 6
 """As twelve hexadecimal digits: short enough to be typed, too long to be met by chance."""
 
 
-def id_of(env: Registry, status: Status) -> str | None:
+def id_of(env: Surroundings, status: Status) -> str | None:
     """The name of the acquisition that `status` is about; None where there is none, or it is the kernel's alone."""
     if not (status.locked or status.stale) or is_persistent(status.protocol):
         return None
     return name_of(env, status.path, status.protocol, status.data)
 
 
-def name_of(env: Registry, path: str, protocol: str, data: bytes) -> str | None:
+def name_of(env: Surroundings, path: str, protocol: str, data: bytes) -> str | None:
     """The name of the acquisition with the record `data` in the file at the path; None where nothing is there."""
     file = env.btime(path)
     if file is None:

@@ -345,57 +345,76 @@ class Entry(Protocol):
     def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
 
 
-class ProcLocks(Protocol):
-    """The kernel's tables of who has which lock and who watches which file, read once."""
+class ProcLocks:
+    """The kernel's tables of who has which lock and who watches which file, read once.
 
-    def is_artificial(self, device: int) -> bool:
+    Of this one itself, nothing is known, as where the system has no such tables.
+    """
+
+    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
         """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
+        return False
 
-    def user(self, pid: int) -> int | None:
+    def user(self, pid: int) -> int | None:  # noqa: ARG002
         """The user of a process, by number."""
+        return None
 
-    def is_locked(self, identity: tuple[int, int]) -> bool:
+    def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
         """Whether some process has a kernel lock (`flock`) on this file."""
+        return False
 
-    def locked_numbers(self, device: int) -> Container[int] | None:
+    def locked_numbers(self, device: int) -> Container[int] | None:  # noqa: ARG002
         """The inode numbers of files that may be locked by the kernel, as directories on this device list them;
         None where these may list others. Empty: there are no such files."""
+        return frozenset()
 
-    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
         """As `Environment.lock_owners`."""
+        return []
 
-    def watchers(self, identity: tuple[int, int]) -> list[int]:
+    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
         """As `Environment.watchers`."""
+        return []
 
-    def heeds_readers(self, identity: tuple[int, int]) -> bool:
+    def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
         """Whether a waiter for this file hears of a reader that closes it."""
+        return False
 
 
-class ProcFiles(Protocol):
-    """What processes have open and where they work, and all locks in the kernel's tables, read once."""
+class ProcFiles:
+    """What processes have open and where they work, and all locks in the kernel's tables, read once.
 
-    known: bool
+    Of this one itself, nothing is known.
+    """
+
+    known = False
     """Whether the system shows these things at all."""
-    read_at: float
+    read_at = 0.0
     """When it was read, or begun to be, in seconds since the epoch: of what is newer it knows nothing."""
 
-    def sees(self, uid: int) -> bool:
+    def sees(self, uid: int) -> bool:  # noqa: ARG002
         """Whether all processes of this user that are visible at all may be looked at."""
+        return False
 
-    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
+    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:  # noqa: ARG002
         """The processes that have a file of this name and number open; `writing`: so that they can write to it."""
+        return []
 
-    def running(self, programs: Collection[str]) -> list[int]:
+    def running(self, programs: Collection[str]) -> list[int]:  # noqa: ARG002
         """The processes of these programs."""
+        return []
 
-    def directory(self, pid: int) -> str | None:
+    def directory(self, pid: int) -> str | None:  # noqa: ARG002
         """The working directory of a process; None where it may not be asked."""
+        return None
 
     def locks(self) -> list[FileLock]:
         """Every lock that the tables show, and who waits for one."""
+        return []
 
-    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:
+    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:  # noqa: ARG002
         """Those on the file of this name (`st_dev`, `st_ino`)."""
+        return []
 
 
 class Surroundings(Environment, Protocol):
@@ -416,12 +435,9 @@ class Surroundings(Environment, Protocol):
     def way_to(self, fd: int) -> str | None:
         """A path that leads to the directory of this descriptor, wherever it is moved; None where there is none."""
 
-
-class Registry(Environment, Protocol):
-    """An environment that can tell a file from those that had its place and its number before."""
-
     def btime(self, path: str) -> str | None:
-        """The number and the birth of the file at the path, as far as they are kept; None: there is none."""
+        """The number and the birth of the file at the path, as far as they are kept; None: there is none. It tells a
+        file from those that had its place and its number before."""
 
 
 class Abilities(Value):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .inotify import FolderWatch
     from .interface import DirectoryLog, Watch, WatchSet
-    from .values import FileLock, LockOwner
+    from .values import LockOwner
 
     T = TypeVar("T")
 
@@ -69,56 +69,6 @@ def make_directories(directory: str) -> None:
         raise
     finally:
         os.close(fd)
-
-
-class NoProcLocks:
-    """Nothing is known, as where the system has no tables of holders and waiters."""
-
-    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
-        return False
-
-    def user(self, pid: int) -> int | None:  # noqa: ARG002
-        return None
-
-    def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        return False
-
-    def locked_numbers(self, device: int) -> frozenset[int]:  # noqa: ARG002
-        return frozenset()
-
-    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
-        return []
-
-    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
-        return []
-
-    def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        return False
-
-
-class NoProcFiles:
-    """Nothing is known, as where the system does not show what processes have open."""
-
-    known = False
-    read_at = 0.0
-
-    def sees(self, uid: int) -> bool:  # noqa: ARG002
-        return False
-
-    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:  # noqa: ARG002
-        return []
-
-    def running(self, programs: Collection[str]) -> list[int]:  # noqa: ARG002
-        return []
-
-    def directory(self, pid: int) -> str | None:  # noqa: ARG002
-        return None
-
-    def locks(self) -> list[FileLock]:
-        return []
-
-    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:  # noqa: ARG002
-        return []
 
 
 _OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
@@ -499,10 +449,14 @@ class GenericEnvironment:
         return []
 
     def proc_locks(self, *, few: bool = False) -> Any:  # noqa: ARG002
-        return NoProcLocks()
+        from .interface import ProcLocks
+
+        return ProcLocks()
 
     def proc_files(self) -> Any:
-        return NoProcFiles()
+        from .interface import ProcFiles
+
+        return ProcFiles()
 
     def read_link(self, path: str) -> str:
         return os.readlink(path)

@@ -21,6 +21,7 @@ import re
 import time
 
 from . import procfs
+from .interface import ProcFiles
 from .values import FileLock
 
 TYPE_CHECKING = False
@@ -75,8 +76,8 @@ def _ends(pid: int) -> bool:
     return len(fields) > 17 and bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) <= 1
 
 
-class LinuxProcFiles:
-    """See `interface.ProcFiles`."""
+class LinuxProcFiles(ProcFiles):
+    """Those of Linux."""
 
     def __init__(self, *, tables: bool) -> None:
         self.known = self._tables = tables

@@ -33,6 +33,7 @@ import re
 
 from ..model import Value
 from . import procfs
+from .interface import ProcLocks
 from .masks import IN_CLOSE_NOWRITE, MASKS
 from .values import LockOwner, Presence
 
@@ -289,9 +290,9 @@ _ARTIFICIAL = frozenset(
 _OURS = frozenset(mask & _SHOWN for mask in MASKS)
 
 
-class LinuxProcLocks:
-    """See `interface.ProcLocks`. Of the table of locks, which may be long, only the lines of the files that are asked
-    about are parsed, if they are `few`."""
+class LinuxProcLocks(ProcLocks):
+    """Of the table of locks, which may be long, only the lines of the files that are asked about are parsed, if they
+    are `few`."""
 
     def __init__(self, inspect: Callable[[int], Process], *, tables: bool, few: bool) -> None:
         self._inspect = inspect

@@ -319,13 +319,14 @@ class Survey:
         queues = frozenset([q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)])
         return self._look(where, name, path, self._env.stat(path), queues)
 
-    def owners(self, path: str) -> list[LockOwner]:
-        """Who has the kernel lock on the file at this path, as far as can be seen."""
+    def owners(self, path: str, *, records: bool = False) -> list[LockOwner]:
+        """Who has the kernel lock, or else record locks, on the file at this path, as far as can be seen."""
         try:
-            found = self._env.stat(path)
+            file = _identity(self._env.stat(path))
         except OSError:
             return []
-        return [owner for owner in self._tables.owners(_identity(found)) if not owner.waiting]
+        owners = self._env.lock_owners(file, (0, 0)) if records else self._tables.owners(file)
+        return [owner for owner in owners if not owner.waiting]
 
     def user(self, pid: int | None) -> int | None:
         """The user of a process."""

@@ -63,7 +63,8 @@ class _Breaking:
         return DONE
 
     def needs_force(self) -> bool:
-        return self.status.liveness is Liveness.ALIVE and self.status.evidence.source == "guard"
+        alive = self.status.liveness is Liveness.ALIVE and self.status.evidence.source == "guard"
+        return alive or bool(self.status.locked and self.status.record is None and _locker(self.status.path))
 
     def ask(self) -> int | None:
         """Find out which acquisition is meant; the exit status where that cannot be known, or was not confirmed."""
@@ -71,12 +72,12 @@ class _Breaking:
             return None
         if self.options.yes:
             self.wanted = self.id
-            return self.refuse(f"{sentence(self.status)}. {self.means}") if self._may_not() else None
+            return self.refuse(self.why_force()) if self._may_not() else None
         if self.options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             which = f"Where nobody can be asked, --yes means any acquisition, and --id the one that is named: {self.id}"
             return self.refuse(f"{sentence(self.status)}. {which}", USAGE)
         if self._may_not():
-            return self.refuse(f"{sentence(self.status)}. {self.means}")  # so there is nothing to ask
+            return self.refuse(self.why_force())  # so there is nothing to ask
         print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
         self.warn()
         print(f"Type {_WORD!r} to {self.aim}: ", end="", file=sys.stderr, flush=True)
@@ -113,9 +114,20 @@ class _Breaking:
         now = name_of(environment(), self.status.path, self.status.protocol, seen.data)
         if now != self.wanted:
             return self.another(now)
-        if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard" and not self.options.force:
-            return f"{sentence(self.status)}. {self.means}"
+        alive = assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard"
+        if not self.options.force and (alive or (seen.record is None and _locker(self.status.path))):
+            return self.why_force()
         return None
+
+    def why_force(self) -> str:
+        locker = _locker(self.status.path) if self.status.record is None else None
+        return f"{sentence(self.status)}{f'; {locker} has locked it by fcntl' if locker else ''}. {self.means}"
+
+
+def _locker(path: str) -> str | None:
+    """The process that has record locks on what is no record of a holder (protocol `ofd`, dpkg, Java and others)."""
+    owners = Survey(environment()).owners(path, records=True)
+    return f"process {owners[0].pid or '?'}" if owners else None
 
 
 class _OnServer(_Breaking):

@@ -152,8 +152,8 @@ _LS_NOTE = """\
 A directory is searched one level deep, or with -r to the bottom, hidden directories
 included. Symbolic links are not followed. These count as lock files: a record of one
 of the protocols; an empty, damaged or unreadable file that is named like a lock
-file; any file that the kernel has locked at this moment; and the locks of other
-programs, such as .git/index.lock. Text and data do not count, whatever their names.
+file; any file that is locked by flock at this moment; and the locks of other programs,
+such as .git/index.lock. Text and data do not count, whatever their names.
 To be quick on a whole disk, -r skips some files that the kernel has not locked:
 those named like text, data or programs (.txt, .json, .py, .so, .gz and others), and,
 if they are not named like a lock, those larger than 64 KiB or not writable by their

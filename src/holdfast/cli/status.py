@@ -115,7 +115,7 @@ def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
         one = _found(survey, beside) if given else None
         if one is not None and one.status.protocol in protocols:
             return given, one.status.protocol
-    return given, _USUAL
+    return given, "ofd" if given and survey.owners(os.path.join(os.getcwd(), given), records=True) else _USUAL
 
 
 def _found(survey: Survey, path: str) -> Found | None:

@@ -32,7 +32,7 @@ from holdfast._platform.values import Presence, Process, Storage
 from holdfast.liveness import Liveness
 from holdfast.model import Evidence, Holder, Status
 from process.support import eventually
-from unit.elsewhere import NOBODY, elsewhere, needs_root
+from unit.elsewhere import elsewhere, needs_root
 from unit.stepping import Stepped
 
 pytestmark = pytest.mark.needs("linux")
@@ -716,7 +716,7 @@ def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_may_not_be_looked_at_is_known_as_such() -> None:
     """PF3: a user sees the own processes, not those of root; root sees all."""
     assert LinuxProcFiles(tables=True).sees(0)
-    seen = elsewhere(lambda: [LinuxProcFiles(tables=True).sees(uid) for uid in (0, NOBODY)], user=NOBODY)
+    seen = elsewhere(lambda: [LinuxProcFiles(tables=True).sees(uid) for uid in (0, ALONE)], user=ALONE)
     assert seen == [False, True]
     assert not LinuxProcFiles(tables=False).sees(0), "nothing is known from another PID namespace's /proc"
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.attempt import Refusal
+from holdfast._core.messages import refused
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast._platform.values import RECHECK
@@ -1908,3 +1909,60 @@ def test_a_full_directory_in_the_making_is_not_opened_to_others(held: Contender,
     release(held)
     place.chmod(0o700)
     shutil.rmtree(place)
+
+
+def test_waiters_behind_one_of_their_process_that_never_waited_have_a_ticket(
+    arrive: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q5: it has taken over a dead lock, and so has a place without a ticket, which nobody else sees."""
+    ours, theirs = clocked(), clocked()
+    dead = arrive()
+    dead.get()
+    dead.crash()
+    holder = arrive(ours, timeout=0)
+    holder.get()
+    waiter = arrive(ours)
+    assert waiter.step() is not None
+    assert len(names(place)) > 0
+    later = arrive(theirs)
+    assert later.step() is not None
+    release(holder)
+    settle(waiter, later)
+    assert waiter.inside
+    assert not later.inside
+    release(waiter)
+    settle(later)
+    release(later)
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_contender_that_was_too_slow_is_refused_by_the_holder_that_was_faster(
+    arrive: Contend, clocked: Clocked, clock: Clock, held: Contender, listens: bool
+) -> None:
+    """A3: it has found the lock free, and another process gets it while this one is not let run. Nothing stays open."""
+    env, faster = clocked(), arrive(fair=False)
+    slow = arrive(env, timeout=0, **({"on_event": lambda _event: None} if listens else {}))
+    tries: list[str] = []
+    released: list[str] = []
+
+    def at_a_try(*_: object) -> None:
+        tries.append("")
+        if len(tries) == 2:
+            faster.get()
+            clock.now += 0.06
+
+    def at_step(_number: int, name: str) -> None:
+        if name == "stat" and len(tries) == 1 and held.inside and not released:
+            released.append(name)
+            release(held)
+
+    env.before["link_unnamed"] = at_a_try
+    env.at_step = at_step
+    before = env.open_descriptors()
+    refusal = slow.run()
+    env.at_step = None
+    assert len(tries) == 2
+    assert isinstance(refusal, Refusal)
+    assert "alive" in str(refused(refusal, 0))
+    assert env.open_descriptors() == before
+    release(faster)

@@ -442,3 +442,14 @@ def test_after_a_takeover_without_a_guard_the_record_promises_none(
     assert held.recovered_from is not None
     assert b"holdfast=2 n " in path.read_bytes()
     assert not held.guarded
+
+
+def test_a_durable_lock_is_on_the_disk_after_a_takeover(dead: Path, contend: Contend) -> None:
+    """The dead holder may not have asked for that."""
+    contender = contend(dead, durable=True)
+    synced: list[str] = []
+    for step in ("sync", "sync_directory"):
+        contender.env.before[step] = lambda *_, step=step: synced.append(step)
+    contender.env.before["write"] = contender.env.before["pwrite"] = lambda *_: synced.append("written")
+    contender.get()
+    assert synced[-3:] == ["written", "sync", "sync_directory"]

@@ -121,7 +121,7 @@ class _Breaking:
 
     def why_force(self) -> str:
         locker = _locker(self.status.path) if self.status.record is None else None
-        return f"{sentence(self.status)}{f'; {locker} has locked it by fcntl' if locker else ''}. {self.means}"
+        return f"{sentence(self.status)}{f'; {locker} has record locks on it' if locker else ''}. {self.means}"
 
 
 def _locker(path: str) -> str | None:

@@ -346,8 +346,8 @@ class AcquireAttempt:
             held.attempt_events = self._attempt_events  # AE5
         ref = held.ref(self._context)
         if self._entry is not None:
-            if len(self.files) > 1 or self._inside:
-                self._entry.enter()
+            if len(self.files) > 1 or self._inside or (self._env.fifos and not self._entry.name):
+                self._entry.enter()  # without a ticket, the place would hide those behind it here from others (Q5)
             else:
                 held.entry = self._entry
                 self._entry.hold()
@@ -369,11 +369,19 @@ class AcquireAttempt:
         self._misses += 1
         if self._misses % _RETRIES == 0 or self._env.monotonic() - began >= _SLOW_MISS:
             if self._deadline.is_over():
+                self._look_at_missed()
                 return None
             # No further look: it would find nothing, as what is in the way has no lock file.
             self._deadline.announce(self.refusal)
             yield Wait((), self._env.monotonic() + _MISS_PAUSE)
         return self.queued
+
+    def _look_at_missed(self) -> None:
+        """Whoever was faster may hold it by now: then that is why it is refused (A3)."""
+        missed = [file for file in self.files if file.missed]
+        for file in missed:
+            file.look(strict=False)
+            file.missed = not file.there
 
     # -- WATCHING ------------------------------------------------------------------------------------------------------
 

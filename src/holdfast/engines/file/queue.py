@@ -579,9 +579,12 @@ class LocalQueue:
         self.entries.insert(number, entry)
 
     def first(self) -> list[QueueEntry]:
-        """The waiters whose turn it is among those of this process: a writer, or readers."""
+        """The waiters whose turn it is among those of this process: a writer, or readers; none that cannot have a
+        ticket, as it does not wait."""
         found: list[QueueEntry] = []
         for entry in self.entries.copy():
+            if entry.cannot_queue:
+                continue
             if not entry.shared:
                 return found or [entry]
             found.append(entry)
@@ -623,7 +626,7 @@ class QueueEntry:
         self._ticket: Ticket | None = None
         self._issuing = ""
         """The name of a ticket of ours that may be there and that `_ticket` does not know of."""
-        self._cannot_queue = not waits or not env.fifos
+        self.cannot_queue = not waits or not env.fifos
         """There is no ticket for us: we will not wait, or tickets do not work here: no FIFOs, no write permission, a
         full disk."""
         self._ignored: set[str] = set()
@@ -837,7 +840,7 @@ class QueueEntry:
 
     def queue_up(self) -> None:
         """Take a ticket, if we are the first of this process."""
-        if self._ticket is not None or self._behind_here or self._cannot_queue:
+        if self._ticket is not None or self._behind_here or self.cannot_queue:
             return
         with self._local.mutex:
             if self._issuing:
@@ -858,7 +861,7 @@ class QueueEntry:
                 if queue is not None and self._issue_in(queue):
                     break
         except OSError:
-            self._cannot_queue = True
+            self.cannot_queue = True
         self._issuing = ""
 
     def _issue_in(self, queue: Queue) -> bool:
@@ -979,7 +982,7 @@ class QueueEntry:
 
     def receive(self, other: QueueEntry) -> None:
         """Have a ticket before the other one, of this process, gives up its own."""
-        if self._ticket is not None or self._issuing or self._cannot_queue:
+        if self._ticket is not None or self._issuing or self.cannot_queue:
             return
         try:
             if not self._receive_whole(other):

@@ -419,6 +419,9 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
                 data = new.ljust(len(seen.data), request.protocol.padding)
                 env.undo_by(fd, partial(withdraw, env, request, data))
                 _write_or_restore(env, request, fd, data, seen)
+                if request.durable:  # the one that died may not have asked for it
+                    env.sync(fd)
+                    env.sync_directory(request.directory)
                 if is_there(env, request.path, seen.identity):  # T4
                     held = FileHold(env, request, fd, seen.identity, data, guard == EXCLUSIVE)
             if claim is not None:

@@ -148,7 +148,10 @@ def _contend(
                 give_back(attempt.ref)
         raise
     if ref is None:
-        attempt_events.gave_up(attempt.who)
+        try:
+            attempt_events.gave_up(attempt.who)
+        finally:
+            attempt.close()  # who it is may have needed a look
         return attempt.refusal()
     if attempt.joined:
         attempt_events.joined()

@@ -111,7 +111,7 @@ bench-engines: $(VENV)/.test
 
 # Contenders of every kind, killed, stopped and forked, for each protocol: make storm SECONDS=600 is ten minutes in all.
 storm: $(VENV)/.test
-	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_storm.py $(ARGS)
+	HOLDFAST_STORM_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/process/test_storm.py $(ARGS)
 
 .PHONY: interrupts
 # Each call interrupted before each of its bytecodes, once and twice: make interrupts SECONDS=60 is a minute for each of 20 runs.
@@ -121,7 +121,7 @@ interrupts: $(VENV)/.test
 .PHONY: attack
 # Another user swaps all it can beside root's contenders, clean --yes, reap and doctor (docs/security.md): needs root.
 attack: $(VENV)/.test
-	HOLDFAST_ATTACK_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/process/test_attack.py $(ARGS)
+	HOLDFAST_ATTACK_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/process/test_attack.py $(ARGS)
 
 .PHONY: crowd
 # A thousand waiters of one lock on etcd, in one process and in fifty, twice in a row beside busy loops: make crowd CROWD=1000.

@@ -207,8 +207,11 @@ def test_what_cannot_cancel_is_refused(tmp_path: Path) -> None:
         source, sink = os.pipe()
         os.close(sink)
         os.close(source)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            lock.acquire(cancel=source)
+        closed = socket.socket()
+        closed.close()
+        for gone in (source, closed, -1, 2**31, 2**70):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                lock.acquire(cancel=gone)
     assert leftovers(tmp_path) == []
 
 

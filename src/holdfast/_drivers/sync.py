@@ -154,8 +154,11 @@ def is_ready(fd: int) -> bool:
     import select
 
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    ready = poll.poll(0)
+    try:
+        poll.register(fd, select.POLLIN)
+        ready = poll.poll(0)
+    except (ValueError, OverflowError):  # no number of a descriptor: -1, as that of a closed socket, or too large
+        ready = [(fd, select.POLLNVAL)]
     if ready and ready[0][1] & select.POLLNVAL:
         raise OSError(EBADF, os.strerror(EBADF))
     return bool(ready)

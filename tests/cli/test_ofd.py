@@ -93,3 +93,22 @@ def test_a_guardian_that_outlives_run_keeps_the_lock_and_leaves_the_file(world: 
     assert not is_free(path)
     eventually(lambda: is_free(path), what="the release")
     assert path.exists()
+
+
+def test_a_record_lock_is_seen_and_not_broken_whatever_protocol_is_named(world: World, path: Path) -> None:
+    """For every protocol but ofd, the file has no record of a holder, and counts as held for ever."""
+    started = world.hold(path, *LOCK)
+    started.hear("held")
+    told = json.loads(world.do("status", "-j", path).stdout)
+    assert (told["result"], told["protocol"]) == ("held", "ofd")
+    assert told["holder"]["pid"] in world.mine()
+    for protocol in ("sema", "semats"):
+        refused = world.do("break", "-y", "-p", protocol, path)
+        assert refused.returncode != 0
+        assert path.exists()
+    refused = world.do("break", "-y", "-p", "sema", path)
+    assert "has record locks on it" in refused.stderr
+    started.process.stdin.close()  # type: ignore[union-attr]
+    assert started.process.wait() == 0
+    assert world.do("break", "-y", "-p", "sema", path).returncode == 0
+    assert not path.exists()

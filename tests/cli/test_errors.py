@@ -153,6 +153,22 @@ def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, k
         assert path.with_name("target").read_text() == "precious"
 
 
+def test_an_empty_path_is_not_taken_for_the_working_directory(world: World, tmp_path: Path) -> None:
+    dead = tmp_path / "dead.lock"
+    dead.write_text("pid=1\ntimestamp=17\n")
+    events = tmp_path / "events"
+    events.write_text('{"kind": "held", "time": 1, "path": "/l"}\n')
+    there = sorted(os.listdir(tmp_path))
+    calls: list[list[object]] = [["clean", "--yes", "--approve-stale", ""], ["clean", "--yes", tmp_path, ""]]
+    calls += [["reap", ""], ["ls", ""], ["watch", "--seconds", "0", ""], ["top", "--once", ""], ["top", "--json", ""]]
+    calls += [["doctor", ""], ["doctor", "--peer", "", "."], ["break", ""], ["break", "-p", "sema", ""]]
+    calls += [["timeline", ""], ["timeline", "-o", "", events], ["watch", "--record", "", "--seconds", "0"]]
+    calls += [["run", "--record", "", "L", "--", "true"]]
+    for done in world.each(calls):
+        assert complaint_of(done, 3) == "holdfast: the path is empty\n", done.args
+    assert sorted(os.listdir(tmp_path)) == there
+
+
 @pytest.mark.parametrize("command", ["run", "try", "acquire"])
 def test_a_missing_directory_is_reported_and_can_be_made(world: World, path: Path, command: str) -> None:
     deep = path / "a" / "b.lock"

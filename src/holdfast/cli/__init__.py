@@ -25,6 +25,9 @@ else:
 _MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release", "wait"), "shell")}
 """The module of each command that has not its name; its function is called after the command, as `ls_`."""
 
+_PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
+"""Options and operands that name a file or a directory; `Lock` judges what a LOCK is."""
+
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its status."""
@@ -105,8 +108,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 def perform(options: argparse.Namespace) -> int:
     """What the command does to its target: a function of the command's name, or a method of the target's."""
-    from .locks import is_lock_file
+    from .locks import is_lock_file, refuse_empty
 
+    for place in (*getattr(options, "places", ()), *(getattr(options, one, None) for one in _PATHS)):
+        refuse_empty(place)
     name = f"{options.command}_"
     if len(getattr(options, "locks", ())) > 1:
         return _call("together", name, options)

@@ -22,7 +22,7 @@ from ..lock import Lock, requests_of
 from ..model import Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
-from .locks import absolute, leave_to_its_program
+from .locks import absolute, leave_to_its_program, refuse_empty
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
 
 _WORD = "break"
@@ -143,6 +143,7 @@ class _OnServer(_Breaking):
 
 def break_(options: argparse.Namespace) -> int:
     """Remove the lock file that is meant."""
+    refuse_empty(options.lock)
     leave_to_its_program(absolute(options.lock), options.protocol)
     status = _status(options)
     if status is None:

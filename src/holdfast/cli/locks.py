@@ -7,6 +7,7 @@ import time
 
 from .._platform import environment
 from ..engines import scheme_of
+from ..errors import InvalidPath
 from ..lock import Lock, Semaphore, announce, file_request, give_up_of
 from .outcome import say
 
@@ -47,6 +48,13 @@ def is_lock_file(options: argparse.Namespace) -> bool:
         return False
     words = [getattr(options, name, None) for name in ("lock", "place", "directory")]
     return not any(map(is_url, [*words, *getattr(options, "places", ())]))
+
+
+def refuse_empty(path: str | None) -> None:
+    """InvalidPath for an empty path, as a variable that is not set makes it: made absolute, it would be the working
+    directory."""
+    if path == "":
+        raise InvalidPath("the path is empty", path=path)
 
 
 def absolute(place: str) -> str:

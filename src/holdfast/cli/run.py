@@ -29,7 +29,7 @@ from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import keep_from_now, keep_later, release_all, state_of
 from .guardian import ENDED, Guardian, Terms, Tree, named
-from .locks import each_of, lock_of, semaphore_of
+from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .outcome import FAILED, LOST, die_of, not_started, say
 
 TYPE_CHECKING = False
@@ -124,6 +124,7 @@ def locks_for(options: argparse.Namespace, on_lost: Callable[[LockLost], object]
     if options.record is not None:
         from .console import recorded
 
+        refuse_empty(options.record)
         recorded(options.record, options.cmd, environment().identity().host)
     make = lock_of if options.slots is None else semaphore_of
     return [make(one, on_lost=on_lost) for one in each_of(options)]

@@ -238,6 +238,11 @@ def test_a_file_without_events_is_an_error(world: World, recorded: Callable[...,
     assert world.do("timeline", "missing").returncode == 3
 
 
+def test_a_page_that_cannot_be_written_is_named(world: World, recorded: Callable[..., Path]) -> None:
+    done = world.do("timeline", "-o", "/dev/full", recorded(event("held", 1)))
+    assert (done.returncode, done.stderr) == (3, "holdfast: /dev/full: No space left on device\n")
+
+
 def test_a_pipe_is_read_and_written(world: World, recorded: Callable[..., Path]) -> None:
     done = world.do("timeline", "-", given=recorded(event("held", 1)).read_bytes())
     assert done.returncode == 0

@@ -147,6 +147,16 @@ def test_where_the_record_cannot_be_written_the_command_does_not_run(world: Worl
     assert not path.exists()
 
 
+def test_a_record_that_cannot_be_written_is_named(world: World, path: Path, held: int) -> None:
+    """Once, though many events are missing; the command that runs is not touched by it."""
+    no_space = "holdfast: /dev/full: No space left on device"
+    free = path.with_name("free")
+    done = world.do("run", "--record", "/dev/full", free, "--", "sh", "-c", "exit 7")
+    assert (done.returncode, done.stderr) == (7, f"{no_space}; events are missing from it\n")
+    done = world.do("watch", "--record", "/dev/full", "--seconds", "0.01", path)
+    assert (done.returncode, done.stderr) == (3, f"{no_space}\n")
+
+
 def test_what_watch_tells_is_recorded(world: World, path: Path, held: int) -> None:
     file = world.directory / "events.jsonl"
     for _ in range(2):

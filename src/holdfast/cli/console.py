@@ -13,9 +13,10 @@ import os
 import sys
 
 from .._core.messages import advice, brief_command, duration, first_holder, moment, printable
+from ..errors import set_error_path
 from ..events import listen
 from ..model import Value
-from .outcome import DONE, HELD, say, screen, show
+from .outcome import DONE, HELD, problem_at, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -354,15 +355,32 @@ class Recording:
 
     def add(self, line: str) -> None:
         data = line.encode("utf-8", "backslashreplace") + b"\n"
-        if os.write(self._fd, data) != len(data):
-            raise OSError(0, "an event could be recorded only in part", self._path)
+        try:
+            if os.write(self._fd, data) != len(data):
+                raise OSError(0, "an event could be recorded only in part")
+        except OSError as error:
+            set_error_path(error, self._path)
+            raise
 
 
 def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
-    """Record what happens to the locks of this process, which runs this command, until the result is called."""
+    """Record what happens to the locks of this process, which runs this command, until the result is called.
+
+    An event that cannot be recorded changes nothing for the command. The first one is reported.
+    """
     record = Recording(path)
     words = " ".join(command)
-    return listen(lambda event: record.add(as_line(event, words, host)))
+    missed: list[Event] = []
+
+    def add(event: Event) -> None:
+        try:
+            record.add(as_line(event, words, host))
+        except OSError as error:
+            if not missed:
+                missed.append(event)
+                say(f"{problem_at(path, error)}; events are missing from it")
+
+    return listen(add)
 
 
 def as_line(event: Event, command: str, host: str) -> str:

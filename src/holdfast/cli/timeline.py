@@ -18,6 +18,7 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 
+from ..errors import set_error_path
 from ..model import Value
 from .outcome import DONE, FAILED, STDOUT, say
 
@@ -253,8 +254,12 @@ def timeline_(options: argparse.Namespace) -> int:
         except OSError as error:
             raise OSError(error.errno, error.strerror, STDOUT) from error
     else:
-        with open(where, "wb", opener=None if options.output else _open_beside) as file:
-            file.write(data)
+        try:
+            with open(where, "wb", opener=None if options.output else _open_beside) as file:
+                file.write(data)
+        except OSError as error:
+            set_error_path(error, where)
+            raise
         if not options.quiet:
             one = len(history.locks) == 1
             say(f"{where} shows {history.events} events of {'1 lock' if one else f'{len(history.locks)} locks'}")

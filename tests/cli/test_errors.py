@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import itertools
 import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -288,6 +290,45 @@ def test_a_reader_that_has_gone_away_is_no_traceback(world: World, path: Path) -
     assert done.stderr == ""
     # A reader that ends first kills it by SIGPIPE, as it kills `cat`; one that ends later does not.
     assert (path.parent / "status").read_text() in ("0\n", "141\n")
+
+
+SAYINGS = [["--version"], ["--help"], ["help"], ["run", "--help"], ["beads", "--help"]]
+SAYINGS += [["timeline", "-o", "-", "events"]]
+"""What only prints something."""
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """A record of one event."""
+    file = tmp_path / "events"
+    file.write_text('{"kind": "held", "time": 1, "path": "/l"}\n')
+    return file
+
+
+@pytest.mark.usefixtures("events")
+def test_what_only_prints_says_that_it_cannot_be_written(world: World) -> None:
+    more = [["postgresql", "init", "--print", "postgresql://db/app"]] if importlib.util.find_spec("psycopg") else []
+    with open("/dev/full", "w") as full:
+        for done in world.each([*SAYINGS, *more], stdout=full):
+            assert complaint_of(done, 3) == "holdfast: standard output: No space left on device\n", done.args
+
+
+@pytest.mark.usefixtures("events")
+def test_what_only_prints_ends_quietly_when_its_reader_has_gone(world: World) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        for done in world.each(SAYINGS, stdout=theirs):
+            assert (done.returncode, done.stderr) == (-signal.SIGPIPE, ""), done.args
+    finally:
+        os.close(theirs)
+
+
+def test_a_closed_stream_is_no_traceback(world: World, events: Path) -> None:
+    done = world.shell('for words in "timeline -o - $1" top --version --help; do $H $words >&-; echo $?; done', events)
+    assert (done.stdout.split(), done.stderr) == (["0"] * 4, "")
+    done = world.shell("$H timeline - <&-; echo $?")
+    assert (done.stdout, done.stderr) == ("3\n", "holdfast: standard input: it is closed\n")
 
 
 def test_a_hostile_tag_reaches_no_terminal_and_breaks_no_json(world: World, path: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from .._platform import environment
-from .outcome import FAILED, die_of, end_quickly, failed, hide, say
+from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] in (["sema"], ["semats"]):
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
-    options = parse(arguments)
-    say_how_to_break(lambda status: _command_to_break(options, status))
-    lacking = _lacking(options.command, getattr(options, "step", ""))
-    if lacking:
-        say(lacking)
-        return FAILED
     try:
+        options = parse(arguments)
+        say_how_to_break(lambda status: _command_to_break(options, status))
+        lacking = _lacking(options.command, getattr(options, "step", ""))
+        if lacking:
+            say(lacking)
+            return FAILED
         environment().asks_first = True
         if any("://" in word for word in arguments):
             hide(arguments)
@@ -192,8 +192,8 @@ def _command_to_break(options: argparse.Namespace | None, status: Status) -> str
 
 def _heed_signals(*, quiet_end: bool) -> None:
     """Unless they are ignored, let the signals that end a process end a wait, which then leaves nothing behind."""
-    if quiet_end and hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `holdfast status … | head` ends quietly
+    if quiet_end:
+        end_with_reader()
     for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:

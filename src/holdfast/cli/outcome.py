@@ -22,7 +22,7 @@ HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 _CONTROL_C = -0x3FFFFEC6
 """STATUS_CONTROL_C_EXIT, which Windows gives to what Ctrl-C has ended. It has no signals to die of."""
-STDOUT = "standard output"
+STDIN, STDOUT = "standard input", "standard output"
 _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
 _SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
 _EMPTY = r"[?&](?=#|$)"
@@ -58,8 +58,29 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
-        raise OSError(error.errno, error.strerror, STDOUT) from error
+        raise _unwritten(error) from error
+
+
+def show_bytes(data: bytes) -> None:
+    """The same for what is a file of its own, whatever the encoding of stdout."""
+    if sys.stdout is None:
+        return  # as print() has it
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise _unwritten(error) from error
+
+
+def _unwritten(error: OSError) -> OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
+    return OSError(error.errno, error.strerror, STDOUT)
+
+
+def end_with_reader() -> None:
+    """From now on, this process ends quietly when the reader of its stdout has gone: `holdfast status … | head`."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def failed(error: Exception) -> int:

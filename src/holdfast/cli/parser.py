@@ -32,7 +32,7 @@ from .options import (
     split,
     split_run,
 )
-from .outcome import masked
+from .outcome import end_with_reader, masked, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -620,6 +620,14 @@ class Parser(argparse.ArgumentParser):
         formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
         return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
 
+    def print_help(self, file: Any = None) -> None:
+        """On stdout; argparse does not report what cannot be written."""
+        if file is not None:
+            super().print_help(file)
+            return
+        end_with_reader()
+        show(self.format_help().removesuffix("\n"))
+
     def actions(self) -> list[argparse.Action]:
         """What may be typed, in the order of the help."""
         return self._actions
@@ -675,5 +683,6 @@ class _Version(argparse.Action):
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         from .. import __version__
 
-        print(f"holdfast {__version__}")
+        end_with_reader()
+        show(f"holdfast {__version__}")
         raise SystemExit(0)

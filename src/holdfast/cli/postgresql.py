@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..engines import engine_of
-from .outcome import DONE, masked, say
+from .outcome import DONE, masked, say, show
 
 
 def postgresql_(options: argparse.Namespace) -> int:
@@ -15,7 +15,7 @@ def postgresql_(options: argparse.Namespace) -> int:
     from ..engines.postgresql import ddl, init, schema_of
 
     if options.print:
-        print(ddl(schema_of(options.url, options.schema), options.grant), end="")
+        show(ddl(schema_of(options.url, options.schema), options.grant).removesuffix("\n"))
         return DONE
     schema = init(options.url, options.schema, options.grant)
     if not options.quiet:

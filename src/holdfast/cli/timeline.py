@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import set_error_path
 from ..model import Value
-from .outcome import DONE, FAILED, STDOUT, say
+from .outcome import DONE, FAILED, STDIN, say, show_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,11 +231,7 @@ _PLACE = "/*EVENTS*/null"
 
 def timeline_(options: argparse.Namespace) -> int:
     """Read the events, write the page."""
-    if options.events == "-":
-        history = read(sys.stdin.buffer)
-    else:
-        with open(options.events, "rb") as file:
-            history = read(file)
+    history = _recorded(options.events)
     if history.bad:
         named = history.named[:3]
         more = f", and {history.bad - len(named)} more" if history.bad > len(named) else ""
@@ -248,11 +244,7 @@ def timeline_(options: argparse.Namespace) -> int:
     where = options.output or beside
     data = page(history, options.events).encode("utf-8", "backslashreplace")
     if where == "-":
-        try:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, STDOUT) from error
+        show_bytes(data)
     else:
         try:
             with open(where, "wb", opener=None if options.output else _open_beside) as file:
@@ -264,6 +256,16 @@ def timeline_(options: argparse.Namespace) -> int:
             one = len(history.locks) == 1
             say(f"{where} shows {history.events} events of {'1 lock' if one else f'{len(history.locks)} locks'}")
     return DONE
+
+
+def _recorded(events: str) -> History:
+    """What that file has, or stdin for `-`."""
+    if events != "-":
+        with open(events, "rb") as file:
+            return read(file)
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed", STDIN)
+    return read(sys.stdin.buffer)
 
 
 def _open_beside(path: str, flags: int) -> int:

@@ -616,7 +616,7 @@ def top_(options: argparse.Namespace) -> int:
         if options.record is not None:
             say("there is no terminal to show anything on; to record what happens, use holdfast watch --record")
             return USAGE
-        if sys.stdout.isatty() and not options.quiet:
+        if sys.stdout is not None and sys.stdout.isatty() and not options.quiet:
             say("this terminal cannot be drawn on (TERM), so this is the present state; see holdfast watch")
         live = False
     if options.json:

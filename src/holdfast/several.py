@@ -61,6 +61,14 @@ if TYPE_CHECKING:
 _LONGEST_NUMBER = 4
 
 
+class GivenTwice(ValueError):
+    """Two entries of a list have a lock file in common (D2)."""
+
+    def __init__(self, message: str, *paths: str) -> None:
+        super().__init__(message)
+        self.paths = paths
+
+
 class BaseHolds:
     """What several holds can tell together, whichever face they belong to."""
 
@@ -271,9 +279,11 @@ def _require_same_owner(one: Resource, other: Resource) -> None:
     first, second = requests_of(one)[0], requests_of(other)[0]
     same_kind = (first.slot is None) == (second.slot is None)
     if not same_kind or first.owner is None or first.owner != second.owner:
-        raise ValueError(
+        raise GivenTwice(
             f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other forever; leave "
-            "one out, or pass the same owner= to both"
+            "one out, or pass the same owner= to both",
+            one.path,
+            other.path,
         )
 
 

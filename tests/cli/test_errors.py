@@ -77,6 +77,10 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "-n", "-w", "1", "L", "--", "true"], "exclude each other"),
     (["run", "--mode", "9", "L", "--", "true"], "octal"),
     (["run", "--mode", "400", "L", "--", "true"], "mode"),
+    (["run", "--mode", "4755", "L", "--", "true"], "'4755' is not permission bits from 0 to 777"),
+    (["run", "-p", "ofd", "--range", "10", "L", "--", "true"], "'10' is not START:LENGTH in bytes, such as 0:512"),
+    (["run", "-p", "proper-lockfile", "--realpath", "maybe", "L", "--", "true"], "'maybe' is neither yes nor no"),
+    (["run", "L", "./L", "--", "true"], "/L is given twice; leave one out\n"),
     (["run", "-p", "no-such", "L", "--", "true"], "sema"),
     (["run", "--stale-after", "0", "L", "--", "true"], "stale_after"),
 ]
@@ -88,6 +92,13 @@ def test_a_mistake_in_the_call_is_reported_with_status_2(world: World) -> None:
         assert wanted in done.stderr
         assert "Traceback" not in done.stderr
     assert [*world.directory.iterdir()] == []
+
+
+def test_two_names_of_one_lock_file_are_told(world: World, path: Path) -> None:
+    (world.directory / "here").symlink_to(".")
+    other = world.directory / "here" / path.name
+    complaint = complaint_of(world.do("run", path, other, "--", "true"), 2)
+    assert complaint == f"holdfast: {path} and {other} name the same lock file; leave one out\n"
 
 
 def test_the_version_is_on_stdout(world: World) -> None:

@@ -67,17 +67,17 @@ def period(text: str) -> float:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Where a range of bytes starts, and how long it is; ValueError for anything else."""
+    """Where a range of bytes starts, and how long it is."""
     start, colon, length = text.partition(":")
     if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (start, length)):
-        raise ValueError(f"START:LENGTH in bytes, as 0:512, not {text!r}")
+        raise Wrong(f"{text[:40]!r} is not START:LENGTH in bytes, such as 0:512")
     return int(start), int(length)
 
 
 def yes_or_no(text: str) -> bool:
-    """The value of a switch that has a default; ValueError for other words."""
+    """The value of a switch that has a default."""
     if text not in ("yes", "no"):
-        raise ValueError(f"yes or no, not {text!r}")
+        raise Wrong(f"{text[:40]!r} is neither yes nor no")
     return text == "yes"
 
 
@@ -116,9 +116,12 @@ def pid(text: str) -> int:
 
 def mode(text: str) -> int:
     try:
-        return int(text, 8)
+        value = int(text, 8)
     except ValueError:
         raise Wrong(f"{text!r} is not an octal mode, such as 644") from None
+    if not 0 <= value <= 0o777:
+        raise Wrong(f"{text[:40]!r} is not permission bits from 0 to 777")
+    return value
 
 
 # -- the commands ------------------------------------------------------------------------------------------------------

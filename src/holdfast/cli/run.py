@@ -134,9 +134,14 @@ def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequenc
     """All or none."""
     if len(locks) == 1:
         return [locks[0].acquire(timeout)]
-    from ..several import acquire_all
+    from ..several import GivenTwice, acquire_all
 
-    return acquire_all(locks, timeout)
+    try:
+        return acquire_all(locks, timeout)
+    except GivenTwice as error:  # which speaks of options that a command line does not have
+        one, other = error.paths
+        what = f"{one} is given twice" if one == other else f"{one} and {other} name the same lock file"
+        raise ValueError(f"{what}; leave one out") from None
 
 
 def refused(error: AcquireTimeout, options: argparse.Namespace) -> int:

@@ -207,6 +207,13 @@ def test_a_working_directory_that_was_removed_is_reported(world: World, tmp_path
     assert "the working directory does not exist any more" in complaint_of(done, 3)
 
 
+@pytest.mark.parametrize("protocol", ["sema", "flock", "proper-lockfile"])
+def test_a_directory_in_which_no_file_can_be_made_is_not_called_missing(world: World, protocol: str) -> None:
+    more = ["--realpath", "no"] if protocol == "proper-lockfile" else []
+    complaint = complaint_of(world.do("run", "-p", protocol, *more, "/proc/a-lock", "--", "true"), 3)
+    assert "no file can be made in /proc, though it exists; choose another directory" in complaint
+
+
 def test_a_file_where_a_directory_should_be_is_reported(world: World, path: Path) -> None:
     path.write_text("")
     assert f"{path} is not a directory" in complaint_of(world.do("try", path / "a"), 3)

@@ -140,6 +140,14 @@ def disconnected(env: Environment, path: str, error: OSError) -> str:
     )
 
 
+def _exists(env: Environment, directory: str) -> bool:
+    try:
+        env.stat(f"{directory}/.")
+    except OSError:
+        return False
+    return True
+
+
 def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
     """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
     known = prepare()
@@ -157,11 +165,15 @@ def answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
 def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
     """The same failure in words that say what to do, where those of the operating system mislead.
 
-    Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is.
+    Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is, and a directory is
+    known to be missing.
     """
     path, directory = request.path, request.directory
+    makes_none = error.errno == errno.ENOENT and env is not None and _exists(env, directory)  # such as /proc
     message = {
-        errno.ENOENT: f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
+        errno.ENOENT: f"no file can be made in {directory}, though it exists; choose another directory"
+        if makes_none
+        else f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
         "(parents=True, --parents)",
         errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it; choose another path",
         errno.ENAMETOOLONG: f"the name is too long for this filesystem; choose a shorter one than {path!r}",

@@ -153,7 +153,16 @@ def test_the_next_hold_is_not_ended_for_the_one_that_was_meant(toy: Toy, monkeyp
         holds[0].release()
 
 
-@pytest.mark.parametrize("words", [["clean", "etcd://host"], ["reap", "etcd://host"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["clean", "etcd://host"],
+        ["reap", "etcd://host"],
+        ["top", "--once", "etcd://host/n"],
+        ["top", ".", "etcd://host/n"],
+        ["timeline", "etcd://host/n"],
+    ],
+)
 def test_a_server_is_not_looked_for_in_the_working_directory(words: list[str]) -> None:
     options = parse(words)
     with pytest.raises(ValueError, match="on a server"):

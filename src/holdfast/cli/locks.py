@@ -46,7 +46,7 @@ def is_lock_file(options: argparse.Namespace) -> bool:
     """Whether a command is about one lock file, or a directory, and about nothing else."""
     if getattr(options, "slots", None) is not None:
         return False
-    words = [getattr(options, name, None) for name in ("lock", "place", "directory")]
+    words = [getattr(options, name, None) for name in ("lock", "place", "directory", "events")]
     return not any(map(is_url, [*words, *getattr(options, "places", ())]))
 
 

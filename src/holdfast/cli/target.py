@@ -151,6 +151,12 @@ class Server:
     def reap_(self) -> int:
         raise ValueError("there is nothing to reap on a server, which frees the locks of clients that are gone")
 
+    def top_(self) -> int:
+        raise ValueError("top shows lock files only; for locks on a server there are holdfast ls and holdfast watch")
+
+    def timeline_(self) -> int:
+        raise ValueError("events are read from a file; holdfast watch --record FILE records those of locks on a server")
+
 
 def found_at(url: str) -> Iterator[Found | Unreadable]:
     """The locks on a server whose names begin so, as `ls` lists them."""

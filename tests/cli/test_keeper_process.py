@@ -96,6 +96,14 @@ def test_the_holder_of_a_shells_lock_can_be_seen(world: World, path: Path) -> No
     assert f"process {keeper}" in told, told
 
 
+@pytest.mark.parametrize("command", ["try", "acquire"])
+def test_the_keeper_of_a_new_lock_is_not_called_its_waiter(world: World, path: Path, command: str) -> None:
+    """While the command tells of the lock, the kernel's table names the command, and the keeper watches the file."""
+    shell = world.sh(f'$H {command} -j "$1"; read line', path, stdin=subprocess.PIPE)
+    told = json.loads(shell.hear("{"))
+    assert (told["result"], told["waiters"], [told["keeper_pid"]]) == ("acquired", [], keepers(world))
+
+
 def test_a_long_hold_of_a_shell_is_not_called_stale(world: World, path: Path) -> None:
     """It beats: every third of the age at which others may reclaim."""
     _, _ = holding(world, path, "--stale-after", "0.9")

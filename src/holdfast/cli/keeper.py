@@ -72,7 +72,11 @@ def tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: i
     if options.json:
         from .console import as_json
 
-        show(as_json("acquired", lock.status(), owner_pid=owner, keeper_pid=keeper, token=token))
+        status = lock.status()
+        # It watches its file, and the kernel's table still names this process as the one that has the guard.
+        waiters = tuple(one for one in status.waiters if one.pid != keeper)
+        status = status.replaced(waiters=waiters)
+        show(as_json("acquired", status, owner_pid=owner, keeper_pid=keeper, token=token))
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
     tell_bound(options, owner)

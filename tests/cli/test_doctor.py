@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -73,6 +74,26 @@ def test_a_promise_that_a_leftover_weakens_is_reported(world: World, tmp_path: P
     assert done.returncode == 1
     assert "a.lock.reclaim" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["a.lock.reclaim"]
+
+
+def test_locks_of_dead_holders_are_noted_and_left(world: World, tmp_path: Path) -> None:
+    """Also one that `clean` would keep: its process has ended, but its rule does not call it stale yet."""
+    place = tmp_path / "place"
+    place.mkdir()
+    for number in range(4):
+        shell = world.sh('$H try --no-keeper "$1" && echo held', place / f"{number}.lock")
+        shell.hear("held")
+        shell.wait()
+    done = world.do("doctor", place)
+    assert done.returncode == 0, done
+    assert "4 locks, dead or stale: 0.lock, 1.lock, 2.lock and 1 more" in done.stdout
+    assert "nothing was left here" not in done.stdout
+    assert len([*place.iterdir()]) == 4
+    for path in place.iterdir():
+        path.unlink()
+    (place / "a.lock").write_text(f"pid={shell.pid}\ntimestamp={int(time.time())}\n")
+    done = world.do("doctor", place)
+    assert "1 lock whose holder may be dead: a.lock" in done.stdout, done
 
 
 def test_a_hostile_directory_does_not_reach_the_terminal(world: World, tmp_path: Path) -> None:

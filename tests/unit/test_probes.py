@@ -180,7 +180,7 @@ def test_only_what_the_dead_have_left_is_reported_as_leftovers(
     for aged in (disk / "old.lock.reclaim", disk / f"l.{dead_pid}.0123456789abcdef.tmp"):
         os.utime(aged, (past, past))
     before = sorted(path.as_posix() for path in disk.rglob("*"))
-    findings = [*of_leftovers(env, str(disk))]
+    findings = [*of_leftovers(env, str(disk), [])]
     told = "\n".join(finding.text for finding in findings)
     assert worst(findings) == WEAKER
     assert f"-{dead_pid}-x.tmp" in told
@@ -200,7 +200,7 @@ def test_only_what_the_dead_have_left_is_reported_as_leftovers(
 
 
 def test_nothing_left_is_reported_as_good(disk: Path, environments: Environments) -> None:
-    assert [finding.level for finding in of_leftovers(environments(), str(disk))] == [GOOD]
+    assert [finding.level for finding in of_leftovers(environments(), str(disk), [])] == [GOOD]
 
 
 def refused(*_args: object, **_options: object) -> Any:

@@ -103,7 +103,7 @@ class Doctor(Operation):
 
     def act(self, scene: Scene) -> Any:
         found = abilities(scene.acts, str(scene.place))
-        return [*of_abilities(found, os.geteuid()), *of_leftovers(scene.acts, str(scene.place))] and None
+        return [*of_abilities(found, os.geteuid()), *of_leftovers(scene.acts, str(scene.place), [])] and None
 
 
 class Sweep(Doctor):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .._platform.interface import Abilities, Environment, Limits
 from ..model import Value
-from .clean import ANNOUNCEMENT, TEMPORARY, TICKET, Leftover, beside
-from .scan import LEFTOVER, Found, Survey
+from .clean import ANNOUNCEMENT, LOCK, TEMPORARY, TICKET, Kept, Leftover, beside, of_lock
+from .scan import LEFTOVER, Found, Unreadable
 
 GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
 LEVELS = (GOOD, NOTE, WEAKER, UNUSABLE)
@@ -219,26 +219,49 @@ _KINDS = {
 """By the kind of leftover and its protocol: what it is called, how much it matters, what becomes of it."""
 
 
-def of_leftovers(env: Environment, directory: str) -> Iterator[Finding]:
-    """One finding for each kind."""
+def of_leftovers(env: Environment, directory: str, surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
+    """One finding for each kind. `surveyed`: the lock files in the directory."""
+    findings = [*_of_locks(env, directory, surveyed), *_beside_locks(env, directory)]
+    yield from findings or [Finding("leftovers", GOOD, "nothing was left here by dead processes")]
+
+
+def _of_locks(env: Environment, directory: str, surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
+    """What `clean` would remove, or would leave alone although it may be a dead process's."""
+    judged = [of_lock(env, one, approved=False) for one in surveyed if isinstance(one, Found)]
+    gone = [one.path for one in judged if isinstance(one, Leftover)]
+    if gone:
+        means = "they do no harm: the next contender takes such a lock over, or holdfast clean removes it"
+        yield Finding("leftovers", NOTE, f"{_counted(gone)}, dead or stale: {_some(gone, directory)}", means)
+    kept = [one.path for one in judged if isinstance(one, Kept)]
+    if kept:
+        means = "holdfast clean leaves such a lock alone; it says why, and what removes it"
+        yield Finding("leftovers", NOTE, f"{_counted(kept)} whose holder may be dead: {_some(kept, directory)}", means)
+
+
+def _beside_locks(env: Environment, directory: str) -> Iterator[Finding]:
     left: dict[tuple[str, str], list[str]] = {}
     for one in beside(env, directory):
         if isinstance(one, Leftover):
-            left.setdefault((one.kind, one.protocol), []).append(one.path.removeprefix(directory).lstrip("/"))
-    found = False
+            left.setdefault((one.kind, one.protocol), []).append(one.path)
     for kind, (name, level, means) in _KINDS.items():
         paths = left.get(kind, [])
         if paths:
-            found = True
-            shown = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-            yield Finding("leftovers", level, f"{name} of dead processes: {shown}", means)
-    if not found:
-        yield Finding("leftovers", GOOD, "nothing was left here by dead processes")
+            yield Finding("leftovers", level, f"{name} of dead processes: {_some(paths, directory)}", means)
 
 
-def of_other_programs(survey: Survey, directory: str) -> Iterator[Finding]:
+def _counted(paths: list[str]) -> str:
+    return f"{len(paths)} {LOCK}" + ("s" if len(paths) > 1 else "")
+
+
+def _some(paths: list[str], directory: str) -> str:
+    """The first of them, as seen from the directory."""
+    shown = ", ".join(path.removeprefix(directory).lstrip("/") for path in paths[:_SHOWN])
+    return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+
+
+def of_other_programs(surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
     """Locks that other programs have left, and what their users do about them."""
-    left = [one for one in survey.directory(directory) if isinstance(one, Found) and one.condition == LEFTOVER]
+    left = [one for one in surveyed if isinstance(one, Found) and one.condition == LEFTOVER]
     for one in left[:_SHOWN]:
         name = one.status.path.rpartition("/")[2]
         text = f"a lock of {one.status.protocol}, whose holder has ended by all that can be seen: {name}"

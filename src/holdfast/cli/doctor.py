@@ -163,8 +163,9 @@ def _looked_at(directory: str) -> tuple[list[Finding], Abilities, Limits]:
     env = environment()
     can, have = abilities(env, directory), limits(directory)
     uid = os.geteuid() if hasattr(os, "geteuid") else None
-    findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory)]
-    return [*findings, *of_other_programs(Survey(env), directory)], can, have
+    surveyed = [*Survey(env).directory(directory)]
+    findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory, surveyed)]
+    return [*findings, *of_other_programs(surveyed)], can, have
 
 
 def _absolute(place: str) -> str:

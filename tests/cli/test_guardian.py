@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -480,3 +482,18 @@ def test_a_loss_that_is_found_while_the_locks_are_taken_is_not_forgotten(monkeyp
     monkeypatch.setattr(module.os, "write", lambda _fd, data: told.append(data))
     life._take()
     assert (life._lost, len(told)) == (True, 1)
+
+
+@pytest.mark.unmeasured("it counts the descriptors of a process")
+def test_a_guardian_that_cannot_begin_is_not_called_an_error_of_the_command(world: World, path: Path) -> None:
+    """With too few descriptors for its pipes, at whichever of them: the cause is told, and the lock released."""
+    found = []
+    for most in (5, 6, 7, 8):
+        limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))
+        done = world.do("run", path, "--", "true", real=True, preexec_fn=limit)
+        assert done.returncode in (0, 3), done
+        assert len(done.stderr.splitlines()) == bool(done.returncode), done
+        assert done.returncode == 0 or "Too many open files" in done.stderr
+        assert not path.exists()
+        found.append(done.stderr)
+    assert "true was not started: there can be no guardian process for it (Too many open files)" in "".join(found)

@@ -185,6 +185,10 @@ class Terms:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
 
+class NoGuardian(OSError):
+    """It could not begin: what the system refused was asked for by us, and not by the command."""
+
+
 class Guardian:
     """As `run` sees it."""
 
@@ -203,22 +207,31 @@ class Guardian:
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
         """Start it, and the command by it: the command's pid; 0 if it was killed before it could tell.
 
-        OSError as the command's start gives it. To be called with all signals blocked that are heeded.
+        OSError as the command's start gives it; NoGuardian if there was nobody to start it. To be called with all
+        signals blocked that are heeded.
         """
-        fds = [-1 if one is None else os.dup(one.fd) for one in self._guarded]
-        self._news, tell = os.pipe()
-        heard, self._words = os.pipe()
+        fds: list[int] = []
+        pipes: list[int] = []
         try:
+            for one in self._guarded:
+                fd = -1 if one is None else os.dup(one.fd)
+                fds.append(fd)  # one by one: if the next cannot be had, this one is closed
+            for _ in range(2):
+                pipes += os.pipe()
+            self._news, tell, heard, self._words = pipes
             self.pid = fork()
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)
                 life = _Life(self._held, self._guarded, fds, self._terms, tell, heard)
                 life.live(command, environment, mask)
+        except OSError as error:
+            raise NoGuardian(error.errno, error.strerror) from error
         finally:
-            for theirs in (*fds, tell, heard):
-                if theirs >= 0:
-                    os.close(theirs)
+            theirs = pipes[1:3] if self.pid else pipes  # without it, what is left open could be too much to say so
+            for fd in (*fds, *theirs):
+                if fd >= 0:
+                    os.close(fd)
         kind, value = self._read()
         if kind == FAILED:
             raise OSError(value, os.strerror(value))
@@ -253,9 +266,9 @@ class Guardian:
         self._say(_KEEP)
 
     def dismiss(self) -> None:
-        """Have it end, and wait for that."""
-        self._say(_DISMISS)
+        """Have it end, and wait for that; nothing where it has not begun, or has ended."""
         if self.pid:
+            self._say(_DISMISS)
             os.waitpid(self.pid, 0)
             self.pid = 0
 

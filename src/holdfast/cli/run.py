@@ -28,7 +28,7 @@ from .._platform.tree import is_running, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import keep_from_now, keep_later, release_all, state_of
-from .guardian import ENDED, Guardian, Terms, Tree, named
+from .guardian import ENDED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .outcome import FAILED, LOST, die_of, not_started, say
 
@@ -234,6 +234,9 @@ class _Child:
         heed_children()
         try:
             self._pid = guardian.start(self._command, environment_of(holds), mask)
+        except NoGuardian as error:
+            say(f"{self._command[0]} was not started: there can be no guardian process for it ({error.strerror})")
+            return FAILED
         except OSError as error:
             guardian.dismiss()
             say(not_started(self._command, error))

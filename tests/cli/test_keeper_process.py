@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, PATIENCE, Started, World, dormant, ended, eventually
-from holdfast.cli.keeper import NAME
+from holdfast.cli.owner import KEEPER
 from process.support import descriptors
 
 SHELLS = [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"{name} is not installed"))
@@ -24,7 +24,7 @@ SHELLS = [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), re
 
 def keepers(world: World) -> list[int]:
     """Those that live, of this test."""
-    return [pid for pid in world.mine() if comm(pid) == NAME and not ended(pid)]
+    return [pid for pid in world.mine() if comm(pid) == KEEPER and not ended(pid)]
 
 
 def comm(pid: int) -> str:
@@ -86,7 +86,7 @@ def test_a_keeper_holds_up_nothing_of_its_caller(world: World, path: Path) -> No
 def test_the_holder_of_a_shells_lock_can_be_seen(world: World, path: Path) -> None:
     shell, keeper = holding(world, path, "-t", "why")
     words = Path(f"/proc/{keeper}/cmdline").read_bytes().rstrip(b"\0").decode().replace("\0", " ")
-    assert words.startswith(f"{NAME} for process {shell.pid} (sh)")
+    assert words.startswith(f"{KEEPER} for process {shell.pid} (sh)")
     found = status(world, path)
     assert (found["state"], found["liveness"], found["waiters"]) == ("held", "alive", [])
     assert found["evidence"]["source"] == "guard"

@@ -144,3 +144,27 @@ def test_links_are_followed_unless_that_is_refused(world: World, target: Path) -
     assert "--realpath no" in missing.stderr
     assert world.do("run", "--realpath", "maybe", *LOCK, target, "--", "true").returncode == 2
     assert "--realpath is an option of -p proper-lockfile" in world.do("status", "--realpath", "no", target).stderr
+
+
+def test_a_shell_that_meets_its_own_lock_is_told_the_command_that_releases_it(world: World, target: Path) -> None:
+    """The lock names nobody; its keeper is called after the shell. Without the same realpath it is another lock."""
+    for option, realpath, place in (("", "", target), ("--realpath no", " --realpath no", target.with_name("none"))):
+        script = f"""
+            $H try -q -p proper-lockfile {option} "$1"
+            $H try -p proper-lockfile {option} "$1"; echo $?
+            $H run -w 1.1 -p proper-lockfile {option} "$1" -- true; echo $?
+            $H release -p proper-lockfile {option} "$1"; echo $?
+        """
+        done = world.shell(script, place)
+        assert done.stdout.split() == ["1", "75", "0"], done
+        advice = "is the shell that has called this. To release its lock: holdfast release -p proper-lockfile"
+        assert done.stderr.count(f"{advice}{realpath} {place}\n") == 3, done.stderr  # that of a wait, too
+
+
+def test_a_lock_of_another_shell_is_not_called_ones_own(world: World, target: Path) -> None:
+    shell = world.sh('$H try -p proper-lockfile "$1" && echo held; read line', target, stdin=subprocess.PIPE)
+    shell.hear("held")
+    done = world.shell('$H try -p proper-lockfile "$1"; echo $?', target)
+    assert done.stdout == "1\n"
+    assert "has called this" not in done.stderr
+    assert "ancestor" not in done.stderr

@@ -39,7 +39,7 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import file_hold, keep_from_now, requests_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
 from .outcome import DONE, FAILED, failed, say, show
-from .owner import Owner, tell_bound, tell_if_ours
+from .owner import KEEPER, Owner, tell_bound, tell_if_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
-NAME = "holdfast-keeper"
-"""What a keeper is called in lists of processes."""
 _READY, _GO = b"r", b"g"
 _POLL = 0.1
 """Between looks at the owner, where there are no pidfds."""
@@ -115,7 +113,7 @@ class _Life:
     def _show_title(self, path: str) -> None:
         command = self._owner.command()
         about = f"for process {self._owner.pid}" + (f" ({command})" if command else "")
-        environment().setproctitle(NAME, f"{about}: {path}")
+        environment().setproctitle(KEEPER, f"{about}: {path}")
 
     def _wait(self, heard: int = -1) -> None:
         """Until the lock is to be given up. `heard`: the command's pipe, which has not said `go` yet."""

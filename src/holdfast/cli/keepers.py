@@ -9,8 +9,7 @@ from ..liveness import Liveness
 from ..lock import file_request
 from ..model import Evidence
 from .detached import readable
-from .keeper import NAME
-from .owner import is_shell
+from .owner import KEEPER, is_shell, kept_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
-_TITLE = rf"{NAME}\s+for process ([0-9]+)\b"
 _PATIENCE = 5.0
 """Seconds to wait for a keeper that was told to end."""
 _UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keeper's"))
@@ -35,7 +33,7 @@ def keeper_of(identity: tuple[int, int]) -> int | None:
     env = environment()
     for one in env.lock_owners(identity):
         has_it = one.exclusive and not one.waiting
-        if one.pid is not None and has_it and (env.command(one.pid) or "").split()[:1] == [NAME]:
+        if one.pid is not None and has_it and (env.command(one.pid) or "").split()[:1] == [KEEPER]:
             return one.pid
     return None
 
@@ -61,14 +59,12 @@ def _why_not_recorded(seen: Observation, owner: Identity) -> str | None:
 
 def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
     """Of a lock without a record: its keeper is called after its owner."""
-    import re
-
     keeper = keeper_of(seen.identity)
     if keeper is None:
         return "it does not say whose it is, and no keeper of a shell holds it"
-    titled = re.match(_TITLE, environment().command(keeper) or "")
-    if titled is None or int(titled[1]) != owner.pid:
-        whose = f"process {titled[1]}" if titled else "another process"
+    kept = kept_for(keeper)
+    if kept != owner.pid:
+        whose = f"process {kept}" if kept else "another process"
         return f"it was acquired for {whose}, not for process {owner.pid}"
     return None
 
@@ -118,12 +114,10 @@ def end_keeper_on_server(status: Status, owner: int) -> str:
     if watched is None:
         return f"it is held by process {holder.pid}, which cannot be seen from here"
     try:
-        import re
-
-        named = re.match(_TITLE, env.command(holder.pid) or "")  # keeper.py, S6
-        if named is None or int(named[1]) != owner:
-            kept = f", which keeps it for process {named[1]}" if named else ""
-            return f"it is held by process {holder.pid}{kept}, not for process {owner}"
+        kept = kept_for(holder.pid)  # keeper.py, S6
+        if kept != owner:
+            whose = f", which keeps it for process {kept}" if kept else ""
+            return f"it is held by process {holder.pid}{whose}, not for process {owner}"
         return "" if _end_process(watched) else f"its keeper, process {holder.pid}, does not end"
     except OSError as error:
         return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from ..model import Holder
 
-
+KEEPER = "holdfast-keeper"
+"""What a keeper (keeper.py) is called in lists of processes: this, and for whom it keeps its lock."""
+_TITLE = rf"{KEEPER}\s+for process ([0-9]+)\b"
 _SHELLS = {
     "ash", "bash", "brush", "bsd-csh", "cmd", "csh", "dash", "elvish", "fish", "hush", "ksh", "lksh", "loksh",
     "mksh", "mrsh", "murex", "nu", "oils-for-unix", "oksh", "osh", "pdksh", "posh", "powershell",
@@ -107,12 +109,12 @@ def tell_if_ours(options: argparse.Namespace, *holders: Holder | None) -> None:
     from .._platform.tree import ancestors
 
     ours = ancestors(environment().caller())
-    found = [one for one in holders if one is not None and one.pid in ours and _is_of_here(options, one)]
+    here = [_held_by(one.pid, ours) for one in holders if one is not None and one.pid and _is_of_here(options, one)]
+    found = [pid for pid in here if pid in ours]
     lock, slots = getattr(options, "lock", None), getattr(options, "slots", None)
     if not found or (slots is not None and len(found) < slots):
         return
-    pid = found[0].pid
-    assert pid is not None
+    pid = found[0]
     if lock is not None and slots is None and pid == ours[0] and is_shell(pid):
         _tell_to_release(options, pid)
     elif pid not in (told := _told_of(options)):
@@ -121,6 +123,19 @@ def tell_if_ours(options: argparse.Namespace, *holders: Holder | None) -> None:
             f"process {pid}, which holds it, is an ancestor of this process. If it waits for this one to end, as "
             "`holdfast run` does, it cannot release the lock before that. End this command, or call it without the lock"
         )
+
+
+def _held_by(pid: int, ours: list[int]) -> int:
+    """Who has the lock by this process: where there is no record, a keeper is all that is known of its owner."""
+    return pid if pid in ours else kept_for(pid) or pid
+
+
+def kept_for(pid: int) -> int | None:
+    """The process for which this keeper keeps its lock; None where it is no keeper, or cannot be seen."""
+    import re
+
+    titled = re.match(_TITLE, environment().command(pid) or "")
+    return None if titled is None else int(titled[1])
 
 
 def _is_of_here(options: argparse.Namespace, holder: Holder) -> bool:
@@ -143,6 +158,8 @@ def _tell_to_release(options: argparse.Namespace, pid: int) -> None:
 
     lock: str = options.lock
     protocol = ["-p", options.protocol] if options.protocol else []
+    if getattr(options, "realpath", None) is False:
+        protocol += ["--realpath", "no"]  # without, the same word names another lock
     command = shlex.join(["holdfast", "release", *protocol, f"./{lock}" if lock.startswith("-") else lock])
     say(f"process {pid} is the shell that has called this. To release its lock: {command}")
 

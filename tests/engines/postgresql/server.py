@@ -261,10 +261,13 @@ class Pgbouncer:
 
 
 class Proxy:
-    """Forwards connections; `stalled`, it takes (and the kernel acknowledges) what comes, and passes nothing on."""
+    """Forwards connections; `stalled`, it takes (and the kernel acknowledges) what comes, and passes nothing on. Unless
+    `prompt` is set, what comes is passed on once it is."""
 
     def __init__(self, port: int) -> None:
         self.stalled = threading.Event()
+        self.prompt = threading.Event()
+        self.prompt.set()
         self._to = port
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -286,12 +289,14 @@ class Proxy:
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self.prompt.wait()
                 if not self.stalled.is_set():
                     sink.sendall(data)
             if not self.stalled.is_set():
                 sink.shutdown(socket.SHUT_WR)
 
     def remove(self) -> None:
+        self.prompt.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -397,20 +397,81 @@ def test_a_long_waiter_is_not_forgotten_by_its_own_question(
 ) -> None:
     """It asks while it waits, and keeps its place."""
     asked: list[int] = []
-    real = postgresql_lock.AcquireAttempt._require_known
+    real = postgresql_lock.AcquireAttempt._is_known
 
     def counted(attempt: Any, connection: Any) -> Any:
         asked.append(connection.backend)
         return real(attempt, connection)
 
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
-    monkeypatch.setattr(postgresql_lock.AcquireAttempt, "_require_known", counted)
+    monkeypatch.setattr(postgresql_lock.AcquireAttempt, "_is_known", counted)
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=20))
     eventually(lambda: len(asked) >= 3)
     assert len(set(asked)) == 1
     hold.release()
     thread.join()
+    results[0].release()
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_an_answer_that_comes_while_it_asks_is_not_lost(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, granted: bool
+) -> None:
+    """PG8: it was read and dropped, so the holder slept on; that its time was up came out as an error of the server."""
+    real = postgresql_lock.connect
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 1000.0)
+        other = yield from real(*arguments)
+        if granted:
+            hold.release()
+        eventually(lambda: postgres.waiting() == 0)
+        return other
+
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    monkeypatch.setattr("holdfast._core.wait._NOTICE_AFTER", 1000.0)  # nothing else is to wake it
+    monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
+    monkeypatch.setattr(postgresql_lock, "connect", meanwhile)
+    thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=60 if granted else 0.3))
+    thread.join(20)
+    assert results, "it sleeps on"
+    if granted:
+        results[0].release()
+    else:
+        assert isinstance(results[0], holdfast.AcquireTimeout)
+        hold.release()
+
+
+def test_an_answer_that_is_under_way_is_waited_for(
+    postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG8: its session does not wait any more, as it has the lock: that is no reason to begin anew."""
+    slow = proxy()
+    real = postgresql_lock.connect
+
+    def meanwhile(env: Any, _: object, limit: float) -> Any:
+        slow.prompt.clear()
+        hold.release()
+        eventually(lambda: postgres.waiting() == 0)
+        other = yield from real(env, connect.parse(postgres.url("a")), limit)
+        close = other.close
+
+        def closed() -> None:
+            slow.prompt.set()
+            close()
+
+        other.close = closed  # type: ignore[method-assign]
+        return other
+
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    monkeypatch.setattr(postgresql_lock, "connect", meanwhile)
+    monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.3)
+    thread, results = later(lambda: Lock(postgres.url("a", port=slow.port)).acquire(timeout=60))
+    eventually(lambda: postgres.waiting() == 1)
+    ((waits,),) = postgres.ask("select pid from pg_locks where locktype = 'advisory' and not granted")
+    thread.join(20)
+    assert results[0].record.fields["session"] == waits
     results[0].release()
 
 

@@ -272,6 +272,14 @@ class Connection:
             return None
         return self._rows()
 
+    def is_answered(self) -> bool:
+        """Whether the answer has been read, so that `collect` returns it at once."""
+        try:
+            self.conn.consume_input()
+            return not self.conn.is_busy()
+        except Error as error:
+            raise self._broken(error) from None
+
     def hear(self) -> list[str]:
         """Read what has come without being asked for: the channels that were notified. Broken at its end."""
         try:

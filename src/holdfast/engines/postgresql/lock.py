@@ -26,6 +26,11 @@ PG4  A waiter that gives up leaves the server's queue: by the server's own lock_
 PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
      the first contact only a server that says itself that it has no session for us now is waited for: a
      caller that cannot reach any server may have mistyped the URL, and is told at once.
+PG8  A waiter asks now and then, by a second session, whether the server still knows of it. Its own answer may come
+     meanwhile, and nobody else reads it: the wait for both sessions ends with it, and the queue collects before each of
+     its waits, because what has been read from a descriptor no longer makes it readable. A session that does not wait
+     may have been granted the lock, with the answer on its way: that gets time to arrive before the server is said to
+     have forgotten us.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -208,28 +213,36 @@ class AcquireAttempt(Contender):
         who = env.identity()
         said = comment(who.pid, who.host, self.request.tag)
         connection.send(said + (_QUEUE_SHARED if shared else _QUEUE), (self.lock_url.key, limit))
-        ask_at = env.monotonic() + _ASK_EVERY
+        ask_at, doubted = env.monotonic() + _ASK_EVERY, False
         while True:
+            granted = self._answered(connection)
+            if granted is not None:
+                return granted
+            now = env.monotonic()
+            if now >= attempt.deadline + _GRACE:
+                raise Broken(f"{connection.label} does not answer")
+            if now >= ask_at:
+                if doubted:
+                    raise Broken(f"{connection.label} has forgotten us")
+                doubted = not (yield from self._is_known(connection))
+                ask_at = env.monotonic() + (_REACH_WITHIN if doubted else _ASK_EVERY)
+                continue  # PG8
             if attempt.announces:
                 yield from self._look_aside()
             attempt.waiting(self.last, self.who)
             until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
             yield connection.wait(until)
             attempt.require_same_process()
-            try:
-                if connection.collect() is not None:
-                    return True
-            except Refused as refused:
-                if refused.code in (_TIMED_OUT, _CANCELLED):
-                    connection.spotless = True
-                    return False
+
+    def _answered(self, connection: Connection) -> bool | None:
+        """What the queue has come to: True, the lock is ours; False, the time is up. None while there is no answer."""
+        try:
+            return None if connection.collect() is None else True
+        except Refused as refused:
+            if refused.code not in (_TIMED_OUT, _CANCELLED):
                 raise
-            now = env.monotonic()
-            if now >= attempt.deadline + _GRACE:
-                raise Broken(f"{connection.label} does not answer")
-            if now >= ask_at:
-                yield from self._require_known(connection)
-                ask_at = env.monotonic() + _ASK_EVERY
+        connection.spotless = True
+        return False
 
     def _look_aside(self) -> Generator[Wait, None, None]:
         """Look who waits now, by a session of its own: the other one waits."""
@@ -243,21 +256,38 @@ class AcquireAttempt(Contender):
         except (Broken, Refused, EngineUnavailable):
             pass
 
-    def _require_known(self, connection: Connection) -> Generator[Wait, None, None]:
-        """Broken if the server does not know that we wait, or cannot be reached: then the answer will never come."""
-        limit = self.env.monotonic() + _REACH_WITHIN
+    def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
+        """Whether the server knows that we wait; or there is an answer by now, which `collect` returns at once (PG8).
+
+        Broken if it cannot be reached.
+        """
+        asking = self._ask_aside(connection)
+        try:
+            while True:
+                wait = next(asking)
+                if wait.signal is None:
+                    wait = Wait((*wait.fds, connection.fd), wait.deadline, None, wait.writes)
+                yield wait
+                if connection.is_answered():
+                    return True
+        except StopIteration as end:
+            return bool(end.value)
+        finally:
+            asking.close()
+
+    def _ask_aside(self, connection: Connection) -> Generator[Wait, None, bool]:
+        """Whether the session of this connection waits, asked by another one."""
+        limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
         try:
             other = yield from connect(self.env, self.lock_url, limit)
         except EngineUnavailable as error:
             if is_passing(error):
-                return  # it is there; whether it knows of us is asked again later
+                return True  # it is there; whether it knows of us is asked again later
             raise Broken(f"{connection.label} has not answered, and {error.message}") from None
         try:
-            rows = yield from other.ask(_WAITING, (connection.backend,), limit)
+            return bool((yield from other.ask(_WAITING, (connection.backend,), limit)))
         finally:
             other.close()
-        if not rows and connection.collect() is None:
-            raise Broken(f"{connection.label} has forgotten us")
 
     def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
         """The lock is ours, after a wait."""

@@ -350,6 +350,30 @@ def test_what_is_released_asks_no_server_once_more(shm: Path, monkeypatch: pytes
     hold.release()
 
 
+@pytest.mark.parametrize("times", [1, 1000])
+def test_what_cannot_be_undone_does_not_fail_each_later_operation(times: int, env: Any, shm: Path) -> None:
+    """J6: begun anew once, as a signal handler may have broken it off; the others are undone all the same."""
+    tried: list[int] = []
+
+    class Watch:
+        def close(self) -> None:
+            tried.append(len(tried))
+            if len(tried) <= times:
+                raise OSError(f"cannot be closed, {len(tried)}")
+
+    path = str(shm / "l")
+    broken, other = broken_off(env), broken_off(env)
+    broken.watches = [Watch()]
+    env.operations.running = {broken.number: broken, other.number: other}
+    for number in range(1, 1 + min(times, 2)):
+        with pytest.raises(OSError, match=f"cannot be closed, {number}"):
+            Lock(path).acquire()
+        assert list(env.operations.running.values()) == ([broken] if number == 1 else [])
+    Lock(path).acquire().release()
+    assert len(tried) == 2
+    assert not env.operations.running
+
+
 @pytest.mark.parametrize("table", ["running", "entered"])
 def test_a_finalizer_may_change_what_is_looked_through(table: str, env: Any) -> None:
     """Python 3.11 collects garbage at any allocation, that of a pair of the table's, say."""

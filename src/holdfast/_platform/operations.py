@@ -156,6 +156,8 @@ class Operations:
         """Operations by number, and holds that are being released."""
         self.entered: dict[Any, Callable[[], object]] = {}
         """What the `with` of each hold drops when it is left, by a weak reference."""
+        self._failed: set[object] = set()
+        """Those on the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
         self._here = _Here()
 
@@ -226,7 +228,8 @@ class Operations:
         self.end(operation)
 
     def finish_broken_off(self) -> None:
-        """Undo what was broken off (J4)."""
+        """Undo what was broken off (J4). The first error of those that cannot be undone, when all were tried (J6)."""
+        errors: list[Exception] = []
         for number, left in self.running.copy().items():
             with self._exclusive:
                 if self.running.get(number) is not left or self._is_alive(left):
@@ -235,10 +238,21 @@ class Operations:
             current = self.current()
             if isinstance(left, Operation):
                 self._here.current = left
-            left.undo()
-            self._here.current = current
+            try:
+                left.undo()
+            except Exception as error:
+                errors.append(error)
+                if number not in self._failed:
+                    self._failed.add(number)
+                    left.frame = None
+                    continue
+            finally:
+                self._here.current = current
+            self._failed.discard(number)
             self.running.pop(number, None)
             left.frame = None
+        if errors:
+            raise errors.pop(0)
 
     def leave_dropped(self) -> None:
         """Release what a `with` statement held that has been left without doing so (J5)."""
@@ -254,6 +268,7 @@ class Operations:
         """In the child: what other threads did is not done here, and what this one does is the parent's."""
         mine = self.current()
         self.running.clear()
+        self._failed.clear()
         self.entered.clear()
         while mine is not None:
             self.running[mine.number] = mine

@@ -19,6 +19,7 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
+from holdfast.engines import remote
 from holdfast.engines.postgresql import connect as postgresql_pool
 from holdfast.engines.postgresql import connection as postgresql_connection
 from process.support import Peer, descriptors, eventually
@@ -318,3 +319,22 @@ def test_without_a_thread_to_keep_it_there_is_no_hold(
             Lock(postgres.url("a")).acquire(timeout=10)
     assert not [held for held in environment().holds.values() if held.waits]
     Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_an_interrupt_while_a_hold_is_made_costs_no_later_one(
+    postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J3: undone before it has what the end of its constructor makes."""
+    real = remote.enrol
+
+    def interrupted(held: remote.RemoteHold) -> None:
+        real(held)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote, "enrol", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(postgres.url("a")).acquire(timeout=10)
+    for name in ("b", "a"):
+        Lock(postgres.url(name)).acquire(timeout=5).release()
+    assert not environment().operations.running

@@ -54,7 +54,7 @@ from functools import partial
 from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.hold import HoldRef
 from ..._core.wait import Wait
-from ..._drivers.agent import agent
+from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
@@ -449,6 +449,7 @@ class PostgresqlHold(RemoteHold):
         self.connection = connection
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
+        self._job: Job | None = None  # from the next line on, it may be interrupted and given back
         super().__init__(env, request, request.key, record, token)
         self.attempt_events = attempt_events
         self.lapses = sent + self._patience
@@ -529,7 +530,8 @@ class PostgresqlHold(RemoteHold):
     def _take(self) -> None:
         """PS1. The agent is not to wake up for the answers to come, either."""
         self.connection.take()
-        self._job.stop()
+        if self._job is not None:
+            self._job.stop()
 
     def _close(self) -> None:
         self._take()

@@ -283,28 +283,36 @@ def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres
         postgres.ask("drop role limited")
 
 
-def test_a_server_that_is_full_does_not_cost_a_waiter_its_place(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["sorry, too many clients already", "no answer in time", "", "lost"])
+def test_a_second_session_that_is_not_to_be_had_does_not_cost_a_waiter_its_place(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """PG5: it cannot ask whether it is still known; but a server that says so is there."""
+    """PG9: it cannot ask whether it is still known. It keeps the session that waits, and asks again."""
     refused: list[str] = []
+    real = postgresql_lock.connect
 
-    def full(*_: object) -> Any:
-        refused.append("too many clients")
+    def unlucky(*arguments: Any) -> Any:
+        refused.append(why)
+        if why == "lost":
+            other = yield from real(*arguments)
+            postgres.ask("select pg_terminate_backend(%s, 5000)", other.backend)
+            return other
         yield from ()
-        raise holdfast.EngineUnavailable("sorry, too many clients already", protocol="postgresql")
+        raise holdfast.EngineUnavailable(why, protocol="postgresql")
+
+    def waits() -> list[tuple[object, ...]]:
+        return postgres.ask("select pid from pg_locks where locktype = 'advisory' and not granted")
 
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
-    monkeypatch.setattr(postgresql_lock, "connect", full)
-    first, got = later(lambda: Lock(postgres.url("a"), tag="first").acquire(timeout=20))
+    monkeypatch.setattr(postgresql_lock, "connect", unlucky)
+    thread, got = later(lambda: Lock(postgres.url("a"), tag="first").acquire(timeout=60))
     eventually(lambda: postgres.waiting() == 1)
-    sessions = {waiter.pid for waiter in Lock(postgres.url("a")).status().waiters}
+    before = waits()
     eventually(lambda: len(refused) >= 3)
-    assert postgres.ask("select count(*) from pg_locks where locktype = 'advisory' and not granted") == [(1,)]
-    assert sessions
     hold.release()
-    first.join()
+    thread.join(20)
+    assert [(got[0].record.fields["session"],)] == before
     got[0].release()
 
 
@@ -384,9 +392,9 @@ def test_a_waiter_behind_a_proxy_that_swallows_everything_is_told(
     assert isinstance(refused[0], holdfast.EngineUnavailable)
     proxies[0].remove()
     before = len(attempts)
-    eventually(lambda: len(attempts) > before)  # it has given up the connection by which it heard nothing
     postgres.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory' and not granted")
     proxies[1].stalled.clear()
+    eventually(lambda: len(attempts) > before)  # its session is gone, and another one says so
     hold.release()
     thread.join(20)
     got[0].release()

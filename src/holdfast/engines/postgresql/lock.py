@@ -31,6 +31,9 @@ PG8  A waiter asks now and then, by a second session, whether the server still k
      its waits, because what has been read from a descriptor no longer makes it readable. A session that does not wait
      may have been granted the lock, with the answer on its way: that gets time to arrive before the server is said to
      have forgotten us.
+PG9  A waiter leaves its place only for what is said by its own session, which ends, or by one that was reached and does
+     not find it in the queue. That no second session is to be had says nothing of the first: a pool is used up, the
+     server is full or slow. It is asked again at the next turn.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -257,10 +260,7 @@ class AcquireAttempt(Contender):
             pass
 
     def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
-        """Whether the server knows that we wait; or there is an answer by now, which `collect` returns at once (PG8).
-
-        Broken if it cannot be reached.
-        """
+        """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
         asking = self._ask_aside(connection)
         try:
             while True:
@@ -276,18 +276,16 @@ class AcquireAttempt(Contender):
             asking.close()
 
     def _ask_aside(self, connection: Connection) -> Generator[Wait, None, bool]:
-        """Whether the session of this connection waits, asked by another one."""
+        """Whether the session of this connection waits, asked by another one; True where there is no answer (PG9)."""
         limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
         try:
             other = yield from connect(self.env, self.lock_url, limit)
-        except EngineUnavailable as error:
-            if is_passing(error):
-                return True  # it is there; whether it knows of us is asked again later
-            raise Broken(f"{connection.label} has not answered, and {error.message}") from None
-        try:
-            return bool((yield from other.ask(_WAITING, (connection.backend,), limit)))
-        finally:
-            other.close()
+            try:
+                return bool((yield from other.ask(_WAITING, (connection.backend,), limit)))
+            finally:
+                other.close()
+        except (Broken, Refused, EngineUnavailable):
+            return True
 
     def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
         """The lock is ours, after a wait."""

@@ -365,11 +365,37 @@ def test_an_unheard_release_is_not_waited_for(
     with pytest.raises(holdfast.LockLost, match="does not answer"):
         hold.release()
     monkeypatch.setattr(postgresql_hold, "_RELEASE_WITHIN", 1000.0)
+    before = postgresql_hold._silent.copy()
     for other in others:  # one was enough to know it: whoever ends with many holds does not wait for each
         with pytest.raises(holdfast.LockLost, match="does not answer"):
             other.release()
+    assert postgresql_hold._silent == before, "what was given no time says nothing"
     stalling.remove()
     Lock(postgres.url("a")).acquire(timeout=10).release()
+
+
+@pytest.mark.parametrize("answers", ["a lock", "a heartbeat"])
+def test_a_server_that_answers_again_has_time_for_a_release(
+    postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch, answers: str
+) -> None:
+    """One release that was not heard made losses of all that were not answered at once, for as long as they came."""
+    monkeypatch.setattr(postgresql_lock, "_RELEASE_WITHIN", 0.2)
+    slow = proxy()
+    unheard, other = (Lock(postgres.url(name, port=slow.port), heartbeat=0.05).acquire(timeout=10) for name in "ab")
+    slow.prompt.clear()
+    with pytest.raises(holdfast.LockLost, match="does not answer"):
+        unheard.release()
+    monkeypatch.setattr(postgresql_lock, "_RELEASE_WITHIN", 20.0)
+    monkeypatch.setattr(postgresql_lock, "_RELEASE_AT_ONCE", 0.0)
+    if answers == "a lock":
+        other._held.give_back()
+        slow.prompt.set()
+        other = Lock(postgres.url("c", port=slow.port)).acquire(timeout=10)
+    else:
+        before = other._held.lapses
+        slow.prompt.set()
+        eventually(lambda: other._held.lapses > before)
+    other.release()
 
 
 def test_a_waiter_behind_a_proxy_that_swallows_everything_is_told(

@@ -312,6 +312,7 @@ class AcquireAttempt(Contender):
                 path=lock_url.shown,
                 protocol=NAME,
             )
+        _silent.pop(connection.label, None)
         token, since, backend = int(row[0]), float(row[1] or 0), int(row[2] or 0)
         if backend != connection.backend:  # PC4: a pooler that tells the true pid, so it did not show before
             raise unreachable(self.lock_url, f"a pooler has moved the session from {connection.backend} to {backend}")
@@ -387,7 +388,8 @@ _RELEASE_AT_ONCE = 0.2
 """Seconds, where the server has not answered a release shortly before: a process that ends may have many to make."""
 _SHORTLY = 30.0
 _silent: dict[str, float] = {}
-"""Until when a server counts as one that does not answer."""
+"""Until when a server counts as one that does not answer: for a while after a release that was given all its time, or
+until it has answered."""
 _SHORTEST = 3.0
 _BEAT = "select pg_backend_pid()"
 _UNLOCK = "select pg_advisory_unlock($1)"
@@ -479,6 +481,7 @@ class PostgresqlHold(RemoteHold):
                         answer = connection.collect()
                         if answer is not None:
                             self._require_same(int(answer[0][0] or 0))
+                            _silent.pop(connection.label, None)
                             self.lapses, due = sent + self._patience, sent + self._every  # PG6
                     if now >= self.lapses or self.lost:
                         raise Broken(
@@ -501,14 +504,15 @@ class PostgresqlHold(RemoteHold):
 
     def _give_up(self) -> Generator[Wait, None, bool]:
         connection, now = self.connection, self.env.monotonic()
-        until = now + (_RELEASE_AT_ONCE if _silent.get(connection.label, 0.0) > now else _RELEASE_WITHIN)
+        was_silent = _silent.get(connection.label, 0.0) > now
+        until = now + (_RELEASE_AT_ONCE if was_silent else _RELEASE_WITHIN)
         self._take()
         try:
             if connection.busy:
                 yield from connection.answer(until)  # a heartbeat was under way
             rows = yield from connection.ask_often(_UNLOCK, (self.request_key,), until)
         except (Broken, Refused) as error:
-            if self.env.monotonic() >= until:
+            if not was_silent and self.env.monotonic() >= until:  # a short one proves nothing
                 _silent[connection.label] = until + _SHORTLY
             self.why_lost = self.why_lost or f"when it was released: {error}"
             return False

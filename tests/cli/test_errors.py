@@ -55,6 +55,12 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["no-such-command"], "invalid choice"),
     ([""], "invalid choice"),
     (["--", "status"], "the command comes first"),
+    (["-x"], "unrecognized arguments: -x\n"),
+    (["-qv", "status", "L"], "unrecognized arguments: -qv\n"),
+    (["--versio"], "unrecognized arguments: --versio. Did you mean --version?\n"),
+    (["--json", "ls"], "unrecognized arguments: --json. It is an option of"),
+    (["beads", "--hlep"], "unrecognized arguments: --hlep. Did you mean --help?\n"),
+    (["-"], "invalid choice"),
     (["status"], "LOCK"),
     (["status", "--no-such-option", "L"], "--no-such-option"),
     (["status", "--js", "L"], "--js"),
@@ -108,8 +114,12 @@ def test_the_version_is_on_stdout(world: World) -> None:
 
 
 def test_what_other_tools_call_help_and_version_is_understood(world: World) -> None:
-    asked = world.each([["help"], ["help", "run"], ["help", "beads", "check"], ["help", "sema"], ["-V"]])
-    usual = world.each([["--help"], ["run", "--help"], ["beads", "check", "--help"], ["sema", "--help"], ["--version"]])
+    asked = world.each(
+        [["help"], ["help", "run"], ["help", "beads", "check"], ["help", "sema"], ["help", "help"], ["-V"]]
+    )
+    usual = world.each(
+        [["--help"], ["run", "--help"], ["beads", "check", "--help"], ["sema", "--help"], ["--help"], ["--version"]]
+    )
     for one, other in zip(asked, usual, strict=True):
         assert one.stdout or one.stderr
         assert (one.returncode, one.stdout, one.stderr) == (0, other.stdout, other.stderr)

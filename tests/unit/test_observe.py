@@ -47,6 +47,15 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
     assert with_hint(plain, contender.request) is plain
 
 
+def test_only_a_directory_that_is_not_there_is_called_missing(disk: Path, contend: Contend) -> None:
+    """A filesystem such as proc answers in the same way where no file can be made."""
+    plain = OSError(errno.ENOENT, "No such file or directory", "elsewhere")
+    for contender, said in ((contend(disk / "l"), "though it exists"), (contend(disk / "d" / "l"), "does not exist")):
+        error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
+        assert said in str(error)
+        assert isinstance(error, InvalidPath)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.ECONNRESET])
 def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, disk: Path, contend: Contend) -> None:
     """The error alone would not say what to do."""

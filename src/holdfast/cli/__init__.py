@@ -75,7 +75,7 @@ def _dispatch(arguments: list[str]) -> int:
     from .._core.attempt import say_how_to_break
 
     if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"]
+        arguments = [*arguments[1:], "--help"] if arguments != ["help", "help"] else ["--help"]
     if arguments[:1] in (["sema"], ["semats"]):
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)

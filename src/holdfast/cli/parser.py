@@ -481,6 +481,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         return _parse_beads(words)
     if name not in SUMMARIES or name not in _HELP:
         overview = overview_of()
+        overview.refuse_unknown(name)
         overview.parse_args([*arguments])  # exits: help, version, or an error
         overview.error(f"the command comes first, not {name!r}")
     parser = parser_of(name)
@@ -504,6 +505,7 @@ def _parse_beads(words: list[str]) -> argparse.Namespace:
     step, *words = words or [""]
     if step not in BEADS:
         overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", BEADS)
+        overview.refuse_unknown(step)
         overview.parse_args([step, *words] if step else [])  # exits: help, or an error
         overview.error(f"the command comes first, not {step!r}")
     made = parser_of(f"beads {step}")
@@ -547,7 +549,7 @@ def overview_of(
     prog: str = "holdfast",
     description: str = "Locks that every language agrees on: held by the kernel, waited for without polling.",
     commands: Mapping[str, str] = SUMMARIES,
-) -> argparse.ArgumentParser:
+) -> Parser:
     whole = commands is SUMMARIES
     listed = "commands:\n" + "\n".join(f"  {name:<10}  {summary}" for name, summary in commands.items())
     parser = Parser(
@@ -589,7 +591,11 @@ class Parser(argparse.ArgumentParser):
             epilog=f"{before}{shown}\n\n{status}{behind}" if self.examples else notes,
             formatter_class=_Formatter,
             allow_abbrev=False,
+            add_help=False,
         )
+        nowhere = argparse.SUPPRESS
+        text = "show this help message and exit"
+        self.add_argument("-h", "--help", action=_ShowHelp, nargs=0, dest=nowhere, default=nowhere, help=text)
 
     def error(self, message: str) -> NoReturn:
         if "://" in message:
@@ -598,6 +604,13 @@ class Parser(argparse.ArgumentParser):
         if hint:
             message = message.partition(" (choose from ")[0]  # one of them is meant
         super().error(message + hint)
+
+    def refuse_unknown(self, word: str) -> None:
+        """An error for an option that is none. Of one without a command, argparse says only that a command lacks."""
+        given = word.partition("=")[0] if word.startswith("--") else word[:2]
+        known = {"-", "--", *(flag for action in self._actions for flag in action.option_strings)}
+        if word.startswith("-") and given not in known:
+            self.error(f"unrecognized arguments: {word}")
 
     def _hint(self, message: str) -> str:
         """What may have been meant, where something is unknown."""
@@ -619,14 +632,6 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
         return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
-
-    def print_help(self, file: Any = None) -> None:
-        """On stdout; argparse does not report what cannot be written."""
-        if file is not None:
-            super().print_help(file)
-            return
-        end_with_reader()
-        show(self.format_help().removesuffix("\n"))
 
     def actions(self) -> list[argparse.Action]:
         """What may be typed, in the order of the help."""
@@ -677,6 +682,15 @@ def _columns() -> int:
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return 80
+
+
+class _ShowHelp(argparse.Action):
+    """argparse's own does not report what cannot be written."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
+        end_with_reader()
+        show(parser.format_help().removesuffix("\n"))
+        raise SystemExit(0)
 
 
 class _Version(argparse.Action):

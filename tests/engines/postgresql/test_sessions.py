@@ -214,6 +214,19 @@ def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> Non
         postgres.ask("drop role limited")
 
 
+@pytest.mark.parametrize("heartbeat", [20_000, 10_000_000])
+def test_a_rare_heartbeat_asks_no_more_of_the_kernel_than_it_takes(postgres: Postgres, heartbeat: float) -> None:
+    """TCP_KEEPIDLE is at most 32767 s; with more, there was no connection at all."""
+    with Lock(postgres.url("a"), heartbeat=heartbeat).acquire(timeout=5) as hold:
+        session = hold._held.connection  # type: ignore[attr-defined]
+        session.take()
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval")
+        asked = "select " + ", ".join(f"current_setting('{name}')" for name in names)
+        assert drive(session.ask(asked, (), environment().monotonic() + 10)) == [
+            ("32767", str(min(32767, heartbeat)))
+        ]  # the server's kernel has taken them: otherwise they would be its defaults
+
+
 def test_a_server_that_refuses_one_setting_is_accepted(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

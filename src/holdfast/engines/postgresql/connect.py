@@ -373,15 +373,24 @@ def _parameters(env: Environment, known: Known, stale_after: float) -> str:
         "keepalives_idle": _seconds(stale_after / 3),
         "keepalives_interval": _seconds(stale_after / 12),
         "keepalives_count": 3,
-        "tcp_user_timeout": int(stale_after * 1000 * 2 / 3),
+        "tcp_user_timeout": _milliseconds(stale_after * 2 / 3),
         "fallback_application_name": name.replace("\\", "?"),
     }
     given = [f"{key}='{value}'" for key, value in wanted.items() if not known.get(key)]
     return " " + " ".join([*given, "client_encoding=UTF8 target_session_attrs=any"])
 
 
+_MOST_SECONDS = 32767
+"""Linux refuses more for a keepalive (tcp(7); MAX_TCP_KEEPIDLE), and libpq the connection with it."""
+
+
 def _seconds(value: float) -> int:
-    return max(1, int(value))
+    """For a keepalive. Sooner than wanted is harmless: it is the user timeout that ends a connection."""
+    return max(1, int(min(value, _MOST_SECONDS)))
+
+
+def _milliseconds(value: float) -> int:
+    return int(min(value * 1000, 2**31 - 1))
 
 
 def _settings(stale_after: float, version: int) -> dict[str, str]:
@@ -396,7 +405,7 @@ def _settings(stale_after: float, version: int) -> dict[str, str]:
         "tcp_keepalives_idle": str(_seconds(stale_after / 2)),
         "tcp_keepalives_interval": str(_seconds(stale_after / 6)),
         "tcp_keepalives_count": "3",
-        "tcp_user_timeout": str(int(stale_after * 1000)),
+        "tcp_user_timeout": str(_milliseconds(stale_after)),
         "client_connection_check_interval": "1000",
     }
     if version >= 170000:

@@ -22,6 +22,8 @@ def test_a_password_is_not_shown() -> None:
         "postgresql://me:s%23cret@h.example:1,h2.example/db#n",
         "postgresql://h.example/db?password=s%23cret#n",
         "postgresql://me@h.example/db?sslpassword=s%23cret&sslmode=require#n",
+        "postgresql://h.example/db?pass%77ord=s%23cret#n",
+        "postgresql://h.example/db?%70%61ssword=s%23cret&sslmode=require#n",
     ]
     for url in urls:
         lock = holdfast.Lock(url)
@@ -36,12 +38,21 @@ def test_a_password_is_not_shown() -> None:
         "postgresql://u:se@cret@h/db#n",
         "postgresql://u:secret@h/db?nope=1#n",
         "postgresql://u:secret@[::1/db#n",
+        "postgresql://h/db?pass%77ord=secret&nope=1#n",
+        "postgresql://h/db?%20password=secret&nope=1#n",
+        "postgresql://h/db?pass%ffword=secret#n",
         "postgresql://u:secret@h:port/db#n",
     ]
     for url in bad:
         with pytest.raises(holdfast.InvalidPath) as refused:
             holdfast.Lock(url)
         assert "cret" not in str(refused.value) + repr(refused.value)
+    for url in ("postgresql://h/db? password=secret#n", "postgresql://h/db?password =secret#n"):
+        try:
+            seen = holdfast.Lock(url).path
+        except holdfast.InvalidPath as refused:  # a libpq before 18
+            seen = str(refused)
+        assert "cret" not in seen
 
 
 def test_a_url_that_says_nothing_is_refused() -> None:
@@ -71,6 +82,20 @@ def test_no_name_is_taken_for_another() -> None:
         assert lock_url.name == name
     assert len({key_of(name) for name in names}) == len(names)
     assert parse("postgres://a/b#deploy").key == parse("postgresql://c/d?schema=x#deploy").key
+
+
+def test_the_scheme_is_written_in_any_case() -> None:
+    """libpq reads all but lower case as a list of settings."""
+    for scheme in ("PostgreSQL", "POSTGRES", "postgres"):
+        assert parse(f"{scheme}://h/db#n").shown == "postgresql://h/db#n"
+        assert holdfast.Lock(f"{scheme}://h/db#n").path == "postgresql://h/db#n"
+
+
+def test_a_parameter_is_known_however_it_is_encoded() -> None:
+    assert parse("postgresql://h/db?sch%65ma=x#n").table == '"x".lock'
+    assert (
+        parse("postgresql://h/db?%73slmode=require#n").conninfo == parse("postgresql://h/db?sslmode=require#n").conninfo
+    )
 
 
 def test_the_schema_is_kept_from_libpq_and_within_its_quotes() -> None:

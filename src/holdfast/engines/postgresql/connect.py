@@ -107,13 +107,14 @@ def parse(url: str, *, named: bool = True) -> LockUrl:
     """What the URL says; InvalidPath for one that says nothing. Without `named`, the name may be missing."""
     before, _, fragment = url.partition("#")
     scheme, _, rest = before.partition("://")
+    scheme = scheme.lower()  # libpq takes no other
     path, _, query = rest.partition("?")
     schema, kept = _ours(query)
     authority, _, database = path.partition("/")
     user, at, hosts = authority.rpartition("@")
     if "@" in user:
         raise InvalidPath(f"this URL has more than one @. {_HOW}", protocol=NAME)
-    public = [part for part in kept if part.partition("=")[0] not in _SECRET]
+    public = [part for part in kept if _keyword(part) not in _SECRET]
     base = f"{NAME}://{user.partition(':')[0]}{at}{hosts}" + (f"/{database}" if database else "")
     shown = public if schema == SCHEMA else [*public, f"schema={quote(schema, safe='')}"]
     base += "?" + "&".join(shown) if shown else ""
@@ -127,12 +128,16 @@ def _ours(query: str) -> tuple[str, list[str]]:
     """The schema, and the parameters that are libpq's."""
     schema, kept = SCHEMA, []
     for part in filter(None, query.split("&")):
-        key, _, value = part.partition("=")
-        if key in _OURS:
-            schema = check_schema(_decoded(value, "the schema"))
+        if _keyword(part) in _OURS:
+            schema = check_schema(_decoded(part.partition("=")[2], "the schema"))
         else:
             kept.append(part)
     return schema, kept
+
+
+def _keyword(part: str) -> str:
+    """The name of a parameter as libpq understands it: decoded, and without the blanks around it (PC1)."""
+    return _decoded(part.partition("=")[0], "the name of a parameter").strip()
 
 
 def _name(fragment: str, *, needed: bool) -> str:

@@ -184,6 +184,20 @@ def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> Non
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
 
 
+def test_another_spelling_is_the_same_lock(prefix: str, face: Any) -> None:
+    """KN3: to an owner, and to a caller that would wait for itself."""
+    before, hash_, after = prefix.partition("#")
+    parameter = "connect_timeout=5" if hash_ else "ttl=20"
+    joint = "&" if "?" in before else "?"
+    other = f"{before}{joint}{parameter}#{after}a" if hash_ else f"{before}a?{parameter}"
+    with face.Lock(prefix + "a", owner="me") as first:
+        shared = face.Lock(other, owner="me").acquire(timeout=10)
+        assert shared.token == first.token
+        shared.release()
+    with face.Lock(prefix + "a"), pytest.raises(holdfast.WouldDeadlock):
+        twice(face, other)
+
+
 def test_only_the_hold_that_was_looked_at_is_broken(prefix: str) -> None:
     """The lock changes hands between the look and the end of the hold; the next holder keeps it."""
     lock, env = holdfast.Lock(prefix + "a"), environment()

@@ -10,6 +10,9 @@ KN1  Of one owner's callers in this process only one contends. The others wait f
      up, the next of them contends. In the server's queue they would wait for themselves. Their waits have events and
      notices like all others.
 KN2  A caller that holds the lock itself, or every slot, and would wait for ever, gets WouldDeadlock at once.
+KN3  Which lock it is, for KN1 and KN2, depends on what the server knows it by, not on the spelling or the parameters of
+     its URL. A lock and a semaphore of one name are two things. In doubt two spellings are two locks: then a caller
+     waits for itself, while a share in the hold of another lock would let two in.
 """
 
 from __future__ import annotations
@@ -60,9 +63,19 @@ class RemoteRequest(Request):
         """Seconds after which the server frees the lock of a silent holder; None: the engine decides."""
 
     @property
+    def full_name(self) -> str:
+        """What the server knows the lock by, however its URL is spelled (KN3)."""
+        return self.target
+
+    @property
+    def server(self) -> tuple[str, ...]:
+        """Where that name means this lock; equal only where it certainly is the same."""
+        return ()
+
+    @property
     def key(self) -> tuple[object, ...]:
-        """The key of the lock in this process, the same for all slots."""
-        return (self.protocol_name, self.target)
+        """The key of the lock in this process, the same for all slots (KN3)."""
+        return (self.protocol_name, self.full_name, self.server, self.slot is not None)
 
 
 class Attempt(Deadline):

@@ -314,6 +314,15 @@ def test_a_caller_cannot_wait_for_itself_for_ever(url: str) -> None:
             slots.acquire(timeout=0.05)
 
 
+def test_a_lock_and_a_semaphore_of_one_name_are_two_things_to_an_owner(url: str, no_leases: None) -> None:
+    """KN3: the semaphore's hold gives no share in the lock, and does not stand in its way."""
+    with Semaphore(url, 2, owner="me") as slot, Lock(url, owner="me") as lock:
+        assert (slot.slot, lock.slot) == (0, None)
+        assert Lock(url).try_acquire() is None
+    with Semaphore(url, 1), Lock(url) as lock:
+        lock.ensure_held()
+
+
 def test_one_owner_does_not_stand_behind_itself(url: str, no_leases: None) -> None:
     """KN1."""
     lock = Lock(url, owner="me")

@@ -9,6 +9,7 @@ import pytest
 from holdfast import InvalidPath, Lock, Semaphore
 from holdfast.engines.etcd.queue import Queue
 from holdfast.engines.etcd.url import Endpoint, lease_of, parse
+from holdfast.engines.remote import RemoteRequest
 
 BAD = {
     "etcd://host": "names no lock",
@@ -108,3 +109,22 @@ def test_an_option_without_meaning_is_refused() -> None:
             Semaphore("etcd://h/n", slots)
     with pytest.raises(TypeError):
         Semaphore("etcd://h/n", 1.5)  # type: ignore[arg-type]
+
+
+def key_of(url: str) -> tuple[object, ...]:
+    request = Lock(url)._request
+    assert isinstance(request, RemoteRequest)
+    return request.key
+
+
+def test_a_lock_is_the_same_however_its_url_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KN3: what the server knows it by says which lock it is; a semaphore of that name is another thing."""
+    one = key_of("etcd://one,two:2/a/b")
+    assert one == key_of("etcd://two:2,ONE:2379/a%2Fb?ttl=30")
+    assert one == key_of("etcd://one,two:2/b?prefix=holdfast/a/")
+    monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "x")
+    assert one == key_of("etcd://me@one,two:2/a/b")
+    for other in ("etcd://one/a/b", "etcd://one,two:3/a/b", "etcd://one,two:2/a/b?prefix=x/", "etcd://one,two:2/a"):
+        assert key_of(other) != one
+    slots = Semaphore("etcd://one,two:2/a/b", 2)._requests + Semaphore("etcd://one,two:2/a/b?ttl=9", 3)._requests
+    assert len({request.key for request in slots if isinstance(request, RemoteRequest)} - {one}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from hashlib import blake2b
@@ -131,3 +132,35 @@ def test_what_libpq_says_on_several_lines_makes_a_sentence() -> None:
     with pytest.raises(holdfast.EngineUnavailable) as failed:
         holdfast.Lock("postgresql://127.0.0.1:1/d#n").try_acquire()
     assert re.search(r"\S \([^()]+\?\)\. Check host and port", str(failed.value))
+
+
+def test_a_lock_is_the_same_however_its_url_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KN3: its name in its database says which lock it is; whatever may lead to another database does not count."""
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        monkeypatch.delenv(name)
+
+    def key(rest: str) -> tuple[object, ...]:
+        request = holdfast.Lock(f"postgresql://{rest}")._request
+        assert isinstance(request, PostgresqlRequest)
+        return request.key
+
+    one = key("me@one/me#a-b")
+    for same in (
+        "me:pw@ONE:5432/me?connect_timeout=5#a-b",
+        "me@one/me?schema=x#a%2Db",
+        "me@one#a-b",
+        "one?user=me#a-b",
+    ):
+        assert key(same) == one
+    for other in (
+        "me@two/me#a-b",
+        "me@one:1/me#a-b",
+        "me@one/db#a-b",
+        "you@one/me#a-b",
+        "me@one/me?options=-cx%3Dy#a-b",
+    ):
+        assert key(other) != one
+    monkeypatch.setenv("PGPORT", "1")
+    assert key("me@one:1/me#a-b") == key("me@one/me#a-b")
+    monkeypatch.setenv("PGSERVICE", "somewhere")
+    assert key("me@one:5432/me#a-b") != key("me@one?port=1#a-b")

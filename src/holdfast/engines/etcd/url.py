@@ -253,3 +253,11 @@ class EtcdRequest(RemoteRequest):
         if slot is not None:
             self.slot = slot
             self.path = f"{self.target}#{slot}"
+
+    @property
+    def full_name(self) -> str:
+        return self.lock_url.base
+
+    @property
+    def server(self) -> tuple[str, ...]:
+        return tuple(sorted({str(endpoint).lower() for endpoint in self.lock_url.access.endpoints}))

@@ -61,11 +61,13 @@ _HOW = (
 class LockUrl:
     """A database, a schema in it, and the name of a lock there; or its beginning, for a list of locks."""
 
-    __slots__ = ("base", "conninfo", "key", "name", "schema", "shown")
+    __slots__ = ("base", "conninfo", "key", "name", "schema", "server", "shown")
 
-    def __init__(self, conninfo: str, schema: str, name: str, base: str) -> None:
-        self.conninfo = conninfo
+    def __init__(self, given: dict[str, str], schema: str, name: str, base: str) -> None:
+        self.conninfo = _conninfo(given)
         """For libpq; has the password."""
+        self.server = _server(given)
+        """The database: what tells it from others, however libpq is to reach it."""
         self.schema = schema
         self.name = name
         self.base = base
@@ -121,7 +123,7 @@ def parse(url: str, *, named: bool = True) -> LockUrl:
     masked = f"{scheme}://{user.partition(':')[0]}{at}{hosts}/{database}?{'&'.join(public)}"
     given = _parsed(masked, f"{scheme}://{path}?{'&'.join(kept)}")
     _check_url(given)
-    return LockUrl(_conninfo(given), schema, _name(fragment, needed=named), base)
+    return LockUrl(given, schema, _name(fragment, needed=named), base)
 
 
 def _ours(query: str) -> tuple[str, list[str]]:
@@ -184,6 +186,16 @@ def _check_url(given: dict[str, str]) -> None:
             "to somebody else. Leave it out: of several hosts, the one that can be written to is taken",
             protocol=NAME,
         )
+
+
+def _server(given: dict[str, str]) -> tuple[str, ...]:
+    """Where the advisory lock is. Some services tell their databases apart by the user, others by `options`."""
+    host = given.get("host", "")
+    named = "service" in given or "PGSERVICE" in os.environ
+    port = given.get("port") or os.environ.get("PGPORT") or ("" if named else "5432")
+    database = given.get("dbname") or ("" if named or "PGDATABASE" in os.environ else given.get("user", ""))
+    others = [given.get(name, "") for name in ("hostaddr", "service", "servicefile", "user", "options")]
+    return (host if "/" in host else host.lower(), port, database, *others)
 
 
 def _conninfo(given: dict[str, str]) -> str:

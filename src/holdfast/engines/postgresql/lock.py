@@ -403,9 +403,12 @@ class PostgresqlRequest(RemoteRequest):
     lock_url: LockUrl
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """What this process knows its hold by."""
-        return ("postgresql", self.lock_url.conninfo, self.lock_url.schema, self.lock_url.name)
+    def full_name(self) -> str:
+        return self.lock_url.name  # PC2
+
+    @property
+    def server(self) -> tuple[str, ...]:
+        return self.lock_url.server
 
     @property
     def keeps(self) -> float:

@@ -4,7 +4,8 @@ A process that holds one lock and waits for another may wait for one that does i
 
 D1  There is one order of all lock files, the same in every process of a kernel however their paths are spelled: by the
     directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
-    by name, as slots of a semaphore where the name is that of a slot (stem, then number).
+    by name, as slots of a semaphore where the name is that of a slot (stem, then number). Locks on servers come last,
+    by what their server knows them by; the URL may have parameters, and may name other servers of the same cluster.
 D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
     list has a file among them. One that has the same file is refused.
 D3  The entries are acquired in that order. So a waiter for an entry holds, by this call, only files before all of its
@@ -14,7 +15,8 @@ D4  All or none: what was acquired is released when anything goes wrong, also an
     what was lost in the meantime is noticed before the handle is given out.
 
 Not covered: locks that a caller held before. Not in the order of D1: processes on different machines that share several
-filesystems, or one FUSE filesystem mounted twice. A timeout ends such a wait.
+filesystems, or one FUSE filesystem mounted twice; nor locks of one name on two servers whose addresses are spelled in
+several ways. A timeout ends such a wait.
 """
 
 from __future__ import annotations
@@ -246,7 +248,11 @@ def in_order(wanted: Sequence[Resource]) -> list[int]:
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
     """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
     if store_of(lock).is_remote:
-        return (2, 0, 0, lock.protocol, request.target, "", "", -1 if request.slot is None else request.slot)
+        with forking:
+            from .engines.remote import RemoteRequest
+        if isinstance(request, RemoteRequest):
+            return (2, *request.place)
+        return (2, lock.protocol, request.target, (), -1 if request.slot is None else request.slot)
     assert isinstance(request, FileRequest)
     directory, name = _directory(request), request.name
     bare = name

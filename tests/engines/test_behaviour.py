@@ -185,7 +185,7 @@ def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> Non
 
 
 def test_another_spelling_is_the_same_lock(prefix: str, face: Any) -> None:
-    """KN3: to an owner, and to a caller that would wait for itself."""
+    """KN3: to an owner, to a caller that would wait for itself, and to a list of several."""
     before, hash_, after = prefix.partition("#")
     parameter = "connect_timeout=5" if hash_ else "ttl=20"
     joint = "&" if "?" in before else "?"
@@ -196,6 +196,8 @@ def test_another_spelling_is_the_same_lock(prefix: str, face: Any) -> None:
         shared.release()
     with face.Lock(prefix + "a"), pytest.raises(holdfast.WouldDeadlock):
         twice(face, other)
+    with pytest.raises(ValueError, match="in common"):
+        holdfast.acquire_all([holdfast.Lock(prefix + "a"), holdfast.Lock(other)])
 
 
 def test_only_the_hold_that_was_looked_at_is_broken(prefix: str) -> None:

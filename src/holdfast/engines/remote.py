@@ -77,6 +77,11 @@ class RemoteRequest(Request):
         """The key of the lock in this process, the same for all slots (KN3)."""
         return (self.protocol_name, self.full_name, self.server, self.slot is not None)
 
+    @property
+    def place(self) -> tuple[str, str, tuple[str, ...], int]:
+        """In the order of all locks on servers (several.py, D1). The name comes first, as it has only one spelling."""
+        return (self.protocol_name, self.full_name, self.server, -1 if self.slot is None else self.slot)
+
 
 class Attempt(Deadline):
     """One contender's wait, as far as it is the same for all servers: its deadline and its events."""

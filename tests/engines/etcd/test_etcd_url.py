@@ -10,6 +10,7 @@ from holdfast import InvalidPath, Lock, Semaphore
 from holdfast.engines.etcd.queue import Queue
 from holdfast.engines.etcd.url import Endpoint, lease_of, parse
 from holdfast.engines.remote import RemoteRequest
+from holdfast.several import in_order
 
 BAD = {
     "etcd://host": "names no lock",
@@ -128,3 +129,17 @@ def test_a_lock_is_the_same_however_its_url_is_spelled(monkeypatch: pytest.Monke
         assert key_of(other) != one
     slots = Semaphore("etcd://one,two:2/a/b", 2)._requests + Semaphore("etcd://one,two:2/a/b?ttl=9", 3)._requests
     assert len({request.key for request in slots if isinstance(request, RemoteRequest)} - {one}) == 1
+
+
+def test_several_locks_have_one_order_however_their_urls_are_spelled() -> None:
+    """D1: among processes that write parameters and those that do not; `?` sorts between two names."""
+    for one in ("", "?ttl=30", "?prefix=holdfast/"):
+        for other in ("", "?ttl=30"):
+            deploy, database = Lock(f"etcd://host/deploy{one}"), Lock(f"etcd://HOST:2379/deploy-db{other}")
+            assert in_order([deploy, database]) == [1, 0]
+            assert in_order([database, deploy]) == [0, 1]
+    with pytest.raises(ValueError, match="in common"):
+        in_order([Lock("etcd://host/a"), Lock("etcd://host/a?ttl=30")])
+    with pytest.raises(ValueError, match="in common"):
+        in_order([Semaphore("etcd://host/a", 2), Semaphore("etcd://host:2379/a", 2)])
+    in_order([Lock("etcd://host/a"), Semaphore("etcd://host/a", 2), Lock("etcd://other/a")])

@@ -1055,6 +1055,11 @@ class Process:
         if file.pipe is not None and file.pipe.readers:
             file.pipe.unread += 1
 
+    def is_unread(self, fd: int) -> bool:
+        file = self.files[fd]
+        self.step("is_unread", fd, file.inode.mark.r)
+        return file.pipe is not None and file.pipe.unread > 0
+
     def drain(self, fd: int) -> bool:
         file = self.files[fd]
         assert file.pipe is not None
@@ -1224,7 +1229,7 @@ TRACED = (
         "exists",
     ),
     *("make_directory", "remove_directory", "close", "guard", "guarded", "is_written", "unguard", "watch"),
-    *("make_fifo", "open_fifo", "hung_up", "nudge", "drain"),
+    *("make_fifo", "open_fifo", "hung_up", "nudge", "is_unread", "drain"),
 )
 
 

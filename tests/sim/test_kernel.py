@@ -93,7 +93,7 @@ def _result(call: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
 def fifo_step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
     """One that has to do with FIFOs."""
     name, other = rng.choice(NAMES), rng.choice(NAMES)
-    on_end = ["hung_up", "ready", "nudge", "drain", "close"] * 2 if twin.ends else []
+    on_end = ["hung_up", "ready", "nudge", "is_unread", "drain", "close"] * 2 if twin.ends else []
     op = rng.choice(["make_fifo", "open_to_read", "open_to_write", "rename", *on_end])
     if op == "make_fifo":
         return op, twin.within(op, name, 0o600)

@@ -448,10 +448,27 @@ def test_a_durable_lock_is_written_through_to_the_disk(disk: Path, monkeypatch: 
     assert synced == [7]
 
 
+def test_whether_a_waiter_has_read_what_it_was_told_is_seen_from_the_other_end(
+    env: PosixEnvironment, disk: Path
+) -> None:
+    os.mkfifo(disk / "t")
+    reader = os.open(disk / "t", os.O_RDONLY | os.O_NONBLOCK)
+    writer, no_fifo = os.open(disk / "t", os.O_WRONLY | os.O_NONBLOCK), os.open(os.devnull, os.O_WRONLY)
+    found = [env.is_unread(writer)]
+    env.nudge(writer)
+    found.append(env.is_unread(writer))
+    env.drain(reader)
+    found.append(env.is_unread(writer))
+    assert found == [False, True, False]
+    assert env.is_unread(no_fifo), "it cannot be told, so nobody is left more time"
+    for fd in (reader, writer, no_fifo):
+        os.close(fd)
+
+
 def test_linux_and_posix_share_what_is_common() -> None:
     from holdfast._platform.linux import LinuxEnvironment
 
-    for name in ("unguard", "open_existing", "make_fifo", "open_fifo", "hung_up", "nudge", "drain"):
+    for name in ("unguard", "open_existing", "make_fifo", "open_fifo", "hung_up", "nudge", "is_unread", "drain"):
         assert name not in vars(LinuxEnvironment)
         assert name in vars(PosixEnvironment)
     assert issubclass(PosixEnvironment, portable.GenericEnvironment)

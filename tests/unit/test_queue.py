@@ -933,7 +933,7 @@ def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     while not other.inside:
         clock.now = max(other.waits[-1].deadline, clock.now)
         other.step()
-    assert woken(between) == (where == "here"), "it has to queue again"
+    assert woken(between), "it has to queue again, or has been told of the free lock"
     settle(between)
     assert not between.inside
     release(other)
@@ -941,6 +941,95 @@ def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     release(between)
     settle(idle)
     assert idle.inside
+
+
+def play_until(moment: float, clock: Clock, *contenders: Contender) -> None:
+    """Let time pass: each goes on when it has been woken, or when its wait is over."""
+    while not any(one.inside for one in contenders):
+        settle(*contenders)
+        clock.now = min([one.waits[-1].deadline for one in contenders if not one.done] + [moment])
+        if clock.now >= moment:
+            return
+        for one in contenders:
+            if not one.done and one.waits[-1].deadline <= clock.now:
+                one.step()
+
+
+def test_newcomers_again_and_again_do_not_keep_a_waiter_behind_an_idle_one_from_the_lock(
+    arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock
+) -> None:
+    """Q6: it sleeps behind the idle one; who is about to pass both tells it, and leaves it the lock."""
+    env = clocked()
+    idle, well = queued(), queued()
+    clock.now += 11  # its next own look is as far away as it can be
+    settle(well)
+    well.step()
+    release(held)
+    began = clock.now
+    for _ in range(3):
+        late = arrive(env)
+        late.step()
+        play_until(began + 1, clock, well, late)
+        if well.inside:
+            break
+        release(late)
+    assert (well.inside, late.inside) == (True, False)
+    assert clock.now - began <= 2 * PATIENCE
+    release(well)
+    play_until(clock.now + 1, clock, late)
+    assert late.inside
+    release(late)
+    settle(idle)
+    release(idle)
+
+
+def test_waiters_behind_an_idle_one_are_told_together_and_go_in_their_order(
+    arrive: Contend, held: Contender, queued: Contend, clock: Clock
+) -> None:
+    """Q6: the newcomer tells all of them; and none of those that have been told tells the others again."""
+    idle, *others = (queued() for _ in range(5))
+    clock.now += 11
+    for one in others:
+        one.step()
+    release(held)
+    late = arrive()
+    late.step()
+    others.append(late)
+    before = [one.env.steps.count("nudge") for one in others]
+    while others:
+        play_until(clock.now + 1, clock, *others)
+        assert [one.inside for one in others] == [True] + [False] * (len(others) - 1)
+        if before:
+            told = [one.env.steps.count("nudge") - count for one, count in zip(others, before, strict=True)]
+            assert told == [0, 0, 0, 0, 4]
+            before = []
+        release(others.pop(0))
+    settle(idle)
+    release(idle)
+
+
+def test_a_waiter_that_is_told_and_still_leaves_the_lock_alone_is_passed(
+    arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock, place: Path
+) -> None:
+    """Q6: it has read what it was told, so it gets more time; and this process does not remember it as idle."""
+    env = clocked()
+    idle, slow = queued(), queued()
+    ticket = names(place)[0]
+    release(held)
+    late, began = arrive(env), clock.now
+    late.step()
+    while not late.inside:
+        clock.now = late.waits[-1].deadline
+        late.step()
+        if not slow.done and woken(slow):
+            slow.step()  # it looks, and then does nothing
+    assert clock.now - began == pytest.approx(3 * PATIENCE, rel=0.1)
+    assert set(env.real.passed) == {ticket}
+    release(late)
+    settle(idle)
+    release(idle)
+    settle(slow)
+    release(slow)
 
 
 def test_a_waiter_that_has_passed_others_and_was_too_late_does_not_wait_for_them_again(

@@ -230,6 +230,9 @@ class Environment(Protocol):
     def nudge(self, fd: int) -> None:
         """Write a byte to a FIFO, unless it is full."""
 
+    def is_unread(self, fd: int) -> bool:
+        """Whether bytes are left in the FIFO that this descriptor writes to. True if that cannot be told."""
+
     def drain(self, fd: int) -> bool:
         """Read what is in a FIFO of ours; whether there was anything."""
 

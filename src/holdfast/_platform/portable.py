@@ -324,6 +324,9 @@ class GenericEnvironment:
     def nudge(self, fd: int) -> None:
         pass
 
+    def is_unread(self, fd: int) -> bool:  # noqa: ARG002
+        return True
+
     def drain(self, fd: int) -> bool:  # noqa: ARG002
         return False
 

@@ -164,6 +164,14 @@ class PosixEnvironment(GenericEnvironment):
         except OSError:
             pass  # it is full, or its reader has gone
 
+    def is_unread(self, fd: int) -> bool:
+        try:
+            from termios import FIONREAD
+
+            return any(fcntl.ioctl(fd, FIONREAD, bytes(4)))
+        except (OSError, ImportError):
+            return True
+
     def drain(self, fd: int) -> bool:
         try:
             return bool(os.read(fd, 4096))

@@ -109,6 +109,8 @@ class AcquireAttempt:
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
+        self._asks = False
+        """Whether those behind it are still to be told of the free lock, when half of its time is over."""
         self._spared = False
         """Whether a first waiter was left the lock for longer, as it has had it meanwhile."""
         self._idle_firsts = 0
@@ -231,8 +233,18 @@ class AcquireAttempt:
         if all(file.path_exists() for file in self.files):
             self._recheck_at = self._env.monotonic() + FIRST_LOOK
         elif len(self.files) == 1:
-            self._idle = self._entry.first_waiter()
-            self._idle_until = self._recheck_at = self._env.monotonic() + self._entry.patience
+            self._leave_it_to(self._entry.first_waiter())
+            self._recheck_at = self._next_look_at_idle()
+
+    def _leave_it_to(self, first: object) -> None:
+        """Give this first waiter its time to take a lock that is free (Q6)."""
+        assert self._entry is not None
+        self._idle, self._idle_until = first, self._env.monotonic() + self._entry.patience
+        self._asks = self._entry.has_others_behind(first)
+
+    def _next_look_at_idle(self) -> float:
+        assert self._entry is not None
+        return self._idle_until - self._entry.patience / 2 if self._asks else self._idle_until
 
     def _may_pass(self, *, free: bool) -> bool:
         """Whether the waiters ahead have left a free lock alone for too long (queue.py, Q6)."""
@@ -243,17 +255,32 @@ class AcquireAttempt:
         ahead = self._entry.first_waiter() if free and any(file.lies_free() for file in self.files) else None
         if ahead is None or ahead != self._idle:
             self._idle_firsts = 0 if ahead is None else self._idle_firsts + 1
-            self._idle, self._idle_until = ahead, self._env.monotonic() + self._entry.patience
-        now = self._env.monotonic()
-        if ahead is not None and now >= self._idle_until and not self._spared and not self._entry.is_idle(ahead):
-            self._spared, self._idle_until = True, now + self._entry.patience
-        if ahead is not None and (now >= self._idle_until or self._idle_firsts > _MOST_IDLE):
+            self._leave_it_to(ahead)
+        if ahead is not None and (self._idle_firsts > _MOST_IDLE or self._have_had_their_time(ahead)):
             instead = self._entry.pass_idle_waiters(None if self._idle_firsts > _MOST_IDLE else ahead)
             if instead is None:
                 return True
-            self._idle, self._idle_until = instead, now + self._entry.patience
+            self._leave_it_to(instead)
         # When our time is up we try in any case: a free lock is refused to no one. A reader would starve the writers.
         return self._deadline.is_over() and not self._request.shared
+
+    def _have_had_their_time(self, first: object) -> bool:
+        """Whether the first waiter has, and those behind it, which may have slept until we told them (Q6)."""
+        entry, now = self._entry, self._env.monotonic()
+        assert entry is not None
+        if self._asks and now >= self._next_look_at_idle():
+            self._asks = False
+            if entry.tell_those_ahead(first):
+                self._idle_until = max(self._idle_until, now + entry.patience / 2)
+        if now < self._idle_until:
+            return False
+        if not self._spared and not entry.is_idle(first):
+            self._spared, self._idle_until = True, now + entry.patience
+            return False
+        if entry.are_on_their_way():
+            self._idle_until = now + 2 * entry.patience  # they leave the first waiter its time as well
+            return False
+        return True
 
     def _wait_behind(self) -> Generator[Wait, None, None]:
         entry = self._entry
@@ -265,7 +292,7 @@ class AcquireAttempt:
         again = now + entry.recheck(now)
         self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
-            self._recheck_at = min(self._recheck_at, self._idle_until)
+            self._recheck_at = min(self._recheck_at, self._next_look_at_idle())
         fds, until, signal = entry.plan(now)
         if fds and len(self.files) == 1:
             self.files[0].make_ready()

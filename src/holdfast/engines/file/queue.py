@@ -26,7 +26,11 @@ Q6  A ticket is the right to be first for waiters that use it. If the lock is fr
     for this wait, and for a second in the later waits of this process. They remove none: its owner may go on. What
     tells is two looks that find the lock free behind the same first waiter of all processes, PATIENCE apart, and behind
     the same tickets that were passed before it: one of these that comes back has the lock first. None of them has it
-    then, and they are still the first. Whether one that does not queue had it in between, nothing shows.
+    then, and they are still the first. Whether one that does not queue had it in between, nothing shows. Waiters that
+    sleep behind an idle one are told of the free lock when half of that time is over (Q11), by the first who sees it:
+    one that has been told tells nobody. Those who read it are not idle: they have the time to pass the idle one
+    themselves, and again after each of them that goes, and no later wait ignores them. What was not read by one that
+    was told tells others later that it is stopped; so each tells only a few more, and all are told in time.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
@@ -86,6 +90,8 @@ _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
 """Seconds between looks at a ticket ahead that cannot be opened."""
 _TRIES = 20
 _MOST_NUDGES = 50
+_MOST_TOLD = 20
+"""Waiters that one which finds the lock free tells of it (Q6). It costs a wake-up of each, so not all at once."""
 _IN_THE_MAKING = stat.S_ISVTX | 0o500
 """The mode of a queue that has just been made (Q9): only its owner may open it."""
 _MADE, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
@@ -290,6 +296,23 @@ class Queue:
             return None if ended else self.stat(name)
         try:
             return env.fstat(fd)
+        finally:
+            env.close(fd)
+
+    def tell(self, name: str, *, tells: bool = True) -> bool:
+        """Have its waiter look (Q11). Whether it waits, and has read all that it was told before: else it is told
+        nothing."""
+        env = self._env
+        fd = self.follow(name)
+        if fd is None or fd < 0:
+            return False
+        try:
+            found = env.fstat(fd)
+            if is_holding(found) or env.is_unread(fd) or not self.has_only(found, name):
+                return False
+            if tells:
+                env.nudge(fd)
+            return True
         finally:
             env.close(fd)
 
@@ -642,6 +665,14 @@ class QueueEntry:
         self._swept = False
         """Whether we have removed what dead waiters left, since we became first."""
         self._nudges = 0
+        self._heard_at = -math.inf
+        """When there was a byte in our ticket."""
+        self._told: list[str] = []
+        """Those that have been told of a free lock, as far as they have not left it unread, and still wait."""
+        self._asked = False
+        """Whether we have asked if they have read it."""
+        self._answered: set[str] = set()
+        """Those that had: they are not idle."""
         self._listened = False
         """Whether the last wait was for our own ticket, too."""
         self._moved_up = False
@@ -802,6 +833,51 @@ class QueueEntry:
             self._close_queue(queue)
         return True
 
+    def has_others_behind(self, first: object) -> bool:
+        """Whether waiters ahead of us may sleep behind this first one, or behind another that we do not wait for."""
+        if not isinstance(first, list) or not first:
+            return False
+        return bool(self._behind_here or self.shared or len(first) > 1 or first[-1] != self._before)
+
+    def tell_those_ahead(self, first: object) -> bool:
+        """Have the waiters from the first one up to us look at the lock, which it leaves alone (Q6, Q11); whether there
+        are any. Not those that have not read what they were told before."""
+        self._told, self._asked = [], False
+        queue = opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
+        if queue is None or not isinstance(first, list) or not first:
+            return False
+        # The first of all looks at the lock anyhow, unless it is behind one that we do not wait for.
+        last = "" if len(first) > 1 or self.shared else first[-1]
+        # Who has told us has told those ahead of us, too.
+        tells = self.env.monotonic() - self._heard_at >= self.patience
+        try:
+            for name in self._ahead_in(queue):
+                if len(self._told) == _MOST_TOLD:
+                    break
+                if name > last and self._waits_for(queue, name) and queue.tell(name, tells=tells):
+                    self._told.append(name)
+        finally:
+            self._close_queue(queue)
+        return bool(self._told)
+
+    def are_on_their_way(self) -> bool:
+        """Whether those are to get more time that we have told: they have read it, and since we last asked, one of them
+        has had the lock. So the times that this is true are no more than they are."""
+        queue = opened(self.env, self._request.queue) if self._told and self._ticket is None else None
+        if self._ticket is not None:
+            queue = self._ticket.queue
+        if queue is None:
+            return False
+        told = self._told
+        try:
+            self._told = [name for name in told if queue.tell(name, tells=False)]
+        finally:
+            self._close_queue(queue)
+        moved = not self._asked or len(self._told) < len(told)
+        self._asked = True
+        self._answered.update(self._told)
+        return moved and bool(self._told)
+
     def pass_idle_waiters(self, first: object) -> object:
         """Ignore all that are ahead now, in this process and in others: they have left a free lock alone (Q6).
 
@@ -834,7 +910,7 @@ class QueueEntry:
         if queue is not None:
             passed = [name for name in found if self._waits_for(queue, name)]
             self._ignored.update(passed)
-            env.passed.update(dict.fromkeys(passed, now + _REMEMBERED))
+            env.passed.update((name, now + _REMEMBERED) for name in passed if name not in self._answered)
 
     # -- the ticket ----------------------------------------------------------------------------------------------------
 
@@ -923,6 +999,7 @@ class QueueEntry:
         if not listened or self._ticket is None or not self.env.drain(self._ticket.fd):
             return False
         self._nudges += 1
+        self._heard_at = self.env.monotonic()
         return True
 
     # -- holding and leaving -------------------------------------------------------------------------------------------

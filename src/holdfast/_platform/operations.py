@@ -20,9 +20,9 @@ J5  Python may raise before the first line of an `__exit__`, or of a finalizer. 
     is broken off, the object is dropped, and its finalizer releases. If that is interrupted too, the next contender
     that waits finds the object gone, and releases. What was acquired before its `with` is not entered yet for an
     instant: one interruption, after the first line of that entry, releases it (guarantees.md).
-J6  What cannot be undone, because a step of that raises an error, is tried once more by the next operation, and then
-    taken off the list. The error is raised when all the others have been undone, so it keeps none of them from that,
-    and no operation after the next one.
+J6  What cannot be undone, because a step of that raises an error, is tried once more by the next operation, as a
+    signal handler may have raised it, and then taken off the list. The error is raised when all the others have been
+    undone, so it keeps none of them from that, and no operation after the next one.
 """
 
 from __future__ import annotations

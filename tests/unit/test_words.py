@@ -175,3 +175,32 @@ def test_a_program_in_front_of_the_dashes_is_asked_about(
 def test_a_mistake_is_left_to_argparse(line: str) -> None:
     assert read(line.split()) is None
     assert by_argparse(line.split()) is None
+
+
+@pytest.mark.parametrize("name", ["try", "acquire", "release", "wait", "status"])
+def test_what_follows_the_dashes_is_a_lock(name: str) -> None:
+    several = name in ("wait", "status")
+    for line, ours, locks in (
+        ("-- -y", False, ["-y"]),
+        ("-q -- -y", True, ["-y"]),
+        ("-- --", False, ["--"]),
+        ("a -q b -- -y -q", True, ["a", "b", "-y", "-q"]),
+    ):
+        found = by_argparse([name, *line.split()])
+        if len(locks) > 1 and not several:
+            assert found is None
+            continue
+        assert found is not None
+        assert (found["lock"], found["quiet"]) == (locks[0], ours)
+        assert not several or found["locks"] == locks
+
+
+def test_a_file_that_looks_like_an_option_is_named_with_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for there in (False, True):
+        for line in ("run -y -- true", "run -- -y", "status -y"):
+            assert by_argparse(line.split()) is None
+            assert ("LOCK. If the file -y is meant: ./-y\n" in capsys.readouterr().err) == there, line
+        Path("-y").touch()

@@ -485,9 +485,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         overview.parse_args([*arguments])  # exits: help, version, or an error
         overview.error(f"the command comes first, not {name!r}")
     parser = parser_of(name)
+    parser.words = words
     if name in COMMANDS:
-        words, command = split_run(words) if name == "run" else (words, [])
-        options, rest = parser.parse_known_intermixed_args(words)
+        words, behind = split_run(words) if name == "run" else split(words)
+        operands, command = ([], behind) if name == "run" else (behind, [])
+        options, rest = _read(parser, words, operands)
         wrong = completed(name, options, rest, command)
         if wrong:
             parser.error(wrong)
@@ -499,6 +501,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error("--peer, --listen and --with exclude each other")
     options.command = name
     return options
+
+
+_MARK = "\0"
+"""In front of an operand that may look like an option; no word of a command line has it in it."""
+
+
+def _read(parser: Parser, words: list[str], operands: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options and operands among the words, and the operands behind `--`; what is none of them.
+
+    That method of argparse forgets the `--` between its two passes. Marked operands come first here, where none is
+    taken for the value of an option.
+    """
+    options, rest = parser.parse_known_intermixed_args([*(_MARK + one for one in operands), *words])
+    for name, value in vars(options).items():
+        if isinstance(value, list):
+            value.sort(key=lambda one: one.startswith(_MARK))
+            value[:] = [one.removeprefix(_MARK) for one in value]
+        elif isinstance(value, str):
+            setattr(options, name, value.removeprefix(_MARK))
+    return options, [one.removeprefix(_MARK) for one in rest]
 
 
 def _parse_beads(words: list[str]) -> argparse.Namespace:
@@ -581,6 +603,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, usage: str, description: str, notes: str, examples: str = "") -> None:
         self.examples = [f"holdfast {line}" for line in examples.splitlines()]
         """Commands as they are typed."""
+        self.words: list[str] = []
+        """What was typed behind the command's name."""
         self._notes = notes
         shown = "\n".join(["examples:", *(f"  {line}" for line in self.examples)])
         before, status, behind = notes.partition(STATUS)
@@ -627,7 +651,14 @@ class Parser(argparse.ArgumentParser):
             meant = _OTHER_WORDS.get(given, given)
             hint = f" Did you mean {meant}?" if meant.partition(" ")[0] in known else did_you_mean(given, known)
             hint = hint if given else ""
+        if message.startswith("the following arguments are required: LOCK"):
+            hint = self._hint_at_file()
         return f".{hint}" if hint else ""
+
+    def _hint_at_file(self) -> str:
+        """How to write the name of a lock file that looks like an option."""
+        found = next((word for word in self.words if word[:1] == "-" < word and os.path.lexists(word)), "")
+        return f" If the file {found} is meant: ./{found}" if found else ""
 
     def format_help(self) -> str:
         formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]

@@ -640,10 +640,7 @@ class Parser(argparse.ArgumentParser):
         """What may have been meant, where something is unknown."""
         _, unknown, words = message.partition("unrecognized arguments: ")
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            given = next((word for word in words.split() if word.startswith("--")), "")
-            given = given.partition("=")[0]
-            hint = _belongs_to(given) or did_you_mean(given, flags)
+            hint = self._hint_at_option(words)
         else:
             before, _, choices = message.partition(" (choose from ")
             given = before.partition("invalid choice: ")[2].strip("'")
@@ -654,6 +651,18 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("the following arguments are required: LOCK"):
             hint = self._hint_at_file()
         return f".{hint}" if hint else ""
+
+    def _hint_at_option(self, unknown: str) -> str:
+        """What the first that may be meant is: an option of other commands, or a mistyped one."""
+        words, _, said = unknown.partition(". ")
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        for word in [] if said else words.split():
+            is_long = word.startswith("--")
+            given = word.partition("=")[0] if is_long else word[:2] if word[:1] == "-" < word else ""
+            hint = (_belongs_to(given) if given else "") or (did_you_mean(given, flags) if is_long else "")
+            if hint:
+                return hint
+        return ""
 
     def _hint_at_file(self) -> str:
         """How to write the name of a lock file that looks like an option."""
@@ -677,7 +686,7 @@ def _belongs_to(flag: str) -> str:
     """The commands that have an option of this name."""
     named = [name for name in SUMMARIES if name in _HELP]
     owners = [name for name in named if any(flag in option_of(one)[0] for one in options_of(name))]
-    return f" It is an option of {', '.join(owners)}" if owners else ""
+    return f" {flag} is an option of {', '.join(owners)}" if owners else ""
 
 
 def _listed() -> str:

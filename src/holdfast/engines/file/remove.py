@@ -10,7 +10,8 @@ R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, e
 R3  A short wait between two tries avoids a busy loop on a lock that keeps changing hands. Nothing is kept meanwhile: no
     descriptor, claim or announcement, so an interruption leaves nothing behind. After PATIENCE we give up.
 R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waiter follows that, not the lock file. So
-    the holder's ticket is removed with the lock, and the next waiter is told to look again (Q11).
+    the holder's ticket is removed with the lock, and the next waiter is told to look again (Q11). One in the holder's
+    own process follows no ticket, and waits for a signal of that process alone: it notices at its next look (A2).
 """
 
 from __future__ import annotations

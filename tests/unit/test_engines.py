@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from engines.toy import Toy
+from engines.toy import Toy, ToyHeld
 from holdfast import AsyncLock, Lock, Semaphore, engines
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Agent
@@ -25,6 +25,7 @@ from holdfast._platform import environment
 from holdfast.lock import bind, leave_to
 from holdfast.several import in_order
 from process.support import eventually
+from unit.stepping import failing
 
 URL = "toy://host/db#one"
 
@@ -154,6 +155,70 @@ def test_an_interrupted_release_frees_the_lock(toy: Toy) -> None:
     steps.close()
     assert toy.server.closed == 1
     assert not toy.server.queues[URL]
+
+
+class InterruptedMutex:
+    """A signal that comes while it is let go: Python looks for it when that has been done."""
+
+    def __init__(self, held: Any) -> None:
+        self._held, self._mutex = held, held.mutex
+
+    def __enter__(self) -> None:
+        self._mutex.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.mutex = self._mutex
+        self._mutex.release()
+        raise KeyboardInterrupt
+
+
+def test_a_release_interrupted_as_it_begins_frees_the_lock(toy: Toy) -> None:
+    """EH2, J2: the lock is free then, and is not kept until the process ends."""
+    hold = Lock(URL).acquire()
+    hold._held.mutex = InterruptedMutex(hold._held)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), hold:
+        pass
+    assert not toy.server.queues[URL]
+    Lock(URL).acquire(timeout=5).release()
+    assert hold._held not in environment().operations.running
+
+
+def test_a_release_interrupted_twice_is_completed_by_the_next_operation(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EH2, J2 to J4: the second one comes while the first is cleaned up after."""
+    hold = Lock(URL).acquire()
+    with monkeypatch.context() as changed:
+        changed.setattr(ToyHeld, "_give_up", failing(KeyboardInterrupt()))
+        changed.setattr(ToyHeld, "_close", failing(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            hold.release()
+    assert toy.server.queues[URL]
+    Lock(URL).acquire(timeout=5).release()
+    assert hold._held not in environment().operations.running
+
+
+def test_a_release_under_way_is_nothing_broken_off(toy: Toy) -> None:
+    """J4: neither that of a thread nor that of a task, which sleeps, is completed by another operation."""
+    operations = environment().operations
+
+    async def in_a_task() -> None:
+        async with AsyncLock(URL):
+            toy.server.stuck = True
+
+    def in_a_thread() -> None:
+        with Lock(URL):
+            toy.server.stuck = True
+
+    for number, act in enumerate((in_a_thread, lambda: asyncio.run(in_a_task()))):
+        thread = threading.Thread(target=act)
+        thread.start()
+        eventually(lambda: toy.server.stuck and any(isinstance(one, ToyHeld) for one in operations.running.copy()))
+        operations.finish_broken_off()
+        assert toy.server.closed == number
+        toy.server.stuck = False
+        thread.join()
+        assert toy.server.closed == number + 1
 
 
 def test_a_released_hold_knows_its_handles_no_more(toy: Toy) -> None:

@@ -3,7 +3,8 @@
 EH1  Whether a hold is ours is known here, without asking the server: the engine sets `lapses`, the moment on our own
      clock until which the server has promised it. So `lost` and `ensure_held` never wait.
 EH2  A release tells the server and waits for its answer; if it is interrupted in any way, the connection or the lease
-     is given up afterwards (`_close`), so the server frees the lock all the same. The mutex covers only its beginning.
+     is given up afterwards (`_close`), so the server frees the lock all the same: by the release itself or, if that is
+     interrupted too, by the next operation that begins (operations.py, J2 to J4). The mutex covers only its beginning.
 EH3  A loss is reported once, wherever it is found; a release after it leaves the lock to its next holder.
 
 KN1  Of one owner's callers in this process only one contends. The others wait for its hold, and share that; if it gives
@@ -18,6 +19,7 @@ KN3  Which lock it is, for KN1 and KN2, depends on what the server knows it by, 
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
@@ -35,6 +37,7 @@ from .base import Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
     Result = HoldRef | Refusal
@@ -138,33 +141,46 @@ class RemoteHold(HoldState):
     # -- what all do ---------------------------------------------------------------------------------------------------
 
     def release(self, ref: HoldRef | None = None) -> None:
-        drive(self.releasing(ref))
+        drive(self.releasing(ref, sys._getframe()))
 
-    def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
-        """Give up the lock, or this share of it (EH2). LockLost if it was no longer ours."""
+    def releasing(self, ref: HoldRef | None = None, frame: FrameType | None = None) -> Generator[Wait, None, None]:
+        """Give up the lock, or this share of it (EH2). LockLost if it was no longer ours.
+
+        It is under way as long as the function of that frame, or else the operation that drives it. Its own frame says
+        nothing: it sleeps during a wait.
+        """
         if self.inert:
             return
-        with self.mutex:
-            if self.released or (ref is not None and ref not in self.refs):
-                return
-            if ref is not None and self.refs != [ref]:
-                self.refs.remove(ref)
-                return
-            self.released = True
+        operations = self.env.operations
+        outer = operations.current() if operations.running else None
+        _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
+        ended = mine = False
         try:
-            mine = False
             try:
+                with self.mutex:
+                    if self.released or (ref is not None and ref not in self.refs):
+                        return
+                    if ref is not None and self.refs != [ref]:
+                        self.refs.remove(ref)
+                        return
+                    # From here to `released` there is no call, so no signal handler that might release it as well (H2).
+                    self.frame, self.outer = frame, outer
+                    operations.running[self] = self
+                    ended = self.released = True
                 if not self.lost and self._is_ours():
                     mine = yield from self._give_up()
             finally:
-                self._forget()
-                self._close()
+                frame = None  # break the cycle: it refers to its callers' variables
+                if ended:
+                    self._undo()
+                    self._finish()
             if not mine:
                 self._raise_lost()
         finally:
-            if self.attempt_events is not None or listeners:
-                self._attempt_events().released(self)
-            self.refs.clear()  # H2
+            if ended:
+                if self.attempt_events is not None or listeners:
+                    self._attempt_events().released(self)
+                self.refs.clear()  # H2
 
     def lose(self, why: str) -> None:
         """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""

@@ -415,3 +415,18 @@ def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(holdfast.EngineUnavailable, match=r"pip install '\.\[postgresql\]' in a clone"):
         Lock("postgresql://h/db#a")
+
+
+def test_a_session_that_was_left_is_not_left_again(postgres: Postgres) -> None:
+    """PG3, J3: a release that is completed once more leaves alone who has the session by then."""
+    first = Lock(postgres.url("left")).acquire(timeout=10)
+    before: Any = first._held
+    first.release()
+    with Lock(postgres.url("left")) as second:
+        after: Any = second._held
+        assert after.connection is before.connection, "the session was to be used again"
+        before.undo()
+        assert after.connection.keeper is after
+        with Lock(postgres.url("other")) as third:
+            held: Any = third._held
+            assert held.connection is not after.connection

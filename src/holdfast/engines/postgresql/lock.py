@@ -437,7 +437,7 @@ class PostgresqlRequest(RemoteRequest):
 class PostgresqlHold(RemoteHold):
     """See the head of this module."""
 
-    __slots__ = ("_every", "_job", "_patience", "connection")
+    __slots__ = ("_every", "_job", "_left", "_patience", "connection")
 
     def __init__(
         self,
@@ -450,6 +450,8 @@ class PostgresqlHold(RemoteHold):
         attempt_events: AttemptEvents,
     ) -> None:
         self.connection = connection
+        self._left = False
+        """Whether the session was left to whoever wants it next."""
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
         self._job: Job | None = None  # from the next line on, it may be interrupted and given back
@@ -539,5 +541,8 @@ class PostgresqlHold(RemoteHold):
             self._job.stop()
 
     def _close(self) -> None:
+        if self._left:
+            return  # another hold's by now, perhaps
         self._take()
+        self._left = self.connection.spotless  # before it is kept: without the lock, it does no harm if it is not
         leave(self.connection)

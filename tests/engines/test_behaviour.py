@@ -17,7 +17,7 @@ from holdfast import events, plugins
 from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
-from holdfast.engines import engine_of
+from holdfast.engines import engine_of, remote
 from holdfast.lock import announce
 from process.support import Peer, eventually
 
@@ -247,6 +247,75 @@ def test_an_owner_does_not_wait_behind_itself(prefix: str, face: Any) -> None:
     for each in got:
         each.release()
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
+
+
+class Line(list[Any]):
+    """A line of an owner's callers, in which a signal comes during its first change of that name."""
+
+    def __init__(self, change: str) -> None:
+        self._change = change
+
+    def _changed(self, change: str) -> None:
+        if self._change == change:
+            self._change = ""
+            raise KeyboardInterrupt
+
+    def append(self, one: Any) -> None:
+        super().append(one)
+        self._changed("append")
+
+    def remove(self, one: Any) -> None:
+        super().remove(one)
+        self._changed("remove")
+
+
+class Lines(dict[Any, Any]):
+    def __init__(self, change: str) -> None:
+        self._made = Line(change)
+
+    def setdefault(self, key: Any, _: Any = None) -> Any:
+        return super().setdefault(key, self._made)
+
+
+def test_ctrl_c_as_an_owners_line_is_entered_leaves_no_place_in_it(
+    prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KN1, J2."""
+    face.Lock(prefix + "a").acquire(timeout=10).release()
+    monkeypatch.setattr(remote, "_waiting", Lines("append"))
+    with pytest.raises(KeyboardInterrupt):
+        holdfast.Lock(prefix + "a", owner="me").acquire()
+    assert not remote._waiting
+    face.Lock(prefix + "a", owner="me").acquire(timeout=10).release()
+
+
+def test_ctrl_c_as_an_owners_line_is_left_wakes_the_others(
+    prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KN1, J3."""
+    lines = Lines("remove")
+    monkeypatch.setattr(remote, "_waiting", lines)
+    lock = holdfast.Lock(prefix + "a", owner="me")
+    ended: list[BaseException] = []
+
+    def interrupted() -> None:
+        try:
+            lock.acquire(cancel=gives_up)
+        except BaseException as error:
+            ended.append(error)
+
+    gives_up = threading.Event()
+    other = face.Lock(prefix + "a").acquire(timeout=10)
+    first = threading.Thread(target=interrupted)
+    first.start()
+    eventually(lambda: [len(line) for line in lines.values()] == [1])
+    second = face.begin(face.Lock(prefix + "a", owner="me").acquire)
+    eventually(lambda: [len(line) for line in lines.values()] == [2])
+    gives_up.set()
+    first.join()
+    assert isinstance(ended[0], KeyboardInterrupt)
+    other.release()
+    second.result().release()
 
 
 def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(

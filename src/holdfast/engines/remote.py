@@ -9,7 +9,8 @@ EH3  A loss is reported once, wherever it is found; a release after it leaves th
 
 KN1  Of one owner's callers in this process only one contends. The others wait for its hold, and share that; if it gives
      up, the next of them contends. In the server's queue they would wait for themselves. Their waits have events and
-     notices like all others.
+     notices like all others. A place in that line belongs to the operation: if its caller is interrupted, that leaves
+     the line and wakes the others, once more perhaps (operations.py, J2 to J4).
 KN2  A caller that holds the lock itself, or every slot, and would wait for ever, gets WouldDeadlock at once.
 KN3  Which lock it is, for KN1 and KN2, depends on what the server knows it by, not on the spelling or the parameters of
      its URL. A lock and a semaphore of one name are two things. In doubt two spellings are two locks: then a caller
@@ -227,8 +228,8 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
 
 _held: dict[tuple[object, ...], list[RemoteHold]] = {}
 """By process and lock. A parent's entries are never looked at."""
-_waiting: dict[tuple[object, ...], list[Signal]] = {}
-"""By process, lock and owner: the signals of the owner's callers, of which the first contends."""
+_waiting: dict[tuple[object, ...], list[_InLine]] = {}
+"""By process, lock and owner: the owner's callers, of which the first contends."""
 
 
 class Contender(ABC):
@@ -321,30 +322,57 @@ def contend_as_owner(contender: Contender) -> Generator[Wait, None, Result]:
     owner = attempt.request.owner
     if owner is None:
         return (yield from contender.acquire())
-    key = (*_name(attempt.env.generation, attempt.request), owner)
-    signal = Signal()
-    with forking:  # a mutex of our own would stay locked in a child that is forked meanwhile
-        line = _waiting.setdefault(key, [])
-        line.append(signal)
+    place = _InLine(attempt, owner)
     try:
+        line = place.enter()
         while True:
             ref = _join(attempt)
             if ref is not None:
                 return ref
-            if line[0] is signal:
+            if line[0] is place:
                 return (yield from contender.acquire())
             if attempt.is_over():
                 return (yield from contender.look_and_refuse())
             if attempt.announces:
                 yield from contender.look_for_people()
             attempt.waiting(contender.last, contender.who)
-            yield Wait((), attempt.bounded(attempt.deadline), signal)
-            signal.is_set = False
+            yield Wait((), attempt.bounded(attempt.deadline), place.signal)
+            place.signal.is_set = False
     finally:
+        place.close()
+
+
+class _InLine:
+    """The place of one caller among those of its owner (KN1)."""
+
+    def __init__(self, attempt: Attempt, owner: object) -> None:
+        self.env = attempt.env
+        self.signal = Signal()
+        self.closed = False
+        self._generation = attempt.env.generation
+        self._key = (*_name(self._generation, attempt.request), owner)
+
+    def enter(self) -> list[_InLine]:
+        """The line, with this at its end."""
+        operation = self.env.operations.current()
+        if operation is not None:
+            operation.watches = (*operation.watches, self)  # first: so it is closed whatever comes in between
+        with forking:  # a mutex of our own would stay locked in a child that is forked meanwhile
+            line = _waiting.setdefault(self._key, [])
+            line.append(self)
+        return line
+
+    def close(self) -> None:
+        """Leave, and wake the others. May be interrupted, and is then called again: it wakes them in any case (J3)."""
+        if self._generation != self.env.generation:
+            return
         with forking:
-            line.remove(signal)
+            line = _waiting.get(self._key, [])
+            if self in line:
+                line.remove(self)
             others = line.copy()
             if not line:
-                _waiting.pop(key, None)
+                _waiting.pop(self._key, None)
         for other in others:
-            other.set()
+            other.signal.set()
+        self.closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import threading
@@ -18,7 +19,7 @@ from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of, remote
-from holdfast.lock import announce
+from holdfast.lock import BaseHold, Exit, Leaving, announce
 from process.support import Peer, eventually
 
 
@@ -453,6 +454,33 @@ def test_a_pickled_lock_is_the_same(prefix: str, face: Any) -> None:
     assert again.path == lock.path
     with lock:
         assert again.try_acquire() is None
+
+
+def test_a_contender_that_waits_releases_what_a_with_has_dropped(
+    prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J5: its last resort."""
+
+    class Dropped(Leaving):
+        """Whose exit was interrupted before its first line, and whose finalizer as well."""
+
+        __slots__ = ()
+
+        def __call__(self, *_error: object) -> None:
+            pass
+
+        def __del__(self) -> None:
+            pass
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Exit, "statement", Dropped)
+        changed.setattr(BaseHold, "__del__", lambda _: None)
+        with holdfast.Lock(prefix + "a"):
+            pass
+        gc.collect()
+        assert holdfast.Lock(prefix + "a").status().locked
+        face.Lock(prefix + "a").acquire(timeout=10).release()
+    assert not environment().operations.entered
 
 
 def test_threads_of_one_process_exclude_each_other(prefix: str) -> None:

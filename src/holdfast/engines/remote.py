@@ -99,10 +99,15 @@ class Attempt(Deadline):
         super().__init__(env, requests[0], timeout)
         self.context = context
         self.attempt_events = AttemptEvents(env, self.request, context)
+        self._has_waited = False
 
     def waiting(self, look: Callable[[], tuple[Status, ...]], who: Callable[[], Holder | None]) -> None:
         """Called before each wait: reports that it begins, and announces one that has lasted a second."""
         self.require_same_process()
+        if not self._has_waited:
+            self._has_waited = True
+            if self.env.operations.entered:
+                self.env.operations.leave_dropped()  # J5: perhaps what we are about to wait for
         self.attempt_events.waiting(who)
         self.announce(lambda: self.refusal(look))
 

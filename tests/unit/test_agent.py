@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 
 from holdfast._core.wait import Wait
-from holdfast._drivers.agent import Agent
+from holdfast._drivers.agent import Agent, Job
 from process.support import eventually
 from unit.stepping import Stepped
 
@@ -110,6 +110,44 @@ def test_a_descriptor_closed_meanwhile_ends_no_other_job_where_all_are_told_of_i
     agent.start(steps("another", 0.01), "at work")
     eventually(lambda: not agent._jobs)
     assert log == ["another"]
+
+
+@pytest.mark.parametrize("step", ["register", "unregister"])
+def test_a_descriptor_is_waited_for_again_after_ctrl_c(
+    agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """J3: while a caller put a job in, or took it out, with the selector's work done and nothing noted yet."""
+    if not hasattr(selectors, "EpollSelector"):
+        pytest.skip("callers put jobs in where the selector heeds it")
+    ends, log = env.pipe(), list[str]()
+    sleeper = agent.start(once(log), "at work", first=Wait((), time.monotonic() + 3600))
+    assert agent._waits is not None
+    selector = agent._waits._selector
+    real = getattr(selector, step)
+
+    def interrupted(*arguments: object) -> None:
+        real(*arguments)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    def waiting() -> Job:
+        return agent.start(once(log), "at work", first=Wait((ends[0],), time.monotonic() + 3600))
+
+    monkeypatch.setattr(selector, step, interrupted)
+    job: Job | None = None
+    with contextlib.suppress(KeyboardInterrupt):
+        job = waiting()
+        job.stop()
+    assert getattr(selector, step) == real, "nothing was interrupted"
+    if job is not None:
+        job.stop()  # as whatever undoes it does
+    waiting()
+    os.write(ends[1], b"!")
+    eventually(lambda: log)
+    sleeper.stop()
+    eventually(lambda: not agent._jobs)
+    for fd in ends:
+        env.close(fd)
 
 
 def test_a_full_doorbell_can_be_rung(agent: Agent, env: Stepped) -> None:

@@ -17,6 +17,7 @@ EG6  A job that begins with a wait costs its caller no wake-up of the thread: th
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -300,20 +301,22 @@ class _Waits:
         self._selector.close()
 
     def _register(self, fd: int, jobs: dict[Job, int]) -> None:
+        # A caller may be interrupted between any two of these steps, so the set has what may be registered, and more.
         if fd in self._registered:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(fd)
             self._registered.discard(fd)
-            self._selector.unregister(fd)
         mask = 0
         for more in jobs.values():
             mask |= more
         if not mask:
             self._by_fd.pop(fd, None)
             return
+        self._registered.add(fd)
         try:
             self._selector.register(fd, mask)
-            self._registered.add(fd)
         except OSError:
-            pass  # closed by the caller that has stopped the job; else its deadline comes
+            self._registered.discard(fd)  # closed by the caller that has stopped the job; else its deadline comes
 
 
 _agent: Agent | None = None

@@ -14,9 +14,11 @@ import holdfast
 from engines.etcd.servers import Node, leases
 from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._core.wait import Wait
+from holdfast._drivers.agent import Job
 from holdfast._drivers.sync import caller, drive, wait_for
 from holdfast._platform import environment
 from process.support import descriptors, eventually
+from unit.stepping import failing
 
 SOON = 5.0
 
@@ -142,6 +144,40 @@ def test_a_task_cancelled_at_any_wait_holds_nothing(url: str, node: Node, no_lea
 
     asyncio.run(main())
     clean(node, Lock(url))
+
+
+def test_ctrl_c_as_a_lease_is_given_up_leaves_no_key(
+    url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ET3, J3: the keeping stops by itself, and so the key goes with the lease; begun anew, the end is complete."""
+    real = Job.stop
+
+    def interrupted(_job: Job) -> None:
+        monkeypatch.setattr(Job, "stop", real)
+        raise KeyboardInterrupt
+
+    with Lock(url):
+        monkeypatch.setattr(Job, "stop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(url).acquire(timeout=0.1)
+    clean(node, Lock(url))
+    Lock(url).acquire(timeout=SOON).release()
+
+
+def test_an_interrupted_end_of_a_lease_is_begun_anew(
+    url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J3: of a hold whose release was interrupted, too: what says that it was done changes last."""
+    hold = Lock(url).acquire(timeout=SOON)
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    with monkeypatch.context() as changed:
+        changed.setattr(Job, "stop", failing(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            lease.end()
+    lease.end()
+    eventually(lambda: not Lock(url).status().locked, 1.0)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
 
 
 def test_a_release_that_is_stopped_frees_the_lock(url: str, node: Node, no_leases: None) -> None:

@@ -67,7 +67,7 @@ class Lease:
         self._cluster = cluster
         self._generation = env.generation
         self._job: Job | None = None
-        self._asked = self._ended = False
+        self._asked = self._ended = self._given_up = False
         self._slept = 0.0
 
     def is_over(self) -> bool:
@@ -104,12 +104,13 @@ class Lease:
         """Give it up, and the key with it (EL4). Never waits; idempotent; nothing in a forked child."""
         if self._ended or self._generation != self.env.generation:
             return
-        self._ended = True
         self.on_kept = self.on_over = None
+        self._given_up = True  # first: the keeping ends by itself, should we be interrupted and not called again
         if self._job is not None:
             self._job.stop()
         if self._asked:
             agent(self.env).start(self._revoking(), "while revoking a lease on etcd", last=True)
+        self._ended = True  # last: an interrupted end is begun anew; to revoke twice does no harm (J3)
 
     def _extend(self, sent: float, slept: float, seconds: int) -> None:
         if seconds <= 0:
@@ -128,6 +129,8 @@ class Lease:
         while not self.is_over():
             while self.env.monotonic() < min(due, self.lapses):
                 yield Wait((), min(due, self.lapses))
+            if self._given_up:
+                return
             try:
                 yield from self.beat(self.lapses)
             except EngineUnavailable as error:

@@ -408,7 +408,7 @@ class AcquireAttempt:
         missed = [file for file in self.files if file.missed]
         for file in missed:
             file.look(strict=False)
-            file.missed = not file.there
+            file.missed = not file.there or file.could_be_had
 
     # -- WATCHING ------------------------------------------------------------------------------------------------------
 

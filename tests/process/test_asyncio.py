@@ -101,7 +101,7 @@ def test_a_ctrl_c_leaves_nothing_of_a_waiting_task(
         RUN[kind]
         + """
         try:
-            Lock(path).acquire(timeout=0.01)  # what is kept for the life of the process is there from now on
+            Lock(path).acquire(timeout=0.3)  # what is kept for the life of the process is there from now on
         except TimeoutError:
             pass
         run(asyncio.sleep(0))

@@ -182,7 +182,7 @@ def descriptors():
     return sorted(os.listdir("/proc/self/fd"))
 
 try:
-    Lock(path).acquire(timeout=0.01)  # what is kept for the life of the process is there from now on
+    Lock(path).acquire(timeout=0.3)  # what is kept for the life of the process is there from now on
 except TimeoutError:
     pass
 before = descriptors()

@@ -56,7 +56,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([""], "invalid choice"),
     (["--", "status"], "the command comes first"),
     (["-x"], "unrecognized arguments: -x\n"),
-    (["-qv", "status", "L"], "unrecognized arguments: -qv\n"),
+    (["-qv", "status", "L"], "unrecognized arguments: -qv. -q is an option of run,"),
     (["--versio"], "unrecognized arguments: --versio. Did you mean --version?\n"),
     (["--json", "ls"], "unrecognized arguments: --json. It is an option of"),
     (["beads", "--hlep"], "unrecognized arguments: --hlep. Did you mean --help?\n"),

@@ -58,7 +58,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["-x"], "unrecognized arguments: -x\n"),
     (["-qv", "status", "L"], "unrecognized arguments: -qv. -q is an option of run,"),
     (["--versio"], "unrecognized arguments: --versio. Did you mean --version?\n"),
-    (["--json", "ls"], "unrecognized arguments: --json. It is an option of"),
+    (["--json", "ls"], "unrecognized arguments: --json. --json is an option of"),
     (["beads", "--hlep"], "unrecognized arguments: --hlep. Did you mean --help?\n"),
     (["-"], "invalid choice"),
     (["status"], "LOCK"),

@@ -102,8 +102,10 @@ class AsyncHold(BaseHold):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, GeneratorExit) or not (self._held.waits or self._may_block):
-                self._release()  # a coroutine that is being closed cannot wait for a thread
+            if isinstance(error, GeneratorExit) and self._held.waits:
+                self._drop()  # a coroutine that is being closed cannot wait, for a server or a thread
+            elif isinstance(error, GeneratorExit) or not (self._held.waits or self._may_block):
+                self._release()
             else:
                 await self.release()
         except LockLost as lost:

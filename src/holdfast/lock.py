@@ -179,7 +179,7 @@ class BaseHold:
         entered = held.env.operations.entered
         if ref in entered:  # J5
             if not self._is_released():
-                self._release_quietly()
+                self._drop()
             entered.pop(ref, None)
             return
         if ref.dropped is not False or held.released or held.lost or held.inert:
@@ -196,7 +196,11 @@ class BaseHold:
             self,
         )
 
-    def _release_quietly(self) -> None:
+    def _drop(self) -> None:
+        """As `HoldState.drop`; where a file server may be silent, without waiting for ever."""
+        if self._held.waits:
+            self._held.drop(self._ref)
+            return
         try:
             self._release()
         except LockLost:
@@ -276,14 +280,11 @@ class Leaving:
         hold = getattr(self, "_hold", None)  # it may not even have been made
         if hold is not None:
             if not hold._is_released():
-                hold._release()
+                hold._drop()
             self._hold = None
 
     def __del__(self) -> None:
-        try:
-            self._end()
-        except LockLost:
-            pass
+        self._end()
 
 
 class Exit:

@@ -14,11 +14,13 @@ import pytest
 
 import holdfast
 from faces import Tasks, Threads
-from holdfast import events, plugins
+from holdfast import AsyncLock, events, plugins
 from holdfast._core import wait
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of, remote
+from holdfast.engines.etcd.lock import EtcdHold
+from holdfast.engines.postgresql.lock import PostgresqlHold
 from holdfast.lock import BaseHold, Exit, Leaving, announce
 from process.support import Peer, eventually
 
@@ -481,6 +483,44 @@ def test_a_contender_that_waits_releases_what_a_with_has_dropped(
         assert holdfast.Lock(prefix + "a").status().locked
         face.Lock(prefix + "a").acquire(timeout=10).release()
     assert not environment().operations.entered
+
+
+async def _inside(lock: Any, entered: list[object]) -> None:
+    async with lock:
+        entered.append(lock)
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize("way", ["a dropped with", "a closed coroutine"])
+def test_what_nobody_can_wait_for_is_released_without_a_word_to_the_server(
+    prefix: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EH2: a finalizer runs in any thread, a closed coroutine in an event loop, and the server may be silent."""
+    asked: list[object] = []
+
+    def ask(held: Any) -> Iterator[Any]:
+        asked.append(held)
+        yield wait.Wait((), 0.0)
+
+    with monkeypatch.context() as changed:
+        for kind in (EtcdHold, PostgresqlHold):
+            changed.setattr(kind, "_give_up", ask)
+        if way == "a dropped with":
+            holdfast.Lock(prefix + "a").acquire(timeout=10).__enter__()
+        else:
+            entered: list[object] = []
+            loop = asyncio.new_event_loop()
+            task = loop.create_task(_inside(AsyncLock(prefix + "a"), entered))
+            while not entered:
+                loop.run_until_complete(asyncio.sleep(0.001))
+            task.get_coro().close()
+            task.cancel()
+            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            loop.close()
+        gc.collect()
+    assert asked == []
+    with holdfast.Lock(prefix + "a").acquire(timeout=10):
+        pass
 
 
 def test_threads_of_one_process_exclude_each_other(prefix: str) -> None:

@@ -117,6 +117,13 @@ class HoldState:
     def release(self, ref: HoldRef | None = None) -> None:
         """Give up the lock, or this handle's part in it. LockLost if it was no longer ours."""
 
+    def drop(self, ref: HoldRef) -> None:
+        """Give up this handle's part where nobody can wait: in a finalizer, say, which runs in any thread."""
+        try:
+            self.release(ref)
+        except LockLost:
+            pass
+
     @abstractmethod
     def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
         """The same, for a hold whose release waits."""

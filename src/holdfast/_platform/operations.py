@@ -32,7 +32,6 @@ import stat
 import sys
 from _thread import _local
 
-from ..errors import LockLost
 from .fork import MayHang
 from .values import temporary_prefix
 
@@ -261,10 +260,7 @@ class Operations:
         """Release what a `with` statement held that has been left without doing so (J5)."""
         for ref, statement in self.entered.copy().items():
             if statement() is None:
-                try:
-                    ref.held.release(ref)
-                except LockLost:
-                    pass
+                ref.held.drop(ref)
                 self.entered.pop(ref, None)
 
     def forked(self) -> None:

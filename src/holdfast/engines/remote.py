@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
 from .._core.attempt import AttemptEvents, Refusal
-from .._core.hold import HoldRef, HoldState
+from .._core.hold import HoldRef, HoldState, give_back
 from .._core.messages import deadlock
 from .._core.options import Options, Request, check_seconds
 from .._core.wait import Deadline, Signal, Wait
@@ -187,6 +187,10 @@ class RemoteHold(HoldState):
                 if self.attempt_events is not None or listeners:
                     self._attempt_events().released(self)
                 self.refs.clear()  # H2
+
+    def drop(self, ref: HoldRef) -> None:
+        """Without a word to the server, which may be silent: `_close` has it free the lock (EH2)."""
+        give_back(ref)
 
     def lose(self, why: str) -> None:
         """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""

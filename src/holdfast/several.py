@@ -248,11 +248,7 @@ def in_order(wanted: Sequence[Resource]) -> list[int]:
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
     """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
     if store_of(lock).is_remote:
-        with forking:
-            from .engines.remote import RemoteRequest
-        if isinstance(request, RemoteRequest):
-            return (2, *request.place)
-        return (2, lock.protocol, request.target, (), -1 if request.slot is None else request.slot)
+        return (2, *request.place)
     assert isinstance(request, FileRequest)
     directory, name = _directory(request), request.name
     bare = name

@@ -21,8 +21,9 @@ from holdfast._platform import environment
 from holdfast.engines import engine_of, remote
 from holdfast.engines.etcd.lock import EtcdHold
 from holdfast.engines.postgresql.lock import PostgresqlHold
-from holdfast.lock import BaseHold, Exit, Leaving, announce
+from holdfast.lock import announce
 from process.support import Peer, eventually
+from unit.ctrl_c import drop_statements
 
 
 def twice(face: Any, url: str, **options: Any) -> None:
@@ -462,21 +463,8 @@ def test_a_contender_that_waits_releases_what_a_with_has_dropped(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J5: its last resort."""
-
-    class Dropped(Leaving):
-        """Whose exit was interrupted before its first line, and whose finalizer as well."""
-
-        __slots__ = ()
-
-        def __call__(self, *_error: object) -> None:
-            pass
-
-        def __del__(self) -> None:
-            pass
-
     with monkeypatch.context() as changed:
-        changed.setattr(Exit, "statement", Dropped)
-        changed.setattr(BaseHold, "__del__", lambda _: None)
+        drop_statements(changed)
         with holdfast.Lock(prefix + "a"):
             pass
         gc.collect()

@@ -1,4 +1,4 @@
-"""Interrupt a module at each of its lines in turn, as Ctrl-C may."""
+"""What Ctrl-C may do: interrupt a module at any of its lines, or a `with` before its exit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+import pytest
+
+from holdfast.lock import BaseHold, Exit, Leaving
 
 
 def interrupted(module: object, act: Callable[[], object]) -> Iterator[None]:
@@ -36,3 +40,19 @@ def interrupted(module: object, act: Callable[[], object]) -> Iterator[None]:
         yield
         if left > 0:
             return
+
+
+class _Dropped(Leaving):
+    __slots__ = ()
+
+    def __call__(self, *_error: object) -> None:
+        pass
+
+    def __del__(self) -> None:
+        pass
+
+
+def drop_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit of each `with` of a lock is interrupted before its first line, and so are the finalizers."""
+    monkeypatch.setattr(Exit, "statement", _Dropped)
+    monkeypatch.setattr(BaseHold, "__del__", lambda _: None)

@@ -25,6 +25,7 @@ from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
 from holdfast.lock import BaseHold, Exit, Leaving
 from holdfast.several import Holds
+from unit.ctrl_c import drop_statements
 from unit.stepping import failing
 
 
@@ -182,18 +183,7 @@ def test_a_with_statement_that_is_gone_does_not_keep_its_lock(
 ) -> None:
     """J5: neither its exit nor a finalizer has got to do anything."""
     path = str(shm / "l")
-
-    class Dropped(Leaving):
-        __slots__ = ()
-
-        def __call__(self, *_error: object) -> None:
-            pass
-
-        def __del__(self) -> None:
-            pass
-
-    monkeypatch.setattr(Exit, "statement", Dropped)
-    monkeypatch.setattr(BaseHold, "__del__", lambda _: None)
+    drop_statements(monkeypatch)
     with Lock(path):
         pass
     gc.collect()

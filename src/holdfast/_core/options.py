@@ -117,6 +117,11 @@ class Request:
         self.fencing = bool(options.get("fencing", False))
         self.beat_every = INFINITY
 
+    @property
+    def place(self) -> tuple[str, str, tuple[str, ...], int]:
+        """In the order in which locks that are no files are acquired together (several.py, D1)."""
+        return (self.protocol_name, self.target, (), -1 if self.slot is None else self.slot)
+
 
 def check_timeout(timeout: float | None) -> float | None:
     """None waits for ever, 0 tries once; negative numbers and NaN are errors."""

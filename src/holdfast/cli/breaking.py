@@ -19,7 +19,7 @@ from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
 from ..liveness import Liveness
 from ..lock import Lock, requests_of
-from ..model import Status
+from ..model import Evidence, Record, Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
 from .locks import absolute, leave_to_its_program, refuse_empty
@@ -62,9 +62,10 @@ class _Breaking:
             say(f"{self.status.path}: {result}")
         return DONE
 
-    def needs_force(self) -> bool:
-        alive = self.status.liveness is Liveness.ALIVE and self.status.evidence.source == "guard"
-        return alive or bool(self.status.locked and self.status.record is None and _locker(self.status.path))
+    def needs_force(self) -> str | None:
+        """Why it is removed with --force only; None where it is not."""
+        status = self.status
+        return self._why_force(status.record, status.liveness, status.evidence)
 
     def ask(self) -> int | None:
         """Find out which acquisition is meant; the exit status where that cannot be known, or was not confirmed."""
@@ -72,12 +73,13 @@ class _Breaking:
             return None
         if self.options.yes:
             self.wanted = self.id
-            return self.refuse(self.why_force()) if self._may_not() else None
+            why = self._may_not()
+            return self.refuse(why) if why else None
         if self.options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             which = f"Where nobody can be asked, --yes means any acquisition, and --id the one that is named: {self.id}"
             return self.refuse(f"{sentence(self.status)}. {which}", USAGE)
-        if self._may_not():
-            return self.refuse(self.why_force())  # so there is nothing to ask
+        if why := self._may_not():
+            return self.refuse(why)  # so there is nothing to ask
         print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
         self.warn()
         print(f"Type {_WORD!r} to {self.aim}: ", end="", file=sys.stderr, flush=True)
@@ -86,8 +88,8 @@ class _Breaking:
         self.wanted = self.id
         return None
 
-    def _may_not(self) -> bool:
-        return self.needs_force() and not self.options.force
+    def _may_not(self) -> str | None:
+        return None if self.options.force else self.needs_force()
 
     def warn(self) -> None:
         if self.status.liveness is Liveness.ALIVE:
@@ -114,28 +116,24 @@ class _Breaking:
         now = name_of(environment(), self.status.path, self.status.protocol, seen.data)
         if now != self.wanted:
             return self.another(now)
-        alive = assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard"
-        if not self.options.force and (alive or (seen.record is None and _locker(self.status.path))):
-            return self.why_force()
-        return None
+        return None if self.options.force else self._why_force(seen.record, assessed.liveness, assessed.evidence)
 
-    def why_force(self) -> str:
-        locker = _locker(self.status.path) if self.status.record is None else None
-        return f"{sentence(self.status)}{f'; {locker} has record locks on it' if locker else ''}. {self.means}"
-
-
-def _locker(path: str) -> str | None:
-    """The process that has record locks on what is no record of a holder (protocol `ofd`, dpkg, Java and others)."""
-    owners = Survey(environment()).owners(path, records=True)
-    return f"process {owners[0].pid or '?'}" if owners else None
+    def _why_force(self, record: Record | None, liveness: Liveness, evidence: Evidence) -> str | None:
+        """Its holder has the guard; or there are record locks (`ofd`, dpkg, Java) on what is no record of a holder."""
+        if liveness is Liveness.ALIVE and evidence.source == "guard":
+            return f"{sentence(self.status)}. {self.means}"
+        owners = Survey(environment()).owners(self.status.path, records=True) if record is None else []
+        if not owners:
+            return None
+        return f"{sentence(self.status)}; process {owners[0].pid or '?'} has record locks on it. {self.means}"
 
 
 class _OnServer(_Breaking):
     done, aim = "broken", "end this hold"
     means = "Its holder lives: end that process, or, if you are sure, use --force"
 
-    def needs_force(self) -> bool:
-        return self.status.evidence.proven
+    def needs_force(self) -> str | None:
+        return f"{sentence(self.status)}. {self.means}" if self.status.evidence.proven else None
 
     def warn(self) -> None:
         pass  # its holder hears of it
@@ -196,8 +194,8 @@ def break_on_server(options: argparse.Namespace) -> int:
     code = one.ask()
     if code is not None:
         return code
-    if one.needs_force() and not options.force:
-        return one.refuse(f"{sentence(status)}. {one.means}")
+    if not options.force and (why := one.needs_force()):
+        return one.refuse(why)
     request, engine = requests_of(lock)[0], engine_of(options.lock)
     steps = engine.break_if(environment(), request, lambda record: name_of_record(status.path, record) == one.id)
     if drive(steps) is not None:

@@ -83,7 +83,7 @@ class RemoteRequest(Request):
 
     @property
     def place(self) -> tuple[str, str, tuple[str, ...], int]:
-        """In the order of all locks on servers (several.py, D1). The name comes first, as it has only one spelling."""
+        """The name comes first, as it has only one spelling."""
         return (self.protocol_name, self.full_name, self.server, -1 if self.slot is None else self.slot)
 
 

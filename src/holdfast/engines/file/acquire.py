@@ -404,7 +404,7 @@ class AcquireAttempt:
         return self.queued
 
     def _look_at_missed(self) -> None:
-        """Whoever was faster may hold it by now: then that is why it is refused (A3)."""
+        """The contender that was faster may hold it by now, which then is the reason to refuse (A3)."""
         missed = [file for file in self.files if file.missed]
         for file in missed:
             file.look(strict=False)

@@ -774,6 +774,10 @@ class QueueEntry:
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else self._ahead_in(queue)
 
+    def _queue_to_look_at(self) -> Queue | None:
+        """That of our ticket, or else the one at the path, without taking a ticket."""
+        return opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
+
     def _close_queue(self, queue: Queue) -> None:
         if self._ticket is None or self._ticket.queue is not queue:
             queue.close()
@@ -821,7 +825,7 @@ class QueueEntry:
         """Whether the first waiter has not had the lock meanwhile, and still waits."""
         if not isinstance(ahead, list):
             return True
-        queue = opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
+        queue = self._queue_to_look_at()
         if queue is None:
             return True
         try:
@@ -843,7 +847,7 @@ class QueueEntry:
         """Have the waiters from the first one up to us look at the lock, which it leaves alone (Q6, Q11); whether there
         are any. Not those that have not read what they were told before."""
         self._told, self._asked = [], False
-        queue = opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
+        queue = self._queue_to_look_at()
         if queue is None or not isinstance(first, list) or not first:
             return False
         # The first of all looks at the lock anyhow, unless it is behind one that we do not wait for.
@@ -863,12 +867,10 @@ class QueueEntry:
     def are_on_their_way(self) -> bool:
         """Whether those are to get more time that we have told: they have read it, and since we last asked, one of them
         has had the lock. So the times that this is true are no more than they are."""
-        queue = opened(self.env, self._request.queue) if self._told and self._ticket is None else None
-        if self._ticket is not None:
-            queue = self._ticket.queue
+        told = self._told
+        queue = self._queue_to_look_at() if told else None
         if queue is None:
             return False
-        told = self._told
         try:
             self._told = [name for name in told if queue.tell(name, tells=False)]
         finally:

@@ -451,7 +451,7 @@ class PostgresqlHold(RemoteHold):
     ) -> None:
         self.connection = connection
         self._left = False
-        """Whether the session was left to whoever wants it next."""
+        """Whether the session has been given back to the pool."""
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
         self._job: Job | None = None  # from the next line on, it may be interrupted and given back

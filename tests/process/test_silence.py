@@ -27,11 +27,11 @@ def test_a_filesystem_whose_process_is_stopped_keeps_no_call_waiting(shm: Path) 
     assert done.returncode == 0, done.stderr
     rows = {name: (float(took), text) for name, took, text in (line.split("|") for line in done.stdout.splitlines())}
     for name in ("acquire", "wait", "task"):
-        assert 1 <= rows[name][0] < 2.5, rows
+        assert 1 <= rows[name][0] < 4.5, rows
         assert "(fuse, " in rows[name][1]
         assert "has not answered" in rows[name][1]
     for name in ("status", "ensure_held", "lost", "making semats", "making sidecar"):
-        assert 5 <= rows[name][0] < 6.5, rows
+        assert 5 <= rows[name][0] < 9.5, rows
         assert "has not answered" in rows[name][1]
     for name, status, seconds in (
         ("run", "75", 1), ("status", "3", 5), ("ls", "3", 5), ("release", "3", 5),

@@ -772,7 +772,7 @@ def test_a_takeover_does_not_enter_what_is_about_to_be_removed(guarded: Path, co
 
 def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: Contend, live_pid: int) -> None:
     """T8: after a moment the lock is given back, and had anew."""
-    breaker, contender = contend(guarded), contend(guarded, timeout=5)
+    breaker, contender = contend(guarded), contend(guarded, timeout=30)
     breaker.env.real._identity = breaker.env.real._identify(live_pid)
     holder = reading(guarded, fcntl.LOCK_EX)
 
@@ -787,7 +787,7 @@ def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: C
     os.close(holder)
     started = time.monotonic()
     assert contender.get().verify()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
     clear(guarded.parent)
 
 

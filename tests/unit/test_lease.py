@@ -469,7 +469,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypat
     began = time.monotonic()
     try:
         assert told.wait(30)
-        assert time.monotonic() - began < 2 * SHORT
+        assert time.monotonic() - began < 10 * SHORT
         assert hold.lost
         fd = os.open(hold.path, os.O_RDWR)
         eventually(lambda: _is_free(fd), what="the guard")

@@ -188,7 +188,7 @@ def test_a_waiter_behind_the_ticket_of_a_broken_holder_hears_of_it(
     assert drive(break_lock(remover, behind.request)) is not None  # type: ignore[arg-type]
     assert len(tickets_of(disk)) == 1, "that of another process stays"
     assert behind.get().verify()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 5
 
 
 def tickets_of(place: Path) -> list[str]:

@@ -277,7 +277,7 @@ def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
 
 def test_a_cancelled_task_neither_holds_nor_waits(url: str, no_leases: None) -> None:
     async def main() -> None:
-        lock = AsyncLock(url)
+        lock = AsyncLock(url.replace("ttl=2", "ttl=60"))
         async with lock as hold:
             assert await lock.try_acquire() is None
             waiter = asyncio.ensure_future(lock.acquire())
@@ -290,7 +290,7 @@ def test_a_cancelled_task_neither_holds_nor_waits(url: str, no_leases: None) -> 
                 await waiter
             while len((await lock.status()).waiters) > 1:
                 await asyncio.sleep(0.001)
-            assert time.monotonic() - since < 1, "the queue waits for the lease of one who has left"
+            assert time.monotonic() - since < 20, "the queue waits for the lease of one who has left"
         second = await asyncio.wait_for(after, SOON)
         assert second.token > hold.token
         await second.release()

@@ -38,7 +38,7 @@ from process.interrupts.tracer import ENTERING, built, spelled
 
 WAIT = 0.003
 """Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
-PROMPTLY = 2.0
+PROMPTLY = 10.0
 WAITING = ("wait", "cancelled", "cancelled_by_event", "refused", "task_timeout", "task_refused", "task_cancelled")
 """Operations on a lock which another process holds all the time."""
 MEASURED = 10

@@ -341,7 +341,7 @@ def instance(*args: Any) -> int:
     return inotify_instance(*args) if found is None else found
 
 
-class _Module:
+class Module:
     """A module with some of its functions replaced."""
 
     def __init__(self, real: Any, **replaced: Any) -> None:
@@ -349,7 +349,7 @@ class _Module:
         self.__dict__.update(replaced)
 
 
-_OS = _Module(
+_OS = Module(
     os,
     open=_open,
     close=_close,
@@ -392,8 +392,8 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     *((module, "open", _open_file) for module in (linux, procfs)),
     (procfs, "read", _read_as_it_was),
     (portable, "clock_shift", lambda: _SHIFT),
-    (posix, "fcntl", _Module(fcntl, flock=_flock)),
-    *((module, "select", _Module(select, poll=_Poll)) for module in (posix, linux)),
+    (posix, "fcntl", Module(fcntl, flock=_flock)),
+    *((module, "select", Module(select, poll=_Poll)) for module in (posix, linux)),
     # What is mounted is looked up once, however long this process is not let run.
     *((module, "_MOUNT_LASTS", math.inf) for module in (linux, posix)),
     (linux, "link_empty_path", link_empty_path),

@@ -172,6 +172,7 @@ class Stepped:
                 (fd.end or os.close)(fd)
         self.real._descriptors.clear()
         self.real._hub = None
+        _played.discard(self.real)  # a fork to come is none of its business
 
 
 class Contender:

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast._core.hold import HoldRef
 from holdfast._drivers.sync import drive
-from holdfast._platform import inotify, linux
+from holdfast._platform import inotify, linux, portable
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.values import temporary_name
@@ -28,7 +28,7 @@ from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
 from holdfast.model import Identity, marker_text
 from unit.elsewhere import NOBODY as STRANGER
-from unit.failing import instance
+from unit.failing import Module, instance
 from unit.fault_operations import NOBODY, die
 from unit.stepping import sema_record
 
@@ -122,6 +122,8 @@ def watchful() -> Iterator[Watchful]:
     replace(os, "link", made.wrapped(os.link, 1))
     replace(linux, "link_empty_path", made.wrapped(linux.link_empty_path, 1))
     replace(inotify, "_libc", _Library(inotify._libc, made))
+    # Environments are made by the thousand here, and each fork of a test to come would call them all.
+    replace(portable, "os", Module(os, register_at_fork=lambda **_hooks: None))
     os.supports_dir_fd.update(added)
     try:
         yield made

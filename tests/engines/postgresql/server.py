@@ -112,6 +112,8 @@ class Postgres:
         self.directory = Directory()
         self._daemon: Daemon | None = None
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._asking = threading.Lock()
+        """Threads of a test ask by one connection."""
         data = self.directory.path / "data"
         try:
             if copy_of is None:
@@ -197,11 +199,12 @@ class Postgres:
     # -- what a test asks the server -----------------------------------------------------------------------------------
 
     def ask(self, sql: str, *values: object) -> list[tuple[object, ...]]:
-        try:
-            return self._ask(sql, values)
-        except psycopg.OperationalError:  # it was restarted
-            self.forget()
-            return self._ask(sql, values)
+        with self._asking:
+            try:
+                return self._ask(sql, values)
+            except psycopg.OperationalError:  # it was restarted
+                self.forget()
+                return self._ask(sql, values)
 
     def _ask(self, sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
         if self._connection is None:

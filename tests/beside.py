@@ -37,7 +37,11 @@ SHARES = (
         *(f"tests/unit/test_{name}.py" for name in ("apart", "cancel", "events", "lease", "reaper", "rivals")),
     ),
     ("tests/cli/",),
-    ("tests/conformance/test_kit", "tests/docs/test_pages.py", "tests/process/test_silence.py"),
+    (
+        *("tests/conformance/test_kit", "tests/docs/test_pages.py", "tests/unit/test_face_se"),
+        *(f"tests/process/test_{name}.py" for name in ("acquire_all", "asyncio", "silence")),
+        *(f"tests/unit/test_{name}.py" for name in ("aio", "follow", "lock", "tracing")),
+    ),
 )
 """What waits. Those that start the same servers are in one share."""
 _BEGINS_WITHIN = 60.0

@@ -113,6 +113,9 @@ class Scene:
         given: Any = {**self.options, **options}
         return (FileRequest(self.path, given),) if self.slots is None else slots_of(self.path, self.slots, given)
 
+    def _other_slots(self) -> tuple[FileRequest, ...]:
+        return () if self.slots is None else self.requests()[1:]
+
     # -- what processes do ---------------------------------------------------------------------------------------------
 
     def run(self, steps: Generator[Wait, None, Any], *others: Callable[[], object]) -> Any:
@@ -151,7 +154,7 @@ class Scene:
         """A hold, or a refusal."""
         steps = acquire(
             env,
-            self.requests(**options) if env is not self.acts or options else (self.request, *self.requests()[1:]),
+            self.requests(**options) if env is not self.acts or options else (self.request, *self._other_slots()),
             timeout,
             (object(),),
         )

@@ -6,11 +6,14 @@ D1  There is one order of all lock files, the same in every process of a kernel 
     directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
     by name, as slots of a semaphore where the name is that of a slot (stem, then number). Locks on servers come last,
     by what their server knows them by; the URL may have parameters, and may name other servers of the same cluster.
+    Of one file, ranges come by their first byte.
 D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
-    list has a file among them. One that has the same file is refused.
+    list has a file among them. One that has the same file, or a byte of the same range, is refused, unless it has the
+    same owner and can join: so an exclusive lock comes before a shared one, and a range before those within it.
 D3  The entries are acquired in that order. So a waiter for an entry holds, by this call, only files before all of its
     files, and there is no circle: of all files held by processes that wait for each other, take the last one. Its
-    holder waits for files after it, which one of the others must hold; but there is none.
+    holder waits for files after it, which one of the others must hold; but there is none. The same with ranges: take
+    the one that ends last. Its holder waits for one that begins behind that end, and what is in the way ends later.
 D4  All or none: what was acquired is released when anything goes wrong, also an interruption, last one first; and
     what was lost in the meantime is noticed before the handle is given out.
 
@@ -236,13 +239,22 @@ class Plan:
 def in_order(wanted: Sequence[Resource]) -> list[int]:
     """The numbers of the entries, in the order in which they are to be acquired (D1). ValueError by D2."""
     places = [[_place(lock, request) for request in requests_of(lock)] for lock in wanted]
-    seen: dict[tuple[object, ...], int] = {}
-    for number, files in enumerate(places):
-        for file in files:
-            first = seen.setdefault(file, number)
-            if first != number:
-                _require_same_owner(wanted[first], wanted[number])
-    return sorted(range(len(wanted)), key=lambda number: (min(places[number]), len(places[number])))
+    order = sorted(range(len(wanted)), key=lambda number: (min(places[number]), _rank(wanted[number])))
+    seen: dict[tuple[object, ...], list[int]] = {}
+    for number in order:
+        for file in places[number]:
+            earlier = seen.setdefault(file, [])
+            for first in earlier:
+                _require_joinable(wanted[first], wanted[number])
+            earlier.append(number)
+    return order
+
+
+def _rank(lock: Resource) -> tuple[float, bool, float, int]:
+    """The order of those that begin at the same file: each before what may join it (D2)."""
+    first, *others = requests_of(lock)
+    start, length = (first.records if isinstance(first, FileRequest) else None) or (0, 0)
+    return (start, first.shared, -(length or math.inf), len(others))
 
 
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
@@ -273,17 +285,30 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
                 raise with_hint(error, request, env) from error
 
 
-def _require_same_owner(one: Resource, other: Resource) -> None:
+def _require_joinable(one: Resource, other: Resource) -> None:
+    """That the other does not wait for the one, which is acquired before it and has a lock file in common."""
     if one.protocol != other.protocol:
         raise ValueError(
             f"{one!r} and {other!r} have a lock file in common, but their protocols do not exclude each other; use one"
         )
     first, second = requests_of(one)[0], requests_of(other)[0]
+    includes = True
+    if isinstance(first, FileRequest) and isinstance(second, FileRequest):
+        if not first.meets(second):
+            return
+        includes = first.includes(second)
     same_kind = (first.slot is None) == (second.slot is None)
     if not same_kind or first.owner is None or first.owner != second.owner:
         raise GivenTwice(
             f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other forever; leave "
             "one out, or pass the same owner= to both",
+            one.path,
+            other.path,
+        )
+    if not includes:
+        raise GivenTwice(
+            f"{one!r} and {other!r} have bytes of one file in common, but neither includes the other, so that one "
+            "would wait for the other forever; pass one lock that includes both",
             one.path,
             other.path,
         )

@@ -193,6 +193,66 @@ def test_an_owner_may_name_its_lock_twice(face: Any, disk: Path) -> None:
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.needs("flock")
+def test_a_writer_that_is_named_after_a_reader_is_acquired_before_it(face: Any, disk: Path) -> None:
+    """D2: whatever the list, as a shared hold cannot become exclusive."""
+    writer, reader = (face.Lock(disk / "a", protocol="flock", owner="me", shared=shared) for shared in (False, True))
+    for locks in ([writer, reader], [reader, writer]):
+        with face.acquire_all(locks, timeout=0) as holds:
+            holds.ensure_held()
+            assert not Lock(disk / "a", protocol="flock", shared=True).wait(0)
+        assert Lock(disk / "a", protocol="flock").wait(0)
+
+
+def ranged(disk: Path, start: int, length: int, **options: Any) -> Lock:
+    return Lock(disk / "a", protocol="ofd", range=(start, length), **options)
+
+
+@pytest.mark.needs("linux")
+def test_ranges_of_one_file_are_acquired_together(disk: Path) -> None:
+    """D1, D2: those that have no byte in common, and those that one owner has within others."""
+    apart = [ranged(disk, 20, 0), ranged(disk, 0, 10), ranged(disk, 10, 10)]
+    nested = [ranged(disk, start, length, owner="me") for start, length in ((2, 3), (0, 10), (0, 5), (10, 0))]
+    for locks in (apart, nested, nested[::-1]):
+        with acquire_all(locks, timeout=0) as holds:
+            holds.ensure_held()
+            assert ranged(disk, 12, 1).try_acquire() is None
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (((0, 10), {}), ((9, 10), {})),
+        (((0, 10), {}), ((2, 3), {})),
+        (((0, 10), {"owner": "me"}), ((9, 10), {"owner": "me"})),
+        (((0, 10), {"owner": "me", "shared": True}), ((2, 3), {"owner": "me"})),
+        (((0, 10), {"owner": "me", "shared": True}), ((0, 5), {"owner": "me"})),
+    ],
+)
+def test_ranges_of_which_one_would_wait_for_the_other_are_refused(disk: Path, one: Any, other: Any) -> None:
+    """D2."""
+    locks = [ranged(disk, *span, **options) for span, options in (one, other)]
+    for some in (locks, locks[::-1]):
+        with pytest.raises(ValueError, match="in common"):
+            acquire_all(some, timeout=0)
+
+
+@pytest.mark.needs("linux")
+def test_who_waits_for_a_range_holds_none_behind_it(disk: Path) -> None:
+    """D3: whichever are named together."""
+    spans = [(start, length) for start in range(4) for length in (1, 2, 0)]
+    for some in itertools.permutations(spans, 3):
+        locks = [ranged(disk, *span) for span in some]
+        try:
+            ordered = [some[number] for number in in_order(locks)]
+        except ValueError:
+            requests = [lock._requests[0] for lock in locks]
+            assert any(one.meets(other) for one, other in itertools.combinations(requests, 2))
+        else:
+            assert all(start + length <= following for (start, length), (following, _) in itertools.pairwise(ordered))
+
+
 @pytest.mark.parametrize("empty", [[], (), iter(())])
 def test_nothing_at_all_is_acquired(face: Any, empty: Any) -> None:
     with face.acquire_all(empty, timeout=0) as holds:

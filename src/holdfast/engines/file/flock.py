@@ -435,10 +435,10 @@ class WatchedFlock(WatchedFile):
         if not self.there:
             return []
         held_here = [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
-        return [held for held in held_here if _meet(held.request, self.request)]  # F10
+        return [held for held in held_here if held.request.meets(self.request)]  # F10
 
     def _joinable(self, held: FileHold) -> bool:
-        return (self.request.shared or not held.request.shared) and _covers(held.request, self.request)
+        return held.request.includes(self.request)
 
     def _blocks(self, held: FileHold) -> bool:
         return not (self.request.shared and held.request.shared)
@@ -571,22 +571,6 @@ class WatchedFlock(WatchedFile):
             return None
         found = env.inspect(record.pid)
         return record if (found.presence, found.started) == (Presence.RUNNING, there.started) else None
-
-
-def _meet(one: FileRequest, other: FileRequest) -> bool:
-    """Whether two locks on one file are of one kind, and have a byte in common."""
-    if one.records is None or other.records is None:
-        return one.records is other.records
-    (first, length), (start, many) = one.records, other.records
-    return (not length or start < first + length) and (not many or first < start + many)
-
-
-def _covers(one: FileRequest, other: FileRequest) -> bool:
-    """Whether a lock like the one includes all bytes of the other, which it meets."""
-    if one.records is None or other.records is None:
-        return True
-    (first, length), (start, many) = one.records, other.records
-    return first <= start and (not length or (bool(many) and start + many <= first + length))
 
 
 def _holding(owners: list[LockOwner]) -> list[LockOwner]:

@@ -108,6 +108,22 @@ class FileRequest(Request):
         # Write no marker: no process vouches for the lock, so others judge it by the protocol's rule.
         self.unmarked = False
 
+    def meets(self, other: FileRequest) -> bool:
+        """Whether two locks on one file are of one kind, and have a byte in common."""
+        if self.records is None or other.records is None:
+            return self.records is other.records
+        (first, length), (start, many) = self.records, other.records
+        return (not length or start < first + length) and (not many or first < start + many)
+
+    def includes(self, other: FileRequest) -> bool:
+        """Whether who holds this lock has all that the other, which it meets, would give."""
+        if self.shared and not other.shared:
+            return False
+        if self.records is None or other.records is None:
+            return True
+        (first, length), (start, many) = self.records, other.records
+        return first <= start and (not length or (bool(many) and start + many <= first + length))
+
     def lease_on(self, env: Environment, device: int) -> float:
         """The lease of a hold there, in seconds; 0 if it has none: also if no process could send heartbeats."""
         has_none = self.protocol.persistent or self.protocol.is_directory

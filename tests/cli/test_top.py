@@ -17,7 +17,7 @@ import pytest
 
 from cli.support import HOLDFAST, World, dormant, eventually, state
 from cli.test_errors import HOSTILE, without_privileges
-from process.support import switches
+from process.support import quiet, switches
 
 NOW = int(time.time())
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -420,7 +420,7 @@ def test_a_record_without_a_terminal_is_refused(world: World) -> None:
 
 def test_no_waiter_is_woken(world: World, path: Path, held: int) -> None:
     waiter = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])  # -q: it does not wake to say that it waits
-    eventually(lambda: [*world.directory.glob(".holdfast-*")] and dormant(waiter.pid))
+    eventually(lambda: [*world.directory.glob(".holdfast-*")] and dormant(waiter.pid) and quiet(waiter.pid))
     seen = top(world, world.directory)
     seen.shows("1 held, 1 waiting")
     before = switches(waiter.pid)

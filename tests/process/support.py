@@ -227,6 +227,13 @@ def switches(pid: int) -> int:
     return total
 
 
+def quiet(*pids: int) -> bool:
+    """Whether they have come to a long wait: the first ones are short, where something seems to have changed."""
+    before = [switches(pid) for pid in pids]
+    time.sleep(0.2)
+    return [switches(pid) for pid in pids] == before
+
+
 def polling(pid: int) -> bool:
     """Whether the main thread of a process sleeps in the kernel, waiting for a descriptor or a moment."""
     try:

@@ -19,7 +19,7 @@ from abilities import LINUX, has
 from ahead import Ran
 from holdfast import Hold, Semaphore
 from process.journal import read_journal
-from process.support import Peer, descriptors, eventually, state, switches
+from process.support import Peer, descriptors, eventually, quiet, state, switches
 from process.wanted import Wanted
 
 SOME = 8 / 30
@@ -172,6 +172,7 @@ def test_waiting_processes_get_in_in_order_and_do_not_wake_each_other(wait: Call
     waiters = [wait() for _ in range(4)]
     behind = waiters[2:]
     eventually(lambda: all(state(waiter.pid) == "S" for waiter in waiters), what="the wait")
+    eventually(lambda: quiet(*(waiter.pid for waiter in waiters)), what="the long waits")
     before = [switches(waiter.pid) for waiter in behind]
     holds[1].release()
     assert got(waiters[0])[0] == 1

@@ -12,7 +12,7 @@ import pytest
 
 from abilities import lacking
 from holdfast import AcquireTimeout, Lock
-from process.support import NO_NOTICE, Peer, descriptors, eventually, polling, state, switches, threads_asleep
+from process.support import NO_NOTICE, Peer, descriptors, eventually, polling, quiet, state, switches, threads_asleep
 
 WAIT = """
 say("waiting")
@@ -39,7 +39,7 @@ def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str
     hold = Lock(path).acquire()
     waiter = spawn(NO_NOTICE + WAIT, path)
     waiter.expect("waiting")
-    eventually(lambda: watching(waiter), what="the wait")
+    eventually(lambda: watching(waiter) and quiet(waiter.pid), what="the wait")
     before = switches(waiter.pid)
     time.sleep(1)  # in which polling would be 40 looks
     assert switches(waiter.pid) - before <= 2
@@ -60,6 +60,7 @@ def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: s
     eventually(lambda: Lock(path).status().waiters[4:], what="the queue")
     for waiter in waiters:
         eventually(lambda waiter=waiter: watching(waiter), what="the wait")
+    eventually(lambda: quiet(*(waiter.pid for waiter in waiters)), what="the long waits")
     before = sum(switches(waiter.pid) for waiter in waiters)
     time.sleep(1)
     assert len(Lock(path).status().waiters) == 5

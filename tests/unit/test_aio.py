@@ -331,17 +331,17 @@ def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
     async def main() -> None:
         loop, lock = asyncio.get_running_loop(), AsyncLock(place)
         async with lock:
-            async with asyncio.timeout(0.05) as around:
+            async with asyncio.timeout(0.5) as around:
                 loop.call_soon(around.reschedule, None)
                 with pytest.raises(WouldDeadlock):
                     await lock.acquire()
             began = loop.time()
-            around = asyncio.timeout(0.1)
-            loop.call_soon(lambda: around.reschedule(began + 0.25))
+            around = asyncio.timeout(0.5)
+            loop.call_soon(lambda: around.reschedule(began + 0.7))
             with pytest.raises(TimeoutError):
                 async with around:
                     await lock.acquire()
-            assert loop.time() - began > 0.2
+            assert loop.time() - began > 0.6
 
     run(main())
 

@@ -589,6 +589,7 @@ def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
     server.goes_away()
     with pytest.raises(AcquireTimeout):
         lock.acquire(SHORT)
+    until(lambda: len(heard) == 2)  # on a busy machine, what gives up may have been left behind
     assert [one.kind for one in heard] == ["waiting", "gave-up"]
     heard.clear()
     threading.Timer(SHORT, server.comes_back).start()

@@ -38,9 +38,9 @@ SHARES = (
     ),
     ("tests/cli/",),
     (
-        *("tests/conformance/test_kit", "tests/docs/test_pages.py", "tests/unit/test_face_se"),
+        *("tests/conformance/test_kit", "tests/docs/test_pages.py"),
         *(f"tests/process/test_{name}.py" for name in ("acquire_all", "asyncio", "silence")),
-        *(f"tests/unit/test_{name}.py" for name in ("aio", "follow", "lock", "tracing")),
+        *(f"tests/unit/test_{name}.py" for name in ("aio", "face_sema", "face_semats", "follow", "lock", "tracing")),
     ),
 )
 """What waits. Those that start the same servers are in one share."""

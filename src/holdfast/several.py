@@ -152,8 +152,8 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
     holds, in the order of the list, which a `with` releases. For an empty list it is empty.
 
     Raises what `Lock.acquire` raises for the lock that could not be acquired; then nothing is held. ValueError for two
-    entries with a common lock file, which would wait for each other, unless both have the same `owner`. TypeError for
-    an AsyncLock: await `holdfast.aio.acquire_all`.
+    entries with a common lock file, or a common byte of ranges, where one would wait for the other: unless both have
+    the same `owner`, and the one includes the other. TypeError for an AsyncLock: await `holdfast.aio.acquire_all`.
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
     plan = planned(wanted, timeout)
@@ -299,19 +299,17 @@ def _require_joinable(one: Resource, other: Resource) -> None:
         includes = first.includes(second)
     same_kind = (first.slot is None) == (second.slot is None)
     if not same_kind or first.owner is None or first.owner != second.owner:
-        raise GivenTwice(
-            f"{one!r} and {other!r} have a lock file in common, so that one would wait for the other forever; leave "
-            "one out, or pass the same owner= to both",
-            one.path,
-            other.path,
-        )
-    if not includes:
-        raise GivenTwice(
-            f"{one!r} and {other!r} have bytes of one file in common, but neither includes the other, so that one "
-            "would wait for the other forever; pass one lock that includes both",
-            one.path,
-            other.path,
-        )
+        have, remedy = "a lock file in common", "leave one out, or pass the same owner= to both"
+    elif not includes:
+        have = "bytes of one file in common, but neither includes the other"
+        remedy = "pass one lock that includes both"
+    else:
+        return
+    raise GivenTwice(
+        f"{one!r} and {other!r} have {have}, so that one would wait for the other forever; {remedy}",
+        one.path,
+        other.path,
+    )
 
 
 def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:

@@ -264,7 +264,7 @@ def test_another_users_secret_lock_is_held_and_can_be_forced(path: Path) -> None
 def test_another_users_process_is_alive(path: Path) -> None:
     """kill(2) says EPERM; the original takes that for dead, and steals."""
     path.parent.chmod(0o777)
-    path.write_bytes(sema_record(os.getpid(), int(time.time())))
+    path.write_bytes(sema_record(os.getpid(), int(time.time())))  # this process may be younger than NOW (beside.py)
     path.chmod(0o666)
     lock = Semaphore(path, stale_timeout=0.001)
 

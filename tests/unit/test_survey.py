@@ -150,7 +150,7 @@ def test_an_old_empty_lock_file_is_called_empty(disk: Path, contend: Contend, en
     for name in ("old.lock", "late.lock", "young.lock", "ours.lock", "held.lock", "unseen.lock", "empty", BEADS_NAME):
         (disk / name).touch()
         if name != "young.lock":
-            os.utime(disk / name, (NOW - 60, NOW + 60 if name == "late.lock" else NOW - 60))
+            os.utime(disk / name, (NOW - 60, NOW + 86400 if name == "late.lock" else NOW - 60))
     (disk / "ours.lock").chmod(0o644 | UNFINISHED)
     contend(disk / "held.lock", protocol="flock").get()
     env = environments()

@@ -198,14 +198,15 @@ def _described(fd: int) -> str:
 
 
 def open_descriptors() -> dict[int, str]:
-    """What this process has open, without what is kept for its whole life: by the library one inotify and one doorbell,
-    the server of warm processes, and what `instances` keeps."""
+    """What this process has open, without what is kept for its whole life: the library's doorbell and two inotify
+    instances (one once listing a directory took long), the server of warm processes, and what `instances` keeps."""
     from holdfast import _platform, lock
 
     kept = warm.descriptors() | instances.kept()
-    hub = getattr(_platform._current, "_hub", None)
-    if hub is not None:
-        kept.add(hub.fd)
+    for name in ("_hub", "_directory_logs"):
+        instance = getattr(_platform._current, name, None)
+        if instance is not None:
+            kept.add(instance.fd)
     if lock._keeper is not None and lock._keeper._doorbell is not None:
         kept.update(lock._keeper._doorbell)
     if sys.platform == "win32":

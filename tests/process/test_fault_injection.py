@@ -225,12 +225,17 @@ def test_no_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, t
     assert len(rehearsal) > 2
     struck = 0
     chosen = faults(rehearsal)
+    # A wait is no sequence that repeats itself call by call; elsewhere a fault strikes where it was meant to. On a busy
+    # machine not each time: what took long is done in other calls.
+    repeats = operation not in ("wait", "status")
     for name, number, word in chosen:
-        one = run(path, operation, traced, f"{name}:error={word}:when={number}")
-        struck += any("(INJECTED)" in rest for _, _, rest in one.calls())
-        one.destroy()
-    # A wait is no sequence that repeats itself call by call; elsewhere a fault strikes where it was meant to.
-    assert struck >= len(chosen) * (0.5 if operation in ("wait", "status") else 0.9)
+        for _ in range(4 if repeats else 1):
+            one = run(path, operation, traced, f"{name}:error={word}:when={number}")
+            one.destroy()
+            if any("(INJECTED)" in rest for _, _, rest in one.calls()):
+                struck += 1
+                break
+    assert struck >= len(chosen) * (0.9 if repeats else 0.5)
 
 
 @pytest.mark.unmeasured("the fault may meet what coverage.py writes")

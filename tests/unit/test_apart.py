@@ -88,6 +88,7 @@ def server(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     (shm / "share").mkdir()
     made = Server(monkeypatch, shm / "share")
     monkeypatch.setattr(apart, "GRACE", 0.15)
+    monkeypatch.setattr(apart, "ANSWER", PATIENCE)  # of a server that does answer, on a busy machine
     yield made
     made.comes_back()
     assert_nothing_left(shm / "share")

@@ -39,7 +39,7 @@ CROWD = int(os.environ.get("HOLDFAST_TEST_CROWD", "0"))
 def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
     """What lasts for seconds, all of it at once. The counter has a server of its own, where nobody else is slow."""
     return side_by_side(
-        many=lambda: _many(f"etcd://{etcd_node.host}/arms/many?ttl=4"),
+        many=lambda: _many(f"etcd://{etcd_node.host}/arms/many?ttl=10"),
         counter=_counter,
         storm=lambda: _storm(trio),
     )
@@ -177,7 +177,7 @@ def _many(url: str) -> None:
     async def main() -> None:
         locks = [AsyncLock(url.replace("?", f"/{number}?")) for number in range(200)]
         holds = await asyncio.gather(*[lock.acquire(timeout=60) for lock in locks])
-        await asyncio.sleep(4.5)  # not a race: it is the lease that is to pass
+        await asyncio.sleep(10.5)  # not a race: it is the lease that is to pass
         assert not [hold for hold in holds if hold.lost]
         await asyncio.gather(*[hold.release() for hold in holds])
 

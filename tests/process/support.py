@@ -234,6 +234,13 @@ def quiet(*pids: int) -> bool:
     return [switches(pid) for pid in pids] == before
 
 
+def sleep_a_second(*pids: int, wakes: int) -> bool:
+    """Whether they wake no more often than this in a second; in one of several, as a whole machine may be stopped."""
+    before = sum(map(switches, pids))
+    time.sleep(1)
+    return sum(map(switches, pids)) - before <= wakes
+
+
 def polling(pid: int) -> bool:
     """Whether the main thread of a process sleeps in the kernel, waiting for a descriptor or a moment."""
     try:

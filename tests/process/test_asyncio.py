@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import AsyncLock, Lock
 from holdfast._platform import environment
-from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, quiet, state, switches
+from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, sleep_a_second, state
 from unit.loops import LOOPS, Run, asleep, events_only, run_on, until
 
 __all__ = ["events_only"]
@@ -82,10 +82,9 @@ def test_a_waiting_loop_sleeps(spawn: Callable[..., Peer], path: str, kind: str)
     with Lock(path):
         waiter = spawn("events_only()\n" + NO_NOTICE + RUN[kind] + WAIT + "run(main())", path)
         waiter.expect("waiting")
-        eventually(lambda: in_epoll(waiter) and quiet(waiter.pid), what="the wait")
-        before = switches(waiter.pid)
-        time.sleep(1)  # in which polling would be 40 looks
-        assert switches(waiter.pid) - before <= 2
+        eventually(lambda: in_epoll(waiter), what="the wait")
+        # Polling would be 40 looks.
+        eventually(lambda: sleep_a_second(waiter.pid, wakes=2), what="a second asleep")
     waiter.hear()
     waiter.finish()
 

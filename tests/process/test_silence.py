@@ -38,7 +38,8 @@ def test_a_filesystem_whose_process_is_stopped_keeps_no_call_waiting(shm: Path) 
         ("ls -r", "3", 10), ("clean", "3", 5), ("doctor", "3", 5),
     ):  # fmt: skip
         took, said = rows[f"command {name}"]
-        assert seconds <= took < seconds + 4, rows
+        # Not for ever. Whoever stops and wakes a thread lets it seem to run for once (AP6).
+        assert seconds <= took < seconds + 20, rows
         assert said.startswith(f"{status} ")
         assert "has not answered" in said
     assert rows["local"][1] == "acquired"

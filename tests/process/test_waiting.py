@@ -12,7 +12,16 @@ import pytest
 
 from abilities import lacking
 from holdfast import AcquireTimeout, Lock
-from process.support import NO_NOTICE, Peer, descriptors, eventually, polling, quiet, state, switches, threads_asleep
+from process.support import (
+    NO_NOTICE,
+    Peer,
+    descriptors,
+    eventually,
+    polling,
+    sleep_a_second,
+    state,
+    threads_asleep,
+)
 
 WAIT = """
 say("waiting")
@@ -36,15 +45,13 @@ def _in_poll(peer: Peer) -> bool:
 
 @pytest.mark.needs("events")
 def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str) -> None:
-    hold = Lock(path).acquire()
-    waiter = spawn(NO_NOTICE + WAIT, path)
-    waiter.expect("waiting")
-    eventually(lambda: watching(waiter) and quiet(waiter.pid), what="the wait")
-    before = switches(waiter.pid)
-    time.sleep(1)  # in which polling would be 40 looks
-    assert switches(waiter.pid) - before <= 2
-    released = time.monotonic()
-    hold.release()
+    with Lock(path):
+        waiter = spawn(NO_NOTICE + WAIT, path)
+        waiter.expect("waiting")
+        eventually(lambda: watching(waiter), what="the wait")
+        # Polling would be 40 looks.
+        eventually(lambda: sleep_a_second(waiter.pid, wakes=2), what="a second asleep")
+        released = time.monotonic()
     assert float(waiter.hear()) - released < 5  # with events it would look after ten seconds
     waiter.finish()
 
@@ -53,19 +60,15 @@ def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str
 def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
     # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever. Nor does an
     # observer wake them, who opens each ticket.
-    hold = Lock(path).acquire()
-    waiters = [spawn(NO_NOTICE + WAIT, path) for _ in range(5)]
-    for waiter in waiters:
-        waiter.expect("waiting")
-    eventually(lambda: Lock(path).status().waiters[4:], what="the queue")
-    for waiter in waiters:
-        eventually(lambda waiter=waiter: watching(waiter), what="the wait")
-    eventually(lambda: quiet(*(waiter.pid for waiter in waiters)), what="the long waits")
-    before = sum(switches(waiter.pid) for waiter in waiters)
-    time.sleep(1)
-    assert len(Lock(path).status().waiters) == 5
-    assert sum(switches(waiter.pid) for waiter in waiters) - before <= 5
-    hold.release()
+    with Lock(path):
+        waiters = [spawn(NO_NOTICE + WAIT, path) for _ in range(5)]
+        for waiter in waiters:
+            waiter.expect("waiting")
+        eventually(lambda: Lock(path).status().waiters[4:], what="the queue")
+        for waiter in waiters:
+            eventually(lambda waiter=waiter: watching(waiter), what="the wait")
+        eventually(lambda: sleep_a_second(*(waiter.pid for waiter in waiters), wakes=5), what="a second asleep")
+        assert len(Lock(path).status().waiters) == 5
     for waiter in waiters:
         waiter.hear()
         waiter.finish()

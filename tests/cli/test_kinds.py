@@ -173,7 +173,7 @@ def test_wait_ends_with_gits_lock(world: World, commit: Commit, ends: Any) -> No
 
 
 def test_wait_for_gits_lock_is_over_in_time_and_says_what_to_do(world: World, commit: Commit) -> None:
-    done = world.do("wait", "-w", "1.2", "-E", "9", commit.lock)
+    done = world.do("wait", "-w", "2.5", "-E", "9", commit.lock)
     assert done.returncode == 9
     assert f"waiting for {commit.lock} (git's): held by process {commit.process.pid}" in done.stderr
     assert "did not become free" in done.stderr

@@ -152,7 +152,7 @@ def test_a_shell_that_meets_its_own_lock_is_told_the_command_that_releases_it(wo
         script = f"""
             $H try -q -p proper-lockfile {option} "$1"
             $H try -p proper-lockfile {option} "$1"; echo $?
-            $H run -w 2 -p proper-lockfile {option} "$1" -- true; echo $?
+            $H run -w 3 -p proper-lockfile {option} "$1" -- true; echo $?
             $H release -p proper-lockfile {option} "$1"; echo $?
         """
         done = world.shell(script, place)

@@ -314,7 +314,7 @@ def test_a_long_wait_is_announced_once_on_stderr(world: World, path: Path, held:
     for command in ("run", "acquire", "wait"):
         tail = ["--", "echo", "ran"] if command == "run" else []
         waiting[command] = [
-            world.start([*HOLDFAST, command, *quiet, "-w", "1.4", path, *tail]) for quiet in ((), ("-q",))
+            world.start([*HOLDFAST, command, *quiet, "-w", "2.5", path, *tail]) for quiet in ((), ("-q",))
         ]
     for command, (loud, quiet) in waiting.items():
         assert loud.wait() == quiet.wait() == (75 if command == "run" else 1)
@@ -402,13 +402,13 @@ def test_a_command_that_waits_for_its_own_ancestor_is_told_so_once(world: World,
         lock = path.parent / protocol
         if protocol == "beads":
             lock.mkdir()
-        inner = [*HOLDFAST, "run", "-w", "1.4", "-p", protocol, lock, "--", "true"]
+        inner = [*HOLDFAST, "run", "-w", "2.5", "-p", protocol, lock, "--", "true"]
         started[protocol] = world.start([*HOLDFAST, "run", "-p", protocol, lock, "--", *inner])
     one = [path.parent / "one", path.parent / "two"]
-    inner = [*HOLDFAST, "run", "-w", "1.4", *one, "--", "true"]
+    inner = [*HOLDFAST, "run", "-w", "2.5", *one, "--", "true"]
     started["several"] = world.start([*HOLDFAST, "run", *one, "--", "sh", "-c", '"$@"; exit', "sh", *inner])
     slot = ["--slots", "1", path.parent / "slots"]
-    inner = [*HOLDFAST, "run", "-w", "1.4", *slot, "--", "true"]
+    inner = [*HOLDFAST, "run", "-w", "2.5", *slot, "--", "true"]
     started["slots"] = world.start([*HOLDFAST, "run", *slot, "--", *inner])
     for name, run in started.items():
         assert run.wait() == 75, name
@@ -447,7 +447,7 @@ def test_what_tries_for_the_lock_of_its_ancestor_once_is_told_so(
 def test_a_slot_of_an_ancestor_is_no_reason_for_a_hint_while_others_may_come_free(world: World, path: Path) -> None:
     other = world.start([*HOLDFAST, "run", "--slots", "2", path, "--", "sleep", "600"])
     eventually((path.parent / f"{path.name}.0.lock").exists)
-    inner = [*HOLDFAST, "run", "-w", "1.4", "--slots", "2", path, "--", "true"]
+    inner = [*HOLDFAST, "run", "-w", "2.5", "--slots", "2", path, "--", "true"]
     done = world.do("run", "--slots", "2", path, "--", *inner)
     assert done.returncode == 75
     assert "is an ancestor" not in done.stderr

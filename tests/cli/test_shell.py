@@ -113,7 +113,7 @@ def test_a_shell_that_meets_its_own_lock_is_told_so(world: World, path: Path) ->
         $H try -q "$1"
         $H try "$1"; echo $?
         $H run -n "$1" -- true; echo $?
-        $H run -w 2 "$1" -- true; echo $?
+        $H run -w 3 "$1" -- true; echo $?
         $H release "$1"; $H run "$1" -- true; echo $?
     """
     done = world.shell(script, path)

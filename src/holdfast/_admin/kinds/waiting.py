@@ -37,7 +37,7 @@ def until_free(
 ) -> Generator[Wait, None, Sighting | None]:
     """None when it has ended (KW3); what was seen last when `timeout` (seconds; None: for ever) is over.
 
-    `notice` is called once, after a second.
+    `notice` is called once, after a second, also where the time is over by then.
     """
     started = env.monotonic()
     deadline = INFINITY if timeout is None else started + timeout
@@ -57,11 +57,11 @@ def until_free(
                     return None
                 holder.watch(seen)
                 earliest, due = now + _SOON, now + (_EVERY if reached else _POLLED)
-            if now >= deadline:
-                return seen
             if notice is not None and now >= told:
                 notice(seen)
                 told = INFINITY
+            if now >= deadline:
+                return seen
             events = (watch.fd,) if watch is not None and reached else ()
             yield Wait((*events, *holder.fds()), min(deadline, told, due))
             changed = watch is not None and any(one in ("", name) for _, one, _ in watch.take())

@@ -133,8 +133,9 @@ crowd: $(VENV)/.test
 # The tests again and again, in random order, beside busy loops (docs/testing.md). SEED=N for the order of a round again.
 TIMES ?= 20
 LOAD ?= 4
+STALLS ?= 0
 flaky: $(VENV)/.test
-	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) $(if $(SEED),--seed $(SEED)) -- $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines)
+	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) --stalls $(STALLS) $(if $(SEED),--seed $(SEED)) -- $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines)
 
 .PHONY: variants
 # The suite once more with portable Python only, and without each ability (tests/README.md): VARIANTS="generic flock" for some.

@@ -1,9 +1,10 @@
 """Runs the tests again and again, in random order, beside busy loops: `make flaky TIMES=20 ARGS=tests/process`.
 
-    python flaky.py [--times 20] [--jobs 3] [--load 4] [--seed N] [--keep DIRECTORY] [-- ARGUMENTS OF PYTEST]
+    python flaky.py [--times 20] [--jobs 3] [--load 4] [--stalls 0] [--seed N] [--keep DIRECTORY] [-- WORDS FOR PYTEST]
 
 Round k has the seed N+k-1, so SEED=N repeats the order of a round. The output of a failed round is kept; it lists the
-tests of each worker in their order. The busy loops end with this process, however it ends.
+tests of each worker in their order. The busy loops end with this process, however it ends. With `--stalls 1.5`, all
+processes of a round stand still for up to 1.5 s, every three seconds or so, as on a machine whose host has other work.
 
 Exit status: 0 if every round passed, 1 if one failed, 130 if interrupted (the failures up to then are still listed).
 """
@@ -17,9 +18,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +68,7 @@ def main(arguments: list[str]) -> int:
             for number in range(1, options.times + 1):
                 seed = options.seed + number - 1
                 rounds.append(Round(number, seed, place / f"round-{number:03}-seed-{seed}.log"))
-                run(rounds[-1], options.jobs, options.words)
+                run(rounds[-1], options.jobs, options.stalls, options.words)
                 print(rounds[-1], flush=True)
     except KeyboardInterrupt:
         rounds[-1].status, rounds[-1].summary = 130, "interrupted"
@@ -82,12 +84,15 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--load", type=int, default=4, help="how many busy loops")
+    parser.add_argument("--stalls", type=float, default=0.0, help="stop a round for up to so many seconds (needs root)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--keep", type=Path, default=ROOT / "build" / "flaky", help="where failed rounds are kept")
     parser.add_argument("words", nargs="*", help="arguments of pytest")
     options = parser.parse_args(arguments)
     if options.times < 1:
         parser.error("at least one round")
+    if options.stalls and os.geteuid() != 0:
+        parser.error("--stalls needs root, to freeze a control group")
     return options
 
 
@@ -104,7 +109,35 @@ def load(number: int) -> Iterator[None]:
             loop.wait()
 
 
-def run(this: Round, jobs: int, words: list[str]) -> None:
+@contextmanager
+def stalled(process: subprocess.Popen[bytes], longest: float) -> Iterator[None]:
+    """Beside the body, the process and its descendants are frozen, again and again (cgroups(7), `cgroup.freeze`)."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    group = Path(next(mount[1] for mount in mounts if mount[2] == "cgroup2"), f"holdfast-stalls-{process.pid}")
+    over = threading.Event()
+
+    def stall() -> None:
+        while not over.wait(random.expovariate(1 / 3)):
+            (group / "cgroup.freeze").write_text("1")
+            over.wait(random.uniform(0, longest))
+            (group / "cgroup.freeze").write_text("0")
+
+    group.mkdir()
+    (group / "cgroup.procs").write_text(str(process.pid))
+    thread = threading.Thread(target=stall)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        for pid in (group / "cgroup.procs").read_text().split():  # it was interrupted
+            with suppress(ProcessLookupError):
+                (group.parent / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+def run(this: Round, jobs: int, longest: float, words: list[str]) -> None:
     """One round, in its own process group: an interrupt of this process reaches it once, when we pass it on."""
     options = ["-v", "-n", str(jobs), "--dist", "worksteal", f"--hypothesis-seed={this.seed}"]
     began = time.monotonic()
@@ -119,7 +152,8 @@ def run(this: Round, jobs: int, words: list[str]) -> None:
             process_group=0,
         )
         try:
-            this.status = process.wait()
+            with stalled(process, longest) if longest else nullcontext():
+                this.status = process.wait()
         except KeyboardInterrupt:
             end(process)
             raise

@@ -28,6 +28,7 @@ from holdfast._admin.scan import Found, Survey
 from holdfast._platform import environment, proc_files, procfs
 from holdfast._platform.interface import ProcFiles
 from holdfast._platform.proc_files import LinuxProcFiles
+from holdfast._platform.proc_locks import parse_locks
 from holdfast._platform.values import Presence, Process, Storage
 from holdfast.liveness import Liveness
 from holdfast.model import Evidence, Holder, Status
@@ -776,9 +777,7 @@ TABLE = """\
 
 def test_every_kind_of_lock_in_the_table_is_understood() -> None:
     """PF5: with kind, span, and no pid where the table has none; what is torn or strange is passed over."""
-    found = [
-        (one.kind, one.exclusive, one.waiting, one.pid, one.file[1], one.span) for one in proc_files.parse_table(TABLE)
-    ]
+    found = [(one.kind, one.exclusive, one.waiting, one.pid, one.file[1], one.span) for one in parse_locks(TABLE)]
     assert found == [
         ("flock", True, False, 41, 77, (0, None)),
         ("fcntl", False, False, 42, 77, (128, 255)),

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Lock, Semaphore, UnsupportedFilesystem, WouldDeadlock
 from holdfast._core.attempt import Refusal
 from holdfast._platform import records
-from holdfast._platform.proc_locks import LockEntry, parse_locks, parse_records
+from holdfast._platform.proc_locks import LockEntry, entries
 from holdfast._platform.storage import storage_of
 from holdfast._platform.values import Storage
 from holdfast.engines.file.request import FileRequest
@@ -35,15 +35,16 @@ FILE = (os.makedev(0xFD, 0), 2531452)
 
 def test_the_tables_tell_which_record_locks_meet_a_range() -> None:
     """W9: of either kind; one of an open file has no pid. Those of `flock` are another matter."""
-    whole, opened = LockEntry(3568, True, False, FILE), LockEntry(0, False, False, FILE)
-    reader = LockEntry(3569, False, True, FILE)
-    assert parse_records(LOCKS, (0, 0))[:3] == [whole, reader, opened]
-    assert parse_records(LOCKS, (0, 10)) == [whole]
-    assert parse_records(LOCKS, (19, 1)) == [whole, opened]
-    assert parse_records(LOCKS, (20, 1)) == [whole, reader]
-    assert [entry.file[1] for entry in parse_records(LOCKS, (109, 1))] == [2531452, 15344846]
-    assert parse_records(LOCKS, (110, 1)) == [whole]
-    assert len(parse_locks(LOCKS)) == 1
+    whole = LockEntry(3568, True, False, FILE, "fcntl")
+    opened = LockEntry(0, False, False, FILE, "ofd", (10, 19))
+    reader = LockEntry(3569, False, True, FILE, "fcntl", (20, 20))
+    assert entries(LOCKS, (0, 0))[:3] == [whole, reader, opened]
+    assert entries(LOCKS, (0, 10)) == [whole]
+    assert entries(LOCKS, (19, 1)) == [whole, opened]
+    assert entries(LOCKS, (20, 1)) == [whole, reader]
+    assert [entry.file[1] for entry in entries(LOCKS, (109, 1))] == [2531452, 15344846]
+    assert entries(LOCKS, (110, 1)) == [whole]
+    assert len(entries(LOCKS)) == 1
 
 
 def test_the_kernels_structure_is_as_large_as_it_wants_it() -> None:

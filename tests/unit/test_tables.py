@@ -21,7 +21,7 @@ from holdfast._platform.descriptors import Descriptors
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.operations import Operations
 from holdfast._platform.portable import GenericEnvironment
-from holdfast._platform.proc_locks import LockEntry, OpenFiles, WatchEntry, parse_locks, parse_watches
+from holdfast._platform.proc_locks import LockEntry, OpenFiles, WatchEntry, entries, parse_locks, parse_watches
 from holdfast._platform.procfs import parse_mounts
 from holdfast._platform.values import LockOwner
 from process.support import inotify_instance
@@ -74,7 +74,7 @@ MOUNTS = """\
 
 def test_entries_of_flock_are_read_and_others_left_out() -> None:
     disk = (os.makedev(0xFD, 0), 2531448)
-    assert parse_locks(LOCKS) == [
+    assert entries(LOCKS) == [
         LockEntry(3517, True, False, disk),
         LockEntry(3518, True, True, disk),
         LockEntry(3519, False, True, disk),
@@ -82,7 +82,7 @@ def test_entries_of_flock_are_read_and_others_left_out() -> None:
         LockEntry(12, False, False, (os.makedev(0x103, 0x10301), 5)),
         LockEntry(0, True, False, (os.makedev(0, 0x1B), 77)),
     ]
-    assert parse_locks(FDINFO) == [LockEntry(4150, True, False, (os.makedev(0xFE, 0), 2146411))]
+    assert entries(FDINFO) == [LockEntry(4150, True, False, (os.makedev(0xFE, 0), 2146411))]
 
 
 def test_watches_are_read() -> None:

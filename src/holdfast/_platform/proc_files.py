@@ -22,52 +22,22 @@ import time
 
 from . import procfs
 from .interface import ProcFiles
+from .proc_locks import parse_locks
 from .values import FileLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from .proc_locks import LockEntry
 
 _NO_FILE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/memfd:")
 _DELETED = " (deleted)"
 _PF_EXITING = 0x4
 _MOST_NAMES = 200_000
 """So many descriptors are remembered at most: what is beyond that is not seen."""
-# Bounded numbers: what is longer is not of the kernel, and must not overflow here.
-_LOCK = re.compile(
-    r"^(?:lock:\t)?[0-9]+: +(-> +)?(FLOCK|POSIX|OFDLCK|LEASE|DELEG) +[A-Z*]+ +(READ|WRITE|UNLCK) +(-?[0-9]{1,10}) "
-    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ([0-9]{1,20}) (EOF|[0-9]{1,20})$",
-    re.MULTILINE,
-)
-_WORDS = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "LEASE": "lease", "DELEG": "lease"}
 _INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
 _FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
-
-
-class _Entry:
-    """One line of the table."""
-
-    __slots__ = ("exclusive", "file", "kind", "pid", "span", "waiting")
-
-    def __init__(self, found: tuple[str, ...]) -> None:
-        arrow, kind, access, pid, high, low, inode, start, end = found
-        self.kind = _WORDS[kind]
-        self.exclusive = access == "WRITE"
-        self.waiting = bool(arrow)
-        self.pid = max(int(pid), 0)
-        self.file = (os.makedev(int(high, 16), int(low, 16)), int(inode))
-        self.span = (int(start), None if end == "EOF" else int(end))
-
-    @property
-    def lock(self) -> tuple[object, ...]:
-        """What it has in common with its line in the `fdinfo` of a process that has it."""
-        return (self.kind, self.exclusive, self.file, self.span, self.pid)
-
-
-def parse_table(text: str) -> list[_Entry]:
-    """The lines of `/proc/locks` or of an `fdinfo`; what is torn or of an unknown kind is passed over."""
-    return [_Entry(found) for found in _LOCK.findall(text)]
 
 
 def _ends(pid: int) -> bool:
@@ -161,13 +131,13 @@ class LinuxProcFiles(ProcFiles):
 
     def locks(self) -> list[FileLock]:
         if self._locks is None:
-            table = parse_table(self._text())
+            table = parse_locks(self._text())
             opened = [one for found in self._by_name().values() for one in found] if table else []
             self._locks = self._named(table, opened)
         return self._locks
 
     def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:
-        table = [entry for entry in parse_table(self._text()) if entry.file[1] == identity[1]]
+        table = [entry for entry in parse_locks(self._text()) if entry.file[1] == identity[1]]
         if not table:
             return []
         found = self._named(table, self._by_name().get(name, []))
@@ -177,21 +147,21 @@ class LinuxProcFiles(ProcFiles):
     def _text(self) -> str:
         return procfs.read("/proc/locks") if self._tables else ""
 
-    def _named(self, table: list[_Entry], opened: list[tuple[int, str, str]]) -> list[FileLock]:
+    def _named(self, table: list[LockEntry], opened: list[tuple[int, str, str]]) -> list[FileLock]:
         """PF5: who shows which lock among these descriptors, and how that process has opened the file."""
         files = {entry.file for entry in table}
-        keepers: dict[tuple[object, ...], dict[int, None]] = {}
+        keepers: dict[LockEntry, dict[int, None]] = {}
         paths: dict[tuple[int, int], str] = {}
         for pid, fd, target in opened:
-            for entry in parse_table(procfs.read(f"/proc/{pid}/fdinfo/{fd}")):
+            for entry in parse_locks(procfs.read(f"/proc/{pid}/fdinfo/{fd}")):
                 if entry.file in files:
                     paths.setdefault(entry.file, target)
-                    keepers.setdefault(entry.lock, {})[pid] = None
+                    keepers.setdefault(entry, {})[pid] = None
         found: dict[FileLock, None] = {}
         for entry in table:
             path = paths.get(entry.file)
-            keeping = keepers.get(entry.lock, {})
-            for pid in (entry.pid,) if entry.waiting or entry.pid in keeping or not keeping else keeping:
+            keeping = {} if entry.waiting else keepers.get(entry, {})
+            for pid in (entry.pid,) if entry.pid in keeping or not keeping else keeping:
                 found[
                     FileLock(
                         entry.kind, entry.file, entry.exclusive, entry.waiting, pid or None, entry.span,

@@ -55,41 +55,34 @@ _SHOWN = IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT  # before Linux 5.19, only 
 
 # Bounded numbers: what is longer is not of the kernel, and must not overflow here.
 _LOCK = re.compile(
-    r"^(?:lock:\t)?[0-9]+: +(-> +)?FLOCK +[A-Z]+ +(READ|WRITE) +(-?[0-9]{1,10}) "
-    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ",
+    r"^(?:lock:\t)?[0-9]+: +(-> +)?(FLOCK|POSIX|OFDLCK|LEASE|DELEG) +[A-Z*]+ +(READ|WRITE|UNLCK) +(-?[0-9]{1,10}) "
+    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ([0-9]{1,20}) (EOF|[0-9]{1,20})$",
     re.MULTILINE,
 )
+_KINDS = {"FLOCK": "flock", "POSIX": "fcntl", "OFDLCK": "ofd", "LEASE": "lease", "DELEG": "lease"}
 _WATCH = re.compile(
     r"^inotify wd:[0-9a-f]+ ino:([0-9a-f]{1,16}) sdev:([0-9a-f]{1,8}) mask:([0-9a-f]{1,8}) ", re.MULTILINE
-)
-_RECORD = re.compile(
-    r"^(?:lock:\t)?[0-9]+: +(-> +)?(?:POSIX|OFDLCK) +[A-Z]+ +(READ|WRITE) +(-?[0-9]{1,10}) "
-    r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20}|EOF)$",
-    re.MULTILINE,
 )
 _INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
 _MOUNT_ID = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.MULTILINE)
 
 
 class LockEntry(Value):
-    """One `flock` in `/proc/locks` or in the `fdinfo` of a descriptor. `pid` is 0 where it means nothing here."""
+    """One lock in `/proc/locks` or in the `fdinfo` of a descriptor."""
 
     pid: int
+    """0 where it means nothing here: of another namespace, or of a lock by open file description."""
     exclusive: bool
     waiting: bool
     file: tuple[int, int]
+    kind: str = "flock"
+    span: tuple[int, int | None] = (0, None)
+    """Its first and its last byte; None: as far as the file may ever go."""
 
-
-def parse_records(text: str, records: tuple[int, int]) -> list[LockEntry]:
-    """The record locks in such a text that have a byte in common with this start and length. One of an open file has
-    no pid."""
-    found = []
-    start, length = records
-    for arrow, access, pid, high, low, inode, first, last in _RECORD.findall(text):
-        if (last == "EOF" or start <= int(last)) and (not length or int(first) < start + length):
-            file = (os.makedev(int(high, 16), int(low, 16)), int(inode))
-            found.append(LockEntry(max(int(pid), 0), access == "WRITE", bool(arrow), file))
-    return found
+    def meets(self, start: int, length: int) -> bool:
+        """Whether it has a byte in common with these; 0: as far as the file may ever go."""
+        first, last = self.span
+        return (last is None or start <= last) and (not length or first < start + length)
 
 
 class WatchEntry(Value):
@@ -100,13 +93,24 @@ class WatchEntry(Value):
 
 
 def parse_locks(text: str) -> list[LockEntry]:
-    """The kernel's `flock` locks in the text of `/proc/locks` or of an `fdinfo`; other kinds are passed over."""
-    return [
-        LockEntry(
-            max(int(pid), 0), access == "WRITE", bool(arrow), (os.makedev(int(high, 16), int(low, 16)), int(inode))
-        )
-        for arrow, access, pid, high, low, inode in _LOCK.findall(text)
-    ]
+    """The locks in the text of `/proc/locks` or of an `fdinfo`; what is torn or of an unknown kind is passed over."""
+    found = []
+    for arrow, word, access, pid, high, low, inode, first, last in _LOCK.findall(text):
+        kind = _KINDS[word]
+        if access == "UNLCK" and kind != "lease":  # a lease has none left while it is broken
+            continue
+        file = (os.makedev(int(high, 16), int(low, 16)), int(inode))
+        span = (int(first), None if last == "EOF" else int(last))
+        found.append(LockEntry(max(int(pid), 0), access == "WRITE", bool(arrow), file, kind, span))
+    return found
+
+
+def entries(text: str, records: tuple[int, int] | None = None) -> list[LockEntry]:
+    """Those by `flock`; or else the record locks that have a byte in common with this start and length."""
+    found = parse_locks(text)
+    if records is None:
+        return [entry for entry in found if entry.kind == "flock"]
+    return [entry for entry in found if entry.kind in ("fcntl", "ofd") and entry.meets(*records)]
 
 
 def parse_watches(text: str) -> list[WatchEntry]:
@@ -199,7 +203,7 @@ class _Holders:
         process = OpenFiles(pid)
         for fd in process.descriptors() or ():
             information = process.information(fd)
-            for entry in _entries(information, self._records):
+            for entry in entries(information, self._records):
                 if entry.file != self._file:
                     continue
                 lock = (entry.exclusive, entry.pid)
@@ -242,11 +246,12 @@ def lock_owners(
     # (W2).
     locks = set(found.keepers) if found.exclusively() else taken | found.keepers.keys()
     owners = [LockOwner(pid, lock[0]) for lock in sorted(locks) for pid in found.named(lock, inspect)]
-    return owners + [
+    owners += [
         LockOwner(entry.pid or None, entry.exclusive, waiting=True)
         for entry in table
         if entry.waiting and (identity == file or OpenFiles(entry.pid).has_open(identity) is not False)  # W2
     ]
+    return [*dict.fromkeys(owners)]  # one process may wait for several ranges
 
 
 def watchers(identity: tuple[int, int], masks: Collection[int]) -> list[int]:
@@ -265,17 +270,13 @@ def _is_watching(pid: int, file: tuple[int, int], wanted: set[int]) -> bool:
     )
 
 
-def _entries(text: str, records: tuple[int, int] | None) -> list[LockEntry]:
-    return parse_locks(text) if records is None else parse_records(text, records)
-
-
 def _table(file: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockEntry]:
     """W5: what `/proc/locks` says of one file, each entry once."""
     found: list[LockEntry] = []
     for _ in range(4):
         before = found
         found = list(
-            dict.fromkeys(entry for entry in _entries(procfs.read("/proc/locks"), records) if entry.file == file)
+            dict.fromkeys(entry for entry in entries(procfs.read("/proc/locks"), records) if entry.file == file)
         )
         if found and found == before:
             break
@@ -361,7 +362,7 @@ class LinuxProcLocks(ProcLocks):
             for pid in procfs.pids() if self._tables else ():
                 process = OpenFiles(pid)
                 for fd in process.descriptors() or ():
-                    for lock in parse_locks(process.information(fd)):
+                    for lock in entries(process.information(fd)):
                         self._keepers.setdefault((lock.file, lock.exclusive, lock.pid), []).append(pid)
         return [*dict.fromkeys(self._keepers.get((identity, entry.exclusive, entry.pid), []))] or [None]
 
@@ -380,7 +381,7 @@ class LinuxProcLocks(ProcLocks):
         return list(dict.fromkeys(procfs.read("/proc/locks") for _ in range(2 if self._tables else 0)))
 
     def _learn(self, texts: Iterable[str]) -> None:
-        for entry in dict.fromkeys(entry for text in texts for entry in parse_locks(text)):
+        for entry in dict.fromkeys(entry for text in texts for entry in entries(text)):
             self._locks.setdefault(entry.file, []).append(entry)
             self._inodes.add(entry.file[1])
 

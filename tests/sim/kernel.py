@@ -31,7 +31,7 @@ from __future__ import annotations
 import _thread
 import errno
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from holdfast._platform.interface import DirectoryLog, WatchSet
@@ -1139,7 +1139,7 @@ class Process:
     def lock_owners(self, identity: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockOwner]:
         return []
 
-    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+    def watchers(self, identity: tuple[int, int]) -> list[int]:
         return []
 
     # -- events --------------------------------------------------------------------------------------------------------

@@ -274,12 +274,11 @@ class Environment(Protocol):
         happens at this moment shows as a shared owner.
         """
 
-    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+    def watchers(self, identity: tuple[int, int]) -> list[int]:
         """The processes, this one too, that watch the file (`st_dev`, `st_ino`) for events as a waiting `Lock` does.
 
-        `masks` are the event masks of watches that count; None stands for those of holdfast. Costs and limits are those
-        of `lock_owners`. Waits that poll, or that are of another user's or another container's, do not show; nor do
-        waiters that queue behind another: they poll its ticket.
+        Costs and limits are those of `lock_owners`. Waits that poll, or that are of another user's or another
+        container's, do not show; nor do waiters that queue behind another: they poll its ticket.
         """
 
     # events

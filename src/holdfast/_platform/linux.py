@@ -27,7 +27,6 @@ from .values import ALWAYS_LOCAL, SMB, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from typing import Any
 
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
@@ -214,13 +213,12 @@ class LinuxEnvironment(PosixEnvironment):
             from .proc_locks import lock_owners
         return lock_owners(identity, self.inspect, records)
 
-    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:
+    def watchers(self, identity: tuple[int, int]) -> list[int]:
         if not self.proc_is_ours():
             return []
         with self._forking:
-            from .masks import MASKS
             from .proc_locks import watchers
-        return watchers(identity, MASKS if masks is None else masks)
+        return watchers(identity)
 
     def proc_locks(self, *, few: bool = False) -> LinuxProcLocks:
         with self._forking:

@@ -18,7 +18,7 @@ from .values import Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
     from .inotify import FolderWatch
@@ -448,7 +448,7 @@ class GenericEnvironment:
     ) -> list[LockOwner]:
         return []
 
-    def watchers(self, identity: tuple[int, int], masks: Collection[int] | None = None) -> list[int]:  # noqa: ARG002
+    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
         return []
 
     def proc_locks(self, *, few: bool = False) -> Any:  # noqa: ARG002

@@ -39,7 +39,7 @@ from .values import LockOwner, Presence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from .values import Process
 
@@ -52,6 +52,7 @@ _NO_FILE = ("socket:", "pipe:", "anon_inode:")
 
 IN_ALL_EVENTS, IN_EXCL_UNLINK, IN_ONESHOT = 0xFFF, 0x4000000, 0x80000000
 _SHOWN = IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT  # before Linux 5.19, only the first
+_OURS = frozenset(mask & _SHOWN for mask in MASKS)
 
 # Bounded numbers: what is longer is not of the kernel, and must not overflow here.
 _LOCK = re.compile(
@@ -254,20 +255,19 @@ def lock_owners(
     return [*dict.fromkeys(owners)]  # one process may wait for several ranges
 
 
-def watchers(identity: tuple[int, int], masks: Collection[int]) -> list[int]:
+def watchers(identity: tuple[int, int]) -> list[int]:
     """See `Environment.watchers`."""
     file = (_superblock(identity), identity[1])
-    wanted = {mask & _SHOWN for mask in masks}  # W6
-    return sorted(pid for pid in procfs.pids() if _is_watching(pid, file, wanted))
+    return sorted(pid for pid in procfs.pids() if any(watch.file == file for watch in _watches_by(pid)))
 
 
-def _is_watching(pid: int, file: tuple[int, int], wanted: set[int]) -> bool:
+def _watches_by(pid: int) -> Iterator[WatchEntry]:
+    """Those of a process that are for what holdfast waits for (W6)."""
     process = OpenFiles(pid)
-    return any(
-        watch.file == file and watch.mask & _SHOWN in wanted
-        for fd in process.descriptors() or ()
-        for watch in parse_watches(process.information(fd, events=True))
-    )
+    for fd in process.descriptors() or ():
+        for watch in parse_watches(process.information(fd, events=True)):
+            if watch.mask & _SHOWN in _OURS:
+                yield watch
 
 
 def _table(file: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockEntry]:
@@ -288,7 +288,6 @@ _ARTIFICIAL = frozenset(
     | {"pstore", "fusectl", "binfmt_misc", "efivarfs", "rpc_pipefs", "selinuxfs", "autofs", "nsfs"}
 )
 """Where no lock file can be, and where looking at all files may make something happen."""
-_OURS = frozenset(mask & _SHOWN for mask in MASKS)
 
 
 class LinuxProcLocks(ProcLocks):
@@ -409,13 +408,10 @@ class LinuxProcLocks(ProcLocks):
         if self._watches is None:
             self._watches = {}
             for pid in procfs.pids() if self._tables else ():
-                process = OpenFiles(pid)
-                for fd in process.descriptors() or ():
-                    for watch in parse_watches(process.information(fd, events=True)):
-                        if watch.mask & _SHOWN in _OURS:
-                            readers = bool(watch.mask & IN_CLOSE_NOWRITE)
-                            self._watches.setdefault(watch.file, {})[pid] = readers
-                            self._watched_inodes.add(watch.file[1])
+                for watch in _watches_by(pid):
+                    readers = bool(watch.mask & IN_CLOSE_NOWRITE)
+                    self._watches.setdefault(watch.file, {})[pid] = readers
+                    self._watched_inodes.add(watch.file[1])
         return self._watches
 
 

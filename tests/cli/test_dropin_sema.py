@@ -175,7 +175,7 @@ OLD_ONE: list[tuple[str, tuple[int, str, str]]] = [
     ("try", ACQUIRED),
     ("acquire", ACQUIRED),
     ("try --stale 3990", ACQUIRED),
-    ("try --stale 5000", (1, "", ANY)),
+    ("try --stale 50000", (1, "", ANY)),
     ("try --stale 0", (1, "", ANY)),
     ("acquire --stale 0 --timeout 0", NOT_YET),
     ("release", RELEASED),

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import abilities
 import absent  # before what imports such modules
@@ -28,6 +29,16 @@ import rewriting
 import shuffled
 import warm
 from process.foreign import node
+
+# The same examples in each run, but for `make flaky`; and a machine that stands still for a moment fails none of them.
+settings.register_profile(
+    "holdfast",
+    deadline=None,
+    derandomize=not os.environ.get(shuffled.SEED),
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("holdfast")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -70,7 +70,7 @@ def read(words: list[str]) -> dict[str, object] | None:
     return None if found is None else vars(found)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500)
 @given(st.sampled_from(sorted(ROWS)), st.lists(LIKELY, max_size=6), st.booleans())
 def test_what_is_read_without_argparse_is_what_argparse_reads(name: str, groups: list[list[str]], ends: bool) -> None:
     words = [name, *(word for group in groups for word in group), *(["--", "true", "-n"] if ends else [])]

@@ -57,7 +57,8 @@ class AsyncHold(BaseHold):
 
         A cancellation cannot stop it half-way: it is raised after the release.
 
-        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now.
+        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now. OSError
+        as the system gives it if the file cannot be removed: the lock is given up all the same.
         """
         if self._held.waits:
             try:
@@ -265,8 +266,9 @@ class AsyncAcquirable(Resource):
 
         Raises AcquireTimeout, which names the holder; WouldDeadlock if this task holds the lock (all slots of a
         semaphore) and would wait without limit, with no timeout here or of asyncio; LockStale if the protocol leaves a
-        stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable; and
-        OSError as the system gives it.
+        stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable;
+        MalformedRecord for a damaged counter of fencing tokens; OSError as the system gives it; and what `payload` or a
+        callable `stale` raises.
         """
         timeout = self._limit(timeout)
         hold = await self._acquire(timeout)
@@ -399,11 +401,11 @@ class AsyncAcquirable(Resource):
 class AsyncLock(BaseLock, AsyncAcquirable):
     """A lock on a path for asyncio, shared by all processes and threads that use the same path and protocol.
 
-    `Lock` explains the options. Construction does no I/O. One object can be used by any number of tasks, event loops
+    `Lock` explains the options, and what construction does. One object can be used by any number of tasks, event loops
     and threads, any number of times. It can be pickled, as a `Lock` can.
 
     System calls run on the event loop, because a local filesystem answers in microseconds. With `durable`, and on
-    network and FUSE filesystems, they run in threads, which then call `stale` and `on_lost`. A hold belongs to its
+    network and FUSE filesystems, they run in threads, which then call `stale`. A hold belongs to its
     handle, not to a task: another task may release it.
 
     Raises what `Lock` raises. Not promised: what `Lock` does not promise (docs/asyncio.md).

@@ -1,7 +1,7 @@
 """Every exception that is holdfast's own.
 
-Each carries `path`, `protocol` and, where known, `holder`; each message says what happened, who holds the lock and what
-to do next; each survives pickling. Any other `OSError` comes from the operating system and passes through; if
+Each carries `path`, `protocol` and `holder`, where they are known; each message says what happened, who holds the lock
+and what to do next; each survives pickling. Any other `OSError` comes from the operating system and passes through; if
 descriptors or space are used up, its text also says what to do.
 """
 
@@ -80,7 +80,10 @@ class WouldDeadlock(HoldfastError, RuntimeError):
 
 
 class MalformedRecord(HoldfastError, ValueError):
-    """The content of a lock file is not a record of its protocol. Such a lock is held, never stale."""
+    """The counter of fencing tokens is damaged, or a face reads a record that is none (`holdfast.sema` …).
+
+    A lock file that cannot be read is no such error for `Lock`: it counts as held.
+    """
 
 
 class ProtocolMismatch(HoldfastError):

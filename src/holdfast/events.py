@@ -60,7 +60,7 @@ class Event(Value):
       unknown, because the hold is older than the listener.
     - `held`: how many seconds the lock has been held, in `lost` and `released`. None before that.
     - `holder`: in `waiting` and `gave-up`, the holder when the wait began or ended, as far as the lock file tells.
-      Always None with `flock`: finding out takes milliseconds (ask `Lock.status`).
+      Always None with `flock` and `ofd`: finding out takes milliseconds (ask `Lock.status`).
     - `recovered_from`: the record of the holder that was replaced, from `reclaimed` on. None after an ordinary
       acquisition.
     """

@@ -118,7 +118,8 @@ class BaseHold:
 
     @property
     def lost(self) -> bool:
-        """Whether the lock was lost: its file was removed or replaced. Looks now. False after a release.
+        """Whether the lock was lost: its file was removed or replaced. Looks now; after a release, it only says what
+        was found until then.
 
         Raises EngineUnavailable if a file server does not answer for five seconds. With a lease, it does not ask the
         server.
@@ -134,7 +135,8 @@ class BaseHold:
         five seconds. With a lease, it does not ask the server.
         """
         if self._is_released() and not self._held.inert:
-            raise NotHeld(f"{self.path} has been released by this handle", path=self.path)
+            protocol = self._held.request.protocol_name
+            raise NotHeld(f"{self.path} has been released by this handle", path=self.path, protocol=protocol)
         self._look(self._held.ensure)
 
     def _look(self, check: Callable[[], object]) -> None:
@@ -225,7 +227,8 @@ class Hold(BaseHold):
     def release(self) -> None:
         """Release the lock, from any thread. A second call, or one in a forked child, does nothing.
 
-        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now.
+        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now. OSError
+        as the system gives it if the file cannot be removed: the lock is given up all the same.
         """
         self._release()
 
@@ -426,7 +429,8 @@ class Acquirable(Resource):
         Raises AcquireTimeout, which names the holder, or a file server that does not answer; AcquireCancelled;
         WouldDeadlock if this thread holds the lock (all slots of a semaphore) and would wait without limit; LockStale
         if the protocol leaves a stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath;
-        UnsupportedFilesystem; EngineUnavailable; and OSError as the system gives it.
+        UnsupportedFilesystem; EngineUnavailable; MalformedRecord for a damaged counter of fencing tokens; OSError as
+        the system gives it; and what `payload` or a callable `stale` raises.
         """
         timeout = self._limit(timeout)
         ends = None if cancel is None else Cancellation(cancel, self.path, self.protocol)
@@ -600,8 +604,9 @@ class BaseLock(Resource):
 class Lock(BaseLock, Acquirable):
     """A lock on a path, shared by all processes that use the same path and protocol.
 
-    Construction does no I/O. One object can be used by any number of threads, any number of times. It can be pickled:
-    the copy has the same absolute path and options, and holds nothing.
+    Construction does no I/O, except that `semats`, `sidecar` and `proper-lockfile` follow symbolic links. One object
+    can be used by any number of threads, any number of times. It can be pickled: the copy has the same absolute path
+    and options, and holds nothing.
 
     - `protocol`: how the lock file is written and judged. Only locks of the same protocol exclude each other. `"sema"`:
       the file exists while the lock is held. `"flock"`: the file stays and is locked, as by `flock(1)` (docs/flock.md).
@@ -620,8 +625,8 @@ class Lock(BaseLock, Acquirable):
     - `fencing`: give each hold a `token`: a number higher than those of all earlier holds, even after crashes,
       takeovers and restarts. It comes from a counter beside the lock file (`<lock file>.token`) and is on disk before
       the hold is returned. All users of the lock must ask for it. Not with `shared` (docs/fencing.md).
-    - `heartbeat`: seconds between refreshes of the timestamp, at least 0.05. `None`: a third of the age at which others
-      may call it stale. `0` and infinity: never.
+    - `heartbeat`: seconds between refreshes of the timestamp; less than 0.05 counts as 0.05. `None`: a third of the age
+      at which others may call it stale (`proper-lockfile`: half). `0` and infinity: never.
     - `lease`: for directories that machines share: others may replace a holder that has been silent for so many
       seconds (at least 1), as its machine may be dead. The holder tells the file server every third of that time that
       it lives. After nine tenths without an answer, it counts its lock as lost. Such a hold has a `token`. `None`: 30
@@ -647,8 +652,8 @@ class Lock(BaseLock, Acquirable):
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 
     Raises ValueError or TypeError for an option with a bad value, or one that the protocol does not have, and
-    InvalidPath for a path that cannot be a lock file. `flock` and `ofd` have no `stale_after`, `heartbeat`, `durable`
-    or callable `stale`, because the kernel knows who lives.
+    InvalidPath for a path that cannot be a lock file. `flock` and `ofd` have no `stale_after`, `heartbeat`, `lease`,
+    `durable` or callable `stale`, because the kernel knows who lives. `beads` has no `stale_after`.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 
@@ -753,8 +758,8 @@ class Semaphore(Slots, Acquirable):
 
     Each slot is a lock file, `<base>.0.lock` to `<base>.<slots - 1>.lock`, and works like a `Lock`: the death of a
     holder frees its slot at once, waiters sleep until one is released, and queue in the order of their arrival. An
-    acquisition gets the lowest free slot. `Hold.slot` is its number, which no other holder has. Construction does no
-    I/O. One object can be used by any number of threads; it can be pickled.
+    acquisition gets the lowest free slot. `Hold.slot` is its number, which no other holder has. Construction does
+    what that of a `Lock` does. One object can be used by any number of threads; it can be pickled.
 
     `Lock` explains the options; `shared` is refused. With `owner`, holds of one owner in this process share one slot,
     which is released with the last of them.

@@ -298,6 +298,7 @@ def test_a_monitor_is_told_of_long_holds_by_the_status(world: World, place: Path
     done = world.do("ls", "-r", "--held-longer-than", "90s")
     assert done.returncode == 1
     assert names(world, "-r", "--held-longer-than", "90s", status=1) == ["deep/er/one"]
+    assert names(world, "-r", "--held-longer-than", "90s", "--stale", status=1) == ["deep/er/one", "old"]
     done = world.do("ls", "-rq", "--held-longer-than", "1h", "deep")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

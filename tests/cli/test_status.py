@@ -153,3 +153,15 @@ def test_verbose_shows_what_each_slot_contains(world: World, path: Path) -> None
     slot = path.with_name("gpu.1.lock")
     slot.write_bytes(b"pid=1\ntimestamp=1\n")
     assert "content 1 pid=1\n          timestamp=1\n" in world.do("status", "-v", slot.with_name("gpu")).stdout
+
+
+def test_a_stale_sidecar_lock_is_said_to_be_left_to_its_users(world: World, tmp_path: Path) -> None:
+    """No contender of holdfast takes it over (policy.py, V5), so it is not promised either."""
+    record = {"pid": 4194304, "createdAt": "2020-01-01T00:00:00.000Z"}
+    (tmp_path / "j.lock").write_text(json.dumps(record))
+    shown = world.do("status", "-p", "sidecar", tmp_path / "j")
+    assert shown.returncode == 1
+    assert "holdfast does not take it over by itself" in shown.stdout
+    assert "as soon as it is old enough" not in shown.stdout
+    refused = world.do("run", "-n", "-p", "sidecar", tmp_path / "j", "--", "true")
+    assert refused.returncode == 3

@@ -153,6 +153,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tag": b"x"}, TypeError, "tag"),
     ({"owner": []}, TypeError, "unhashable"),
     ({"on_lost": 5}, TypeError, "on_lost"),
+    ({"protocol": "beads", "stale_after": 3}, ValueError, "stale_after has no meaning"),
     ({"protocol": "sema2"}, ValueError, "sema"),
     ({"protocol": None}, ValueError, "sema"),
     ({"protocol": []}, ValueError, "sema"),

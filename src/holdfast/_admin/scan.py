@@ -90,11 +90,11 @@ class Found(Value):
     """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
 
     `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
-    rule; elsewhere (held, by all that can be known, on another host or in another container); malformed, which counts
-    as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover, of another program's that has
-    ended (kinds/); free, of a `flock` file. `uid` is the user of the holder's process, or else of the file. `slot`: its
-    number, if it is one of a semaphore for which somebody waits. `advice`: what to do about another program's lock,
-    whose kind is `status.protocol`; None for the locks of our protocols.
+    rule; elsewhere (held, by all that can be known, on another host, before a reboot or in another container);
+    malformed, which counts as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover, of
+    another program's that has ended (kinds/); free, of a `flock` file. `uid` is the user of the holder's process, or
+    else of the file. `slot`: its number, if it is one of a semaphore for which somebody waits. `advice`: what to do
+    about another program's lock, whose kind is `status.protocol`; None for the locks of our protocols.
     """
 
     status: Status
@@ -702,6 +702,8 @@ def own_view(status: Status) -> str:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
     if is_kept_fresh(status.protocol):
         return "holdfast takes it over when it has not been refreshed for so long"
+    if get(status.protocol).fails_closed:
+        return "holdfast does not take it over by itself: that is left to its users"
     if status.liveness is Liveness.DEAD:
         return "holdfast takes it over as soon as it is old enough for its protocol"
     return "holdfast never takes over what it cannot know to be dead"

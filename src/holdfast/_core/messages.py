@@ -297,7 +297,7 @@ def advice(status: Status) -> str:
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
         return f"Any user who may write to the file can take it over, or break the lock ({way})"
     if status.liveness is Liveness.DEAD:
-        return f"It can be taken over once its protocol calls it stale; if you are sure, break the lock ({way})"
+        return f"Its protocol decides when it can be taken over; if its holder is surely gone, break the lock ({way})"
     return f"Check where it was written; if its holder is gone, break the lock ({way})"
 
 

@@ -261,7 +261,7 @@ class _Wanted:
     """What is asked for. `--held` and `--stale` are a sum; an age is a condition for all of it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._only_held = options.held or (options.held_longer_than is not None and not options.stale)
+        self._only_held = options.held or options.held_longer_than is not None
         conditions = {HELD, ELSEWHERE, MALFORMED, EMPTY} if self._only_held else set()
         if options.stale:
             conditions |= {DEAD, STALE, LEFTOVER}

@@ -19,6 +19,7 @@ _ENVIRONMENT = {
     "HOLDFAST_OS": "with the value generic, use portable Python only; with posix, what macOS and the BSDs have",
     "PGPASSFILE": "where passwords for PostgreSQL are, instead of in a URL; the other PG variables count as well",
     "HOLDFAST_WITHOUT": "abilities to do without, separated by commas: unnamed, proc, link, flock, events",
+    "HOLDFAST_ETCD_PASSWORD": "the password for etcd, instead of in a URL",
 }
 
 

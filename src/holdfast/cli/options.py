@@ -463,8 +463,8 @@ def _wrong_for_protocol(options: Namespace) -> str:
             return f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} has no such thing"
     if name == "beads" and getattr(options, "slots", None) is not None:
         return "--slots makes no sense with -p beads: its daemon looks at one lock file only"
-    if name == "beads" and getattr(options, "stale_after", None) is not None:
-        return "--stale-after makes no sense with -p beads: a lock is stale when its process is dead, at any age"
+    if not protocol.has_age and getattr(options, "stale_after", None) is not None:
+        return f"--stale-after makes no sense with -p {name}: a lock is stale when its process is dead, at any age"
     return ""
 
 

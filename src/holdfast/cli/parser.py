@@ -161,8 +161,8 @@ owner. It does not enter the kernel's own filesystems. Locks of one directory th
 listed by path are shown as they are found.
 
 states: held, dead (proven: the next contender takes it over at once), stale (by
-its protocol's rule), elsewhere (held, as far as can be known, on another host or
-in another container), malformed (counts as held), empty (an empty *.lock file: free
+its protocol's rule), elsewhere (held, as far as can be known, on another host, before
+a reboot or in another container), malformed (counts as held), empty (an empty *.lock file: free
 for -p flock, held for all other protocols), leftover (of another program that seems
 to have ended), free (a file that stays, and that nobody holds)
 
@@ -442,6 +442,7 @@ _HELP = {
         _BREAK_NOTE,
         "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
         lock="the lock file, or a URL",
+        yes="do not ask: remove whatever acquisition is there",
         force="remove it even if its holder lives; the holder is not stopped",
         protocol="how the lock file is written (default: by what is in it)",
         json=JSON,

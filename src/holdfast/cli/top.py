@@ -523,8 +523,8 @@ HELD     for how long; > at least, where its begin was not seen
 WAITS    how many processes wait for it
 LONGEST  for how long the first of them has waited
 STATE    held; dead: the next contender gets it; stale by its protocol's
-         rule; elsewhere: on another host or in another container, counts
-         as held; malformed: cannot be read, counts as held
+         rule; elsewhere: on another host, before a reboot or in another
+         container, counts as held; malformed: cannot be read, counts as held
 
 Nothing that is shown is touched.""".format(orders=", ".join(ORDERS))
 

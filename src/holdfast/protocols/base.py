@@ -29,6 +29,8 @@ class Protocol(ABC):
     """Permission bits of a new lock file, before the umask."""
     stale_after: ClassVar[float]
     """Age in seconds at which the protocol's own rule lets others reclaim the lock."""
+    has_age: ClassVar[bool] = True
+    """Whether that rule asks for the age at all."""
     shareable: ClassVar[bool] = False
     """Whether several holders that all asked for it `shared` may hold a lock together."""
     persistent: ClassVar[bool] = False

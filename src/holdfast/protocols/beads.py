@@ -33,6 +33,7 @@ class Beads(Protocol):
     name = "beads"
     mode = 0o644
     stale_after = math.inf
+    has_age = False
     marker_key = b'"holdfast": "'
     options = frozenset({"holder", "version"})
     suffix = "/.exclusive-lock"

@@ -92,6 +92,11 @@ class FileRequest(Request):
         self.lease = _lease(options.get("lease"))
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
+        if chosen is not None and not self.protocol.has_age:
+            raise ValueError(
+                f"stale_after has no meaning with protocol {self.protocol.name!r}: its lock is stale when its process "
+                "is dead, at any age. Leave the option out"
+            )
         self.stale_after = own if chosen is None else chosen
         # Others judge a hold by *their* limit, so the lower of the two sets the pace; infinity means never.
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)

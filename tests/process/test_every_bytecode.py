@@ -20,6 +20,8 @@ SECONDS = os.environ.get("HOLDFAST_TEST_SECONDS")
 EVERY = {
     "acquire": 12,
     "attempt": 40,
+    "by_name": 20,
+    "parents": 60,
     "release": 6,
     "enter": 16,
     "enter_hold": 16,

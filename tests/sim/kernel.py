@@ -543,7 +543,7 @@ _NO_PIPE = Pipe()
 class SimStat:
     """What `stat` says."""
 
-    __slots__ = ("st_dev", "st_ino", "st_mode", "st_mtime", "st_mtime_ns", "st_nlink", "st_size", "st_uid")
+    __slots__ = ("st_dev", "st_gid", "st_ino", "st_mode", "st_mtime", "st_mtime_ns", "st_nlink", "st_size", "st_uid")
 
     def __init__(self, inode: Inode, device: int) -> None:
         self.st_mode = inode.mode
@@ -551,7 +551,7 @@ class SimStat:
         self.st_ino = inode.number
         self.st_nlink = inode.links
         self.st_size = len(inode.data)
-        self.st_uid = 0
+        self.st_uid = self.st_gid = 0
         self.st_mtime = inode.mtime
         self.st_mtime_ns = inode.stamp or int(inode.mtime * 1e9)
 
@@ -893,6 +893,12 @@ class Process:
         if self.kernel.full:
             raise OSError(*_FULL, path)
         self.kernel.add(path, stat.S_IFDIR | mode)
+
+    def open_path(self, path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        raise NotImplementedError("links are not simulated")
+
+    def give(self, fd: int, *, user: int = -1, group: int = -1) -> None:
+        raise NotImplementedError("all users are one")
 
     def open_new_directory(self, path: str, mode: int) -> int:
         self.make_directory(path, mode)

@@ -288,27 +288,73 @@ def test_what_only_looks_like_a_claim_is_left_alone(
     clear(unguarded.parent)
 
 
+def forged(unguarded: Path, environments: Environments, live_pid: int) -> Path:
+    """Where a claim of a living process would be, in the name of which it lies."""
+    found = os.stat(unguarded)
+    name = takeover._name(environments(pid=live_pid), (found.st_dev, found.st_ino), NO_LOCKS)  # type: ignore[arg-type]
+    return unguarded.with_name(name)
+
+
 @needs_root
+@pytest.mark.parametrize("mode", [0o644, 0o664])
 @pytest.mark.parametrize("sticky", [True, False])
 def test_a_forged_claim_does_not_keep_a_dead_lock_in_a_sticky_directory(
-    sticky: bool, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
+    sticky: bool, mode: int, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
     """T14: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
     remove it, and so its claim counts."""
     unguarded.parent.chmod(0o1777 if sticky else 0o777)
-    found = os.stat(unguarded)
-
-    def forge() -> bool:
-        env = environments(pid=live_pid)
-        return make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS) is not None  # type: ignore[arg-type]
-
-    assert elsewhere(forge, user=NOBODY)
+    unguarded.chmod(mode)
+    claim = forged(unguarded, environments, live_pid)
+    assert elsewhere(lambda: os.close(os.open(claim, os.O_CREAT | os.O_EXCL, 0o600)) or True, user=NOBODY)
     assert len(claims(unguarded.parent)) == 1
     for env in (environments(), environments("flock")):
         result = contend(unguarded, env).run()
         assert isinstance(result, FileHold) is sticky
         if isinstance(result, FileHold):
             break
+    clear(unguarded.parent)
+
+
+@needs_root
+def test_a_file_that_was_linked_from_elsewhere_is_no_claim(
+    unguarded: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """T14: an empty file of root's that others may write to can be linked here by them (fs.protected_hardlinks)."""
+    unguarded.parent.chmod(0o1777)
+    empty = unguarded.with_name("empty")
+    empty.touch()
+    empty.chmod(0o666)
+    os.link(empty, forged(unguarded, environments, live_pid))
+    assert isinstance(contend(unguarded).run(), FileHold)
+    clear(unguarded.parent)
+
+
+@needs_root
+def test_whose_claim_would_not_count_has_none(unguarded: Path, environments: Environments) -> None:
+    """T14: of a group that may write to the lock file, each member gives that group to its claim; nobody else can."""
+    unguarded.parent.chmod(0o1777)
+    unguarded.chmod(0o664)
+    os.chown(unguarded, 0, 4711)
+    found = os.stat(unguarded)
+
+    def claim(groups: list[int]) -> object:
+        os.setgroups(groups)
+        os.setuid(NOBODY)
+        env: Any = environments()
+        try:
+            made = make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS)
+        except PermissionError:
+            return None
+        assert made is not None
+        (name,) = claims(unguarded.parent)
+        group = os.stat(unguarded.with_name(name)).st_gid
+        made.end()
+        return group
+
+    assert elsewhere(lambda: claim([4711])) == 4711
+    assert elsewhere(lambda: claim([])) is None
+    assert claims(unguarded.parent) == []
     clear(unguarded.parent)
 
 

@@ -575,3 +575,24 @@ def test_a_counter_that_is_given_another_name_meanwhile_is_not_written_to(
     assert held.token == 5
     assert elsewhere.read_bytes() == written(3, 4)
     held.release()
+
+
+@needs_root
+@pytest.mark.needs("flock", "linux")
+def test_root_makes_anothers_counter_anew_for_its_owner(disk: Path, contend: Contend) -> None:
+    """TK7: though nobody else may write to it, as its owner is to go on counting."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    path.chmod(0o644)
+    os.chown(path, NOBODY, NOBODY)
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    try:
+        held = contend(disk / "l", fencing=True, timeout=5).get()
+        assert held.token == 5
+        assert os.fstat(fd).st_nlink == 0
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (NOBODY, NOBODY, 0o644)
+        held.release()
+    finally:
+        os.close(fd)

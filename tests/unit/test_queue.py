@@ -2055,3 +2055,33 @@ def test_a_contender_that_was_too_slow_is_refused_by_the_holder_that_was_faster(
     assert "alive" in str(refused(refusal, 0))
     assert env.open_descriptors() == before
     release(faster)
+
+
+def test_a_thousand_forged_tickets_cost_no_more_than_a_hundred(
+    held: Contender, arrive: Contend, clocked: Clocked, queued: Contend, place: Path
+) -> None:
+    """Q1: nobody reads them, and only another user may remove them (a sticky directory): there is no order any more."""
+    queued().crash()  # so there is a queue
+    forged = {forged_ticket(place, arrival=0.5 + number / 10000).name for number in range(1000)}
+
+    def refuse(path: str, **_more: object) -> None:
+        if os.path.basename(path) in forged:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        unlink(path, **_more)
+
+    env = clocked()
+    unlink = env.real.unlink
+    env.instead["unlink"] = refuse
+    waiter = arrive(env)
+    assert waiter.step() is not None
+    assert not waiter.inside
+    assert env.steps.count("open_fifo") < 250
+    assert env.steps.count("list_directory") < 25
+    release(held)
+    settle(waiter)
+    assert waiter.inside
+    assert env.steps.count("open_fifo") < 500
+    release(waiter)
+    for name in forged:
+        (place / name).unlink()
+    place.rmdir()

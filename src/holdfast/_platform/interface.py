@@ -38,6 +38,8 @@ class Stat(Protocol):
     @property
     def st_uid(self) -> int: ...
     @property
+    def st_gid(self) -> int: ...
+    @property
     def st_mtime(self) -> float: ...
     @property
     def st_mtime_ns(self) -> int: ...
@@ -154,6 +156,9 @@ class Environment(Protocol):
     def open_directory(self, path: str) -> int:
         """Open a directory and nothing else; a link to one is NotADirectoryError."""
 
+    def open_path(self, path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        """Open what is only looked at, or is a step on the way."""
+
     def open_new_directory(self, path: str, mode: int) -> int:
         """Make a directory and open it, in one step."""
 
@@ -175,6 +180,9 @@ class Environment(Protocol):
     def write(self, fd: int, data: bytes, offset: int) -> int: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def chmod(self, fd: int, mode: int) -> None: ...
+    def give(self, fd: int, *, user: int = -1, group: int = -1) -> None:
+        """Give a file of ours to another user, or group; -1: as it is. PermissionError if that is not allowed."""
+
     def set_modified(self, fd: int, nanoseconds: int) -> None:
         """Set the time of the last change, since the epoch, of the file or directory of this descriptor."""
 

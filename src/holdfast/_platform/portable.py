@@ -6,6 +6,7 @@ evidence comes from psutil where it is installed, else from `kill(pid, 0)` on PO
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -38,7 +39,7 @@ _SLEEPLESS: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MO
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 
 
-def make_directories(directory: str) -> None:
+def make_directories(env: GenericEnvironment, directory: str) -> None:
     """Make the directory, and what is missing above it; that it is there is no error.
 
     Others may write to the last directory that is there already, and put a link where the next one is to be. So each
@@ -48,7 +49,7 @@ def make_directories(directory: str) -> None:
     at, missing = directory, []
     while True:
         try:
-            fd = os.open(at, _HERE)
+            fd = env.open_path(at, _HERE)
             break
         except FileNotFoundError:
             at, name = os.path.split(at.rstrip("/"))
@@ -62,13 +63,13 @@ def make_directories(directory: str) -> None:
                 os.mkdir(name, dir_fd=fd)
             except FileExistsError:
                 pass  # another one was faster; if it is no directory, the next step says so
-            above, fd = fd, os.open(name, _HERE | NOFOLLOW, dir_fd=fd)
-            os.close(above)
+            above, fd = fd, env.open_path(name, _HERE | NOFOLLOW, dir_fd=fd)
+            env.close(above)
     except OSError as error:
         error.filename = directory
         raise
     finally:
-        os.close(fd)
+        env.close(fd)
 
 
 _OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
@@ -312,6 +313,11 @@ class GenericEnvironment:
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int:
         return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | NOFOLLOW | NONBLOCK, 0, dir_fd)
 
+    def give(self, fd: int, *, user: int = -1, group: int = -1) -> None:
+        if not hasattr(os, "fchown"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        os.fchown(fd, user, group)
+
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:  # noqa: ARG002
         raise OSError(_unsupported(), "FIFOs are not portable", name)
 
@@ -373,10 +379,13 @@ class GenericEnvironment:
         finally:
             self.close(fd)
 
+    def open_path(self, path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        return self._open(path, flags, dir_fd=dir_fd)
+
     def make_directories(self, directory: str) -> None:
         if {os.open, os.mkdir} <= os.supports_dir_fd:
             with self.operations.exclusive():
-                make_directories(directory)
+                make_directories(self, directory)
         else:
             os.makedirs(directory, exist_ok=True)
 

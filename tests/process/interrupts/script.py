@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -34,6 +35,7 @@ from holdfast._drivers import sync
 from holdfast._platform import environment, linux
 from holdfast._platform.fork import forking
 from holdfast.events import Event
+from holdfast.lock import file_request
 from process.interrupts.tracer import ENTERING, built, spelled
 
 WAIT = 0.003
@@ -113,6 +115,16 @@ class Trials:
 
     def attempt(self) -> Any:
         return self.lock().try_acquire()
+
+    def by_name(self) -> Any:
+        """As where there are no unnamed files, on FUSE: the file gets its name by a link, and its guard after that."""
+        lock = self.lock()
+        file_request(lock).method = "named"
+        return lock.acquire()
+
+    def parents(self) -> Any:
+        """The links in the lock's path are followed when it is made, and missing directories are made."""
+        return Lock(os.path.join(self.directory, "x", "y", "l"), protocol="sidecar", heartbeat=0).acquire()
 
     def release(self) -> None:
         self.held.release()
@@ -254,6 +266,8 @@ class Trials:
                 file.write(self.dead)
         elif self.name == "cancelled":
             self.timer.set(WAIT)
+        elif self.name == "parents":
+            shutil.rmtree(os.path.join(self.directory, "x"), ignore_errors=True)
         elif self.name == "release":
             self.held = self.lock().acquire()
         elif self.name == "lost":
@@ -425,6 +439,9 @@ class Trials:
             Lock(self.path, protocol="flock").acquire().release()
         if self.name == "npm":
             self.npm().release()
+        if self.name == "parents":
+            self.kept = {"x"}
+            self.parents().release()
         Lock(self.path + ".h", heartbeat=3600).acquire().release()
         for _ in range(3):
             self.trial(0, 0)

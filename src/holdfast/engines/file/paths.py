@@ -34,6 +34,18 @@ def followed(path: str, protocol: str, *, last: bool = False) -> str:
     """
     if not hasattr(os, "geteuid"):
         return _absolute(os.path.realpath(path), protocol)
+    env = environment()
+    operation = env.operations.begin(env)  # whatever interrupts it, no descriptor is left
+    try:
+        found = _followed(path, protocol, last=last)
+    except BaseException:
+        env.operations.abort(operation)
+        raise
+    env.operations.end(operation)
+    return found
+
+
+def _followed(path: str, protocol: str, *, last: bool) -> str:
     at, rest, links = "/", path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
@@ -78,12 +90,13 @@ def _look(path: str) -> tuple[os.stat_result, str | None]:
     if not hasattr(os, "O_PATH"):
         found = os.lstat(path)
         return found, os.readlink(path) if stat.S_ISLNK(found.st_mode) else None
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    env = environment()
+    fd = env.open_path(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         found = os.fstat(fd)
         return found, os.readlink("", dir_fd=fd) if stat.S_ISLNK(found.st_mode) else None
     finally:
-        os.close(fd)
+        env.close(fd)
 
 
 def _is_writable_by_others(directory: str, user: int) -> bool:

@@ -89,9 +89,13 @@ _RECHECK_EACH = 1.0
 _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
 """Seconds between looks at a ticket ahead that cannot be opened."""
 _TRIES = 20
+_MOST_KEPT = 100
+"""Tickets of the dead that may not be removed, after which a look goes no further."""
 _MOST_NUDGES = 50
 _MOST_TOLD = 20
 """Waiters that one which finds the lock free tells of it (Q6). It costs a wake-up of each, so not all at once."""
+_MOST_ASKED = 2000
+"""Waiters that are looked at for that: others may forge any number that never read what they are told."""
 _IN_THE_MAKING = stat.S_ISVTX | 0o500
 """The mode of a queue that has just been made (Q9): only its owner may open it."""
 _MADE, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
@@ -322,9 +326,12 @@ class Queue:
 
     def sweep(self) -> None:
         """Remove what dead waiters left, up to the first living one, which will do so when it is first, or releases."""
+        kept = 0
         for name in self.names():
             if self.is_abandoned(name):
-                self.unlink(name)
+                kept += not self.unlink(name)
+                if kept >= _MOST_KEPT:
+                    return  # another user's, in a sticky directory: there may be any number of them
             elif self.counts(name):
                 return
 
@@ -722,7 +729,7 @@ class QueueEntry:
             return False
         try:
             ticket, before, tries = self._ticket, self._before, _TRIES
-            sweeps = ticket is None or (bool(ahead) and not self._swept)
+            sweeps, kept = ticket is None or (bool(ahead) and not self._swept), 0
             while ahead:
                 name = ahead.pop()
                 if not self._waits_for(queue, name):
@@ -732,9 +739,16 @@ class QueueEntry:
                     self.first_ahead = self._first_of(queue, [*ahead, name])
                     self._moved_up = self._moved_up or (before not in ("", name))
                     return True
-                if tries:  # its owner may have handed it on since the list was read (Q10)
+                stays = kept > 0 and queue.stat(name) is not None
+                if tries and not stays:  # its owner may have handed it on since the list was read (Q10)
                     tries -= 1
-                    ahead = self._ahead_in(queue)
+                    listed = self._ahead_in(queue)
+                    stays = listed[-1:] == [name]
+                    ahead = ahead if stays else listed
+                kept += stays  # it has no reader, and only another user may remove it
+                if kept == _MOST_KEPT:  # where there are so many, there is no order (Q1)
+                    self.cannot_queue, sweeps = True, False
+                    break
             self._before = ""  # closing what followed it can wait until we have the lock
             if sweeps:
                 queue.sweep()
@@ -854,12 +868,15 @@ class QueueEntry:
         last = "" if len(first) > 1 or self.shared else first[-1]
         # Who has told us has told those ahead of us, too.
         tells = self.env.monotonic() - self._heard_at >= self.patience
+        asked = 0
         try:
             for name in self._ahead_in(queue):
-                if len(self._told) == _MOST_TOLD:
+                if len(self._told) == _MOST_TOLD or asked == _MOST_ASKED:
                     break
-                if name > last and self._waits_for(queue, name) and queue.tell(name, tells=tells):
-                    self._told.append(name)
+                if name > last and self._waits_for(queue, name):
+                    asked += 1
+                    if queue.tell(name, tells=tells):
+                        self._told.append(name)
         finally:
             self._close_queue(queue)
         return bool(self._told)

@@ -117,7 +117,8 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
         if ours and is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
             by_process, by_guard = kinds_of_marker(request, data)
-            whole = data in (content, content.replace(by_guard, by_process, 1))  # P3's byte may be flipped or not
+            # P3's byte may be flipped or not, in the file and in what we know of it.
+            whole = data.replace(by_guard, by_process, 1) == content.replace(by_guard, by_process, 1)
             if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)
     except OSError:  # the first failure is the one to report; a leftover has no guard and will be taken over

@@ -61,7 +61,11 @@ T12 A claim counts until its claimant is proven gone. A claim from another boot 
 T13 Under an exclusive guard, a claim made under the guard of the same inode (`g`) does not count: its claimant would
     still have the guard. So a killed process's claim is removed, whichever container it was in.
 T14 In a sticky directory, a claim of a user who may neither write to the lock file nor remove it is a forgery, and does
-    not count. Elsewhere a user who can make a claim can remove the lock file as well.
+    not count. Elsewhere a user who can make a claim can remove the lock file as well. Where the lock file's group may
+    write to it, a claimant gives the claim that group, which only its members can, before it lists the directory: so of
+    two, the last to list still finds the other's (T11). Whose claim would not count has none. Nor does a file count
+    that was linked here from elsewhere: who may link it (fs.protected_hardlinks) may write to it, and a claim can be
+    written to by its maker alone.
 T15 Only names are examined. Nothing is opened, read or followed; a claim is a regular file.
 T16 A claim is removed by its claimant, or by a process that finds that it does not count by T12 or T13. Its name is
     never reused, so no other claim is removed by mistake.
@@ -87,13 +91,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ..._platform.interface import Environment
+    from ..._platform.interface import Environment, Stat
     from .inspect import Observation
     from .policy import Verdict
     from .request import FileRequest
 
 
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
+_MOST_OTHERS = 50
+"""Claims to other lock files that one look at the directory examines, in order to remove leftovers."""
 _UNKNOWABLE_LASTS = 60.0
 """Seconds (T12)."""
 NO_LOCKS, SHARED, EXCLUSIVE = 0, 1, 2
@@ -169,7 +175,11 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
     mine = Claim(env, f"{directory}/{name}")
     env.operations.about_to_make(mine._path)
     try:
-        env.close(env.open_new(mine._path, 0o600))
+        fd = env.open_new(mine._path, 0o600)
+        try:
+            _require_that_it_counts(env, path, fd)
+        finally:
+            env.close(fd)
         alone = not _has_other(env, path, inode, env.list_directory(directory or "/"), guard, own=name)
     except BaseException:
         unlink_quietly(env, mine._path)  # interrupted, perhaps after it was made
@@ -178,6 +188,17 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
         return mine
     mine.end()
     return None
+
+
+def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
+    """PermissionError unless others will respect our claim (T14)."""
+    if _is_forged(env, path, env.fstat(fd)):
+        try:
+            env.give(fd, group=env.stat(path).st_gid)
+        except FileNotFoundError:
+            return  # the lock file is gone, and with it what the claim is about
+        if _is_forged(env, path, env.fstat(fd)):
+            raise PermissionError(errno.EPERM, "a claim of this user would not count", path)
 
 
 def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:
@@ -267,10 +288,16 @@ def _has_other(
     env: Environment, path: str, inode: tuple[int, int], names: list[str], guard: int, *, own: str = ""
 ) -> bool:
     """Whether another claim counts. Removes those that do not by T12 or T13, and leftovers of files that are gone."""
-    directory, counts = path.rpartition("/")[0], False
+    directory, counts, others = path.rpartition("/")[0], False, 0
     for name in names:
         found = None if name == own else _parsed(name)
-        if found is not None and _counts(env, path, f"{directory}/{name}", found, inode, guard):
+        if found is None:
+            continue
+        if found.inode[1] != inode[1]:
+            others += 1
+            if others > _MOST_OTHERS:
+                continue  # each costs a look at a process, and others may make as many as they like
+        if _counts(env, path, f"{directory}/{name}", found, inode, guard):
             counts = True
     return counts
 
@@ -282,23 +309,29 @@ def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple
         return False
     if not stat.S_ISREG(found.st_mode) or found.st_size:
         return False  # T15
+    if about.inode[1] == inode[1] and _is_forged(env, path, found):
+        return False
     outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
     if outlived or about.is_over(env, found.st_mtime):
         unlink_quietly(env, claim)  # T16; of another file, too: its inode number may never come again
         return False
-    return about.inode[1] == inode[1] and not _is_forged(env, path, found.st_uid)
+    return about.inode[1] == inode[1]
 
 
-def _is_forged(env: Environment, path: str, user: int) -> bool:
+def _is_forged(env: Environment, path: str, claim: Stat) -> bool:
     """T14."""
     where = env.stat(f"{path.rpartition('/')[0]}/.")
-    if not where.st_mode & stat.S_ISVTX or user in (0, where.st_uid):
+    if not where.st_mode & stat.S_ISVTX:
         return False
     try:
         lock = env.stat(path)
     except FileNotFoundError:
         return False
-    return user != lock.st_uid and not lock.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if claim.st_nlink > 1 and claim.st_mode & 0o077:
+        return True
+    if claim.st_uid in (0, where.st_uid, lock.st_uid) or lock.st_mode & stat.S_IWOTH:
+        return False
+    return not lock.st_mode & stat.S_IWGRP or claim.st_gid != lock.st_gid
 
 
 SETTLE = 0.020

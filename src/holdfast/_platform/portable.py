@@ -6,7 +6,6 @@ evidence comes from psutil where it is installed, else from `kill(pid, 0)` on PO
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -314,8 +313,6 @@ class GenericEnvironment:
         return self._open(path, (os.O_RDWR if write else os.O_RDONLY) | NOFOLLOW | NONBLOCK, 0, dir_fd)
 
     def give(self, fd: int, *, user: int = -1, group: int = -1) -> None:
-        if not hasattr(os, "fchown"):
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         os.fchown(fd, user, group)
 
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None:  # noqa: ARG002

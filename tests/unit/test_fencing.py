@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import stat
@@ -17,6 +18,7 @@ import holdfast
 from holdfast import AsyncLock, Lock, Semaphore
 from holdfast._admin.clean import leftovers
 from holdfast._admin.scan import Survey
+from holdfast._core.attempt import Refusal
 from holdfast._platform import environment
 from holdfast.engines.file import fencing
 from holdfast.engines.file.fencing import is_counter
@@ -579,8 +581,19 @@ def test_a_counter_that_is_given_another_name_meanwhile_is_not_written_to(
 
 @needs_root
 @pytest.mark.needs("flock", "linux")
-def test_root_makes_anothers_counter_anew_for_its_owner(disk: Path, contend: Contend) -> None:
-    """TK7: though nobody else may write to it, as its owner is to go on counting."""
+@pytest.mark.parametrize("gives", [True, False])
+def test_root_makes_anothers_counter_anew_for_its_owner(
+    gives: bool, disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """TK7: though nobody else may write to it, as its owner is to go on counting. Not where that owner has no number
+    here (a user namespace)."""
+
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    env = environments()
+    if not gives:
+        env.instead["give"] = refuse
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     path.chmod(0o644)
@@ -588,7 +601,11 @@ def test_root_makes_anothers_counter_anew_for_its_owner(disk: Path, contend: Con
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)
     try:
-        held = contend(disk / "l", fencing=True, timeout=5).get()
+        contender = contend(disk / "l", env, fencing=True, timeout=5 if gives else 0.1)
+        if not gives:
+            assert isinstance(contender.run(), Refusal)
+            return
+        held = contender.get()
         assert held.token == 5
         assert os.fstat(fd).st_nlink == 0
         found = path.stat()

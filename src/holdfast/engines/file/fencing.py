@@ -297,7 +297,10 @@ def _replace_claimed(env: Environment, request: FileRequest, path: str, old: int
     try:
         mode = found.st_mode & 0o777
         if env.fstat(new).st_uid != found.st_uid and not mode & (stat.S_IWGRP | stat.S_IWOTH):
-            env.give(new, user=found.st_uid, group=found.st_gid)  # its owner is to go on counting: root may do that
+            try:
+                env.give(new, user=found.st_uid, group=found.st_gid)
+            except OSError:
+                return None  # its owner could not count any more; only root may give files away
         env.chmod(new, mode)
         token = before + 1 if before else int(env.time() * 1_000_000)
         _write(env, new, _line(token) + _line(before), 0)

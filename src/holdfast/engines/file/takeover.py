@@ -195,8 +195,8 @@ def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
     if _is_forged(env, path, env.fstat(fd)):
         try:
             env.give(fd, group=env.stat(path).st_gid)
-        except FileNotFoundError:
-            return  # the lock file is gone, and with it what the claim is about
+        except OSError:
+            pass  # we are not of that group, or it has no number in this container; or the lock file is gone
         if _is_forged(env, path, env.fstat(fd)):
             raise PermissionError(errno.EPERM, "a claim of this user would not count", path)
 

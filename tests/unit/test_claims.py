@@ -330,6 +330,22 @@ def test_a_file_that_was_linked_from_elsewhere_is_no_claim(
     clear(unguarded.parent)
 
 
+def test_claims_to_other_files_cost_no_more_than_fifty_looks(
+    unguarded: Path, contend: Contend, environments: Environments, live_pid: int
+) -> None:
+    """T16: leftovers of others are removed, but anybody may make any number of claims that are none."""
+    found = os.stat(unguarded)
+    for number in range(200):
+        env = environments(pid=live_pid)
+        name = takeover._name(env, (found.st_dev, found.st_ino + 1 + number), NO_LOCKS)  # type: ignore[arg-type]
+        unguarded.with_name(name).touch()
+    contender = contend(unguarded)
+    assert isinstance(contender.run(), FileHold)
+    assert contender.env.steps.count("inspect") < 150
+    assert len(claims(unguarded.parent)) == 200
+    clear(unguarded.parent)
+
+
 @needs_root
 def test_whose_claim_would_not_count_has_none(unguarded: Path, environments: Environments) -> None:
     """T14: of a group that may write to the lock file, each member gives that group to its claim; nobody else can."""

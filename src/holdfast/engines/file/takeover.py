@@ -198,7 +198,7 @@ def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
         except OSError:
             pass  # we are not of that group, or it has no number in this container; or the lock file is gone
         if _is_forged(env, path, env.fstat(fd)):
-            raise PermissionError(errno.EPERM, "a claim of this user would not count", path)
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
 
 
 def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:

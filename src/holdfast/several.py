@@ -152,9 +152,9 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
     holds, in the order of the list, which a `with` releases. For an empty list it is empty.
 
     Raises what `Lock.acquire` raises for the lock that could not be acquired, and LockLost if one of them was lost
-    before all were there; then nothing is held. ValueError for two
-    entries with a common lock file, or a common byte of ranges, where one would wait for the other: unless both have
-    the same `owner`, and the one includes the other. TypeError for an AsyncLock: await `holdfast.aio.acquire_all`.
+    before all were there; then nothing is held. ValueError for two entries with a common lock file, or a common byte of
+    ranges, where one would wait for the other: unless both have the same `owner`, and the one includes the other.
+    TypeError for an AsyncLock: await `holdfast.aio.acquire_all`.
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
     plan = planned(wanted, timeout)

@@ -227,18 +227,12 @@ def switches(pid: int) -> int:
     return total
 
 
-def quiet(*pids: int) -> bool:
-    """Whether they have come to a long wait: the first ones are short, where something seems to have changed."""
-    before = [switches(pid) for pid in pids]
-    time.sleep(0.2)
-    return [switches(pid) for pid in pids] == before
-
-
-def sleep_a_second(*pids: int, wakes: int) -> bool:
-    """Whether they wake no more often than this in a second; in one of several, as a whole machine may be stopped."""
+def quiet(*pids: int, seconds: float = 0.2, wakes: int = 0) -> bool:
+    """Whether they wake no more often than this meanwhile. To be asked again: a first wait is short where something
+    seems to have changed, and a machine that stands still for a moment wakes them all."""
     before = sum(map(switches, pids))
-    time.sleep(1)
-    return sum(map(switches, pids)) - before <= wakes
+    time.sleep(seconds)
+    return 0 <= sum(map(switches, pids)) - before <= wakes
 
 
 def polling(pid: int) -> bool:

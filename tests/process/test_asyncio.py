@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import AsyncLock, Lock
 from holdfast._platform import environment
-from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, sleep_a_second, state
+from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, quiet, state
 from unit.loops import LOOPS, Run, asleep, events_only, run_on, until
 
 __all__ = ["events_only"]
@@ -84,7 +84,7 @@ def test_a_waiting_loop_sleeps(spawn: Callable[..., Peer], path: str, kind: str)
         waiter.expect("waiting")
         eventually(lambda: in_epoll(waiter), what="the wait")
         # Polling would be 40 looks.
-        eventually(lambda: sleep_a_second(waiter.pid, wakes=2), what="a second asleep")
+        eventually(lambda: quiet(waiter.pid, seconds=1, wakes=2), what="a second asleep")
     waiter.hear()
     waiter.finish()
 

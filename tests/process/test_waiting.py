@@ -18,7 +18,7 @@ from process.support import (
     descriptors,
     eventually,
     polling,
-    sleep_a_second,
+    quiet,
     state,
     threads_asleep,
 )
@@ -50,7 +50,7 @@ def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str
         waiter.expect("waiting")
         eventually(lambda: watching(waiter), what="the wait")
         # Polling would be 40 looks.
-        eventually(lambda: sleep_a_second(waiter.pid, wakes=2), what="a second asleep")
+        eventually(lambda: quiet(waiter.pid, seconds=1, wakes=2), what="a second asleep")
         released = time.monotonic()
     assert float(waiter.hear()) - released < 5  # with events it would look after ten seconds
     waiter.finish()
@@ -67,7 +67,7 @@ def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: s
         eventually(lambda: Lock(path).status().waiters[4:], what="the queue")
         for waiter in waiters:
             eventually(lambda waiter=waiter: watching(waiter), what="the wait")
-        eventually(lambda: sleep_a_second(*(waiter.pid for waiter in waiters), wakes=5), what="a second asleep")
+        eventually(lambda: quiet(*(waiter.pid for waiter in waiters), seconds=1, wakes=5), what="a second asleep")
         assert len(Lock(path).status().waiters) == 5
     for waiter in waiters:
         waiter.hear()

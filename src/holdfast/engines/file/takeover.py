@@ -309,13 +309,14 @@ def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple
         return False
     if not stat.S_ISREG(found.st_mode) or found.st_size:
         return False  # T15
-    if about.inode[1] == inode[1] and _is_forged(env, path, found):
+    is_of_this = about.inode[1] == inode[1]
+    if is_of_this and _is_forged(env, path, found):
         return False
     outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
     if outlived or about.is_over(env, found.st_mtime):
         unlink_quietly(env, claim)  # T16; of another file, too: its inode number may never come again
         return False
-    return about.inode[1] == inode[1]
+    return is_of_this
 
 
 def _is_forged(env: Environment, path: str, claim: Stat) -> bool:

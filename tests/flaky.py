@@ -4,7 +4,8 @@
 
 Round k has the seed N+k-1, so SEED=N repeats the order of a round. The output of a failed round is kept; it lists the
 tests of each worker in their order. The busy loops end with this process, however it ends. With `--stalls 1.5`, all
-processes of a round stand still for up to 1.5 s, every three seconds or so, as on a machine whose host has other work.
+processes of a round stand still for up to 1.5 s, every three seconds or so, as on a machine whose host has other work;
+and one in four of the new ones by itself, at some moment of its first tenth of a second, so that others overtake it.
 
 Exit status: 0 if every round passed, 1 if one failed, 130 if interrupted (the failures up to then are still listed).
 """
@@ -115,26 +116,68 @@ def stalled(process: subprocess.Popen[bytes], longest: float) -> Iterator[None]:
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     group = Path(next(mount[1] for mount in mounts if mount[2] == "cgroup2"), f"holdfast-stalls-{process.pid}")
     over = threading.Event()
-
-    def stall() -> None:
-        while not over.wait(random.expovariate(1 / 3)):
-            (group / "cgroup.freeze").write_text("1")
-            over.wait(random.uniform(0, longest))
-            (group / "cgroup.freeze").write_text("0")
-
     group.mkdir()
     (group / "cgroup.procs").write_text(str(process.pid))
-    thread = threading.Thread(target=stall)
-    thread.start()
+    threads = [threading.Thread(target=stall, args=(group, longest, over)) for stall in (stall_all, stall_young)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         over.set()
+        for thread in threads:
+            thread.join()
+        dissolve(group)  # with processes in it only if the round was interrupted
+
+
+def stall_all(group: Path, longest: float, over: threading.Event) -> None:
+    while not over.wait(random.expovariate(1 / 3)):
+        frozen(group, random.uniform(0, longest), over)
+
+
+def stall_young(group: Path, longest: float, over: threading.Event) -> None:
+    """Each by itself: those that it starts meanwhile go on in the group of all."""
+    seen: set[str] = set()
+    threads: list[threading.Thread] = []
+    while not over.wait(0.004):
+        found = set((group / "cgroup.procs").read_text().split())
+        for pid in found - seen:
+            if random.random() < 0.25:
+                threads.append(threading.Thread(target=stall_one, args=(group, pid, longest, over)))
+                threads[-1].start()
+        seen = found | {pid for pid in seen if Path("/proc", pid).exists()}  # or it is held in a group of its own
+        threads = [thread for thread in threads if thread.is_alive()]
+    for thread in threads:
         thread.join()
-        for pid in (group / "cgroup.procs").read_text().split():  # it was interrupted
+
+
+def stall_one(group: Path, pid: str, longest: float, over: threading.Event) -> None:
+    over.wait(random.uniform(0, 0.1))
+    alone = group / pid
+    alone.mkdir()
+    with suppress(ProcessLookupError):
+        (alone / "cgroup.procs").write_text(pid)
+        frozen(alone, random.uniform(0, longest), over)
+    dissolve(alone)
+
+
+def frozen(group: Path, seconds: float, over: threading.Event) -> None:
+    (group / "cgroup.freeze").write_text("1")
+    over.wait(seconds)
+    (group / "cgroup.freeze").write_text("0")
+
+
+def dissolve(group: Path) -> None:
+    """Its processes go on in the group above."""
+    while True:
+        for pid in (group / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):
                 (group.parent / "cgroup.procs").write_text(pid)
-        group.rmdir()
+        try:
+            group.rmdir()
+            return
+        except OSError:  # a process of it has just started another, or is about to be gone
+            time.sleep(0.001)
 
 
 def run(this: Round, jobs: int, longest: float, words: list[str]) -> None:

@@ -65,6 +65,7 @@ def test_a_keeper_holds_up_nothing_of_its_caller(world: World, path: Path) -> No
     shell = world.sh('exec 7>"$2"; $H try "$1" && echo held; read line', path, path.with_name("other"), stdin=-1)
     shell.hear("held")
     (keeper,) = keepers(world)
+    eventually(lambda: dormant(keeper), what="the keeper, which still imports what it watches with")
     found = descriptors(keeper)
     assert [found[fd] for fd in range(3)] == ["/dev/null"] * 3
     files = [fd for fd, target in found.items() if fd > 2 and target.partition(":")[0] not in ("pipe", "anon_inode")]
@@ -150,6 +151,7 @@ def test_without_pidfds_a_lock_ends_with_its_shell(world: World, path: Path) -> 
                         stdin=subprocess.PIPE)  # fmt: skip
     shell.hear("held")
     (keeper,) = keepers(world)
+    eventually(lambda: dormant(keeper), what="the keeper")
     assert "anon_inode:[pidfd]" not in descriptors(keeper).values()
     shell.signal(signal.SIGKILL)
     shell.wait()

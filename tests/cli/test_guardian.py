@@ -117,6 +117,21 @@ def test_a_kill_of_the_process_group_does_not_free_the_lock_of_what_left_it(worl
     free_again(world, path, run.pid)
 
 
+@pytest.mark.parametrize("limit", ["30d", "1e10", "inf"])
+def test_a_limit_longer_than_a_call_of_the_system_waits_is_one(world: World, path: Path, limit: str) -> None:
+    """Than poll(); than the time that a `timespec` holds; for ever. `run` goes on, and so does its guardian."""
+    done = world.do("run", "--limit", limit, path, "--", "sh", "-c", "sleep 0.1; exit 6")
+    assert (done.returncode, done.stderr) == (6, "")
+    run = world.run(path, CLOSING, "--limit", limit, stdin=-1)
+    run.hear("child")
+    keeper = guardian(run.pid)
+    kill(run.pid)
+    done = world.do("run", "-w", "200ms", path, "--", "true")
+    assert (done.returncode, ended(keeper)) == (75, False)
+    go_on(run)
+    free_again(world, path, run.pid)
+
+
 def test_a_guardian_does_not_hold_a_pipe_open(world: World, path: Path) -> None:
     """G2: what it inherits it closes; the daemon has closed its own."""
     run = world.run(path, DAEMON, stdin=-1)

@@ -44,14 +44,19 @@ def fork() -> int:
         return os.fork()
 
 
+LONGEST_WAIT = 86400.0
+"""Seconds: a system refuses to wait longer than some time, which is 24 days for poll()."""
+
+
 def readable(fds: Collection[int], seconds: float | None) -> list[int]:
-    """Which of them can be read or are closed at the other end; waits so long for the first (None: for ever)."""
+    """Which of them can be read or are closed at the other end; waits so long for the first (None: for ever), a day at
+    most."""
     import select
 
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(None if seconds is None else max(0, round(seconds * 1000)))]
+    return [fd for fd, _ in poll.poll(None if seconds is None else round(min(max(0.0, seconds), LONGEST_WAIT) * 1000))]
 
 
 def wakeup_pipe() -> tuple[int, int]:

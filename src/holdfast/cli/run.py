@@ -28,6 +28,7 @@ from .._platform.tree import is_running, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import keep_from_now, keep_later, release_all, state_of
+from .detached import LONGEST_WAIT
 from .guardian import ENDED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .outcome import FAILED, LOST, die_of, not_started, say
@@ -417,6 +418,7 @@ def received_with(heeded: Iterable[int]) -> set[int]:
 
 def next_signal(signals: set[int], pause: float | None) -> tuple[int, bool]:
     """The first of these that comes, and whether a terminal sent it (C3); 0 after so many seconds, or earlier."""
+    pause = None if pause is None else min(pause, LONGEST_WAIT)
     if not hasattr(signal, "sigtimedwait"):
         return _next_of_unknown_sender(signals, pause)
     info = signal.sigwaitinfo(signals) if pause is None else signal.sigtimedwait(signals, pause)

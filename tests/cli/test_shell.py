@@ -160,6 +160,21 @@ def test_an_owner_that_has_ended_gets_no_lock(world: World, path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("option", ["--json", "--no-keeper"])
+def test_an_owner_that_ends_during_the_wait_gets_no_lock(world: World, path: Path, option: str) -> None:
+    owner, holder = world.start(["sleep", "600"]), world.hold(path)
+    holder.hear("held")
+    waiting = world.start([*HOLDFAST, "acquire", "-q", option, "--owner-pid", owner.pid, path])
+    eventually(lambda: dormant(waiting.pid), what="a wait")
+    owner.signal(signal.SIGKILL)
+    owner.wait()
+    assert holder.process.stdin is not None
+    holder.process.stdin.close()
+    assert (waiting.wait(), waiting.rest()) == (3, "")
+    assert f"process {owner.pid} has ended, so {path} was not acquired for it" in waiting.complaint()
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("pid", ["0", "-1", "x", "", "2147483648", "0000000000009999999999", "1.5"])
 def test_an_impossible_owner_is_refused(world: World, path: Path, pid: str) -> None:
     done = world.do("try", f"--owner-pid={pid}", path)

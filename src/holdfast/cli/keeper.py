@@ -334,6 +334,9 @@ class _ServerLife(_Life):
             hold = lock.acquire(options.timeout)
         except AcquireTimeout as error:
             return tell_held(lock, options, error)
+        if self._owner.has_ended():  # while this waited
+            _released(hold)
+            return self._owner.tell_ended(lock.path)
         try:
             tell_acquired(lock, options, self._owner.pid, os.getpid(), hold.token)
             self._settle_in(hold)

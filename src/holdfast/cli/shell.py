@@ -45,6 +45,9 @@ def acquire_(options: argparse.Namespace) -> int:
         file_request(lock).kept_for, file_request(lock).on_behalf_of = pid, None
     try:
         hold = lock.acquire(options.timeout)
+        if owner.has_ended():  # while this waited
+            hold.release()
+            return owner.tell_ended(lock.path)
         if file_request(lock).kept_for and file_hold(hold).guarded:
             _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
         return _leave_alone(lock, hold, options, owner)

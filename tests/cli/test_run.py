@@ -470,6 +470,17 @@ def test_the_limit_ends_the_whole_tree_and_says_so(world: World, path: Path) -> 
     assert world.mine() == []
 
 
+def test_the_limit_also_ends_a_run_that_is_stopped(world: World, path: Path) -> None:
+    """As by Ctrl-Z, which stops the command as well."""
+    script = "echo child $$; exec sleep 600"
+    stopped = world.start([*HOLDFAST, "run", "-q", "--limit", "1s", path, "--", "sh", "-c", script])
+    child = child_of(stopped.hear("child"))
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    assert stopped.wait() == 75
+    assert ended(child)
+    assert not path.exists()
+
+
 def test_a_command_that_ends_in_time_knows_no_limit(world: World, path: Path) -> None:
     done = world.do("run", "--limit", "1h", path, "--", "sh", "-c", "exit 6")
     assert (done.returncode, done.stderr) == (6, "")

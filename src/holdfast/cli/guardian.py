@@ -353,10 +353,16 @@ class _Life:
         self._held[0].env.setproctitle(NAME, about)  # type: ignore[attr-defined]
 
     def _watch(self) -> int:
-        """While `run` lives."""
+        """While `run` lives. It sees to `--limit` itself, but is continued for that, in case it is stopped."""
+        is_over = False
         while True:
             self._reap()
-            for fd in readable([self._woken, self._heard], None):
+            left = None if is_over else self._terms.left()
+            if left == 0:
+                is_over, left = True, None
+                if os.getppid() == self._run:
+                    os.kill(self._run, signal.SIGCONT)
+            for fd in readable([self._woken, self._heard], left):
                 word = os.read(fd, 64)
                 if fd == self._woken:
                     continue  # a signal: `run` passes on what it gets itself

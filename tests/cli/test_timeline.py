@@ -243,6 +243,19 @@ def test_a_page_that_cannot_be_written_is_named(world: World, recorded: Callable
     assert (done.returncode, done.stderr) == (3, "holdfast: /dev/full: No space left on device\n")
 
 
+def test_a_page_is_not_written_over_its_events(world: World, recorded: Callable[..., Path]) -> None:
+    """As `-o`, as a link to them, and as the name that a page has without `-o`."""
+    path = recorded(event("acquired", 1.0))
+    before = path.read_bytes()
+    link, page = path.with_name("link"), path.with_suffix(".html")
+    link.symlink_to(path)
+    page.hardlink_to(path)
+    for words in (["-o", path], ["-o", link], []):
+        done = world.do("timeline", *words, path)
+        assert (done.returncode, done.stderr.startswith("holdfast: the page would be written over")) == (2, True)
+        assert path.read_bytes() == before
+
+
 def test_a_pipe_is_read_and_written(world: World, recorded: Callable[..., Path]) -> None:
     done = world.do("timeline", "-", given=recorded(event("held", 1)).read_bytes())
     assert done.returncode == 0

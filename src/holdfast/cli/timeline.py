@@ -242,6 +242,8 @@ def timeline_(options: argparse.Namespace) -> int:
         return FAILED
     beside = "-" if options.events == "-" else os.path.splitext(options.events)[0] + ".html"
     where = options.output or beside
+    if "-" not in (where, options.events) and os.path.isfile(where) and os.path.samefile(where, options.events):
+        raise ValueError(f"the page would be written over {options.events}; name another file for it (-o)")
     data = page(history, options.events).encode("utf-8", "backslashreplace")
     if where == "-":
         show_bytes(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -94,6 +95,17 @@ def test_locks_of_dead_holders_are_noted_and_left(world: World, tmp_path: Path) 
     (place / "a.lock").write_text(f"pid={shell.pid}\ntimestamp={int(time.time())}\n")
     done = world.do("doctor", place)
     assert "1 lock whose holder may be dead: a.lock" in done.stdout, done
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes a mount namespace")
+def test_a_place_without_proc_is_called_weaker(world: World) -> None:
+    """A dead holder's lock is not taken over at once there, which is promised elsewhere."""
+    words = ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh", *HOLDFAST, "doctor", "-j"]
+    started = world.start(words)
+    answer = json.loads(started.rest())
+    assert (started.wait(), answer["verdict"]) == (1, "weaker")
+    (found,) = [one for one in answer["findings"] if one["name"] == "processes"]
+    assert "not proven dead" in found["means"]
 
 
 def test_a_hostile_directory_does_not_reach_the_terminal(world: World, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from .._platform.interface import Abilities, Environment, Limits
-from ..model import Value
+from ..model import Identity, Value
 from .clean import ANNOUNCEMENT, LOCK, TEMPORARY, TICKET, Kept, Leftover, beside, of_lock
 from .scan import LEFTOVER, Found, Unreadable
 
@@ -61,6 +61,16 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
         yield Finding(
             "fsync", WEAKER, "fsync fails here", "locks with durable=True (--durable, and holdfast.sema) do not work"
         )
+
+
+def of_process(who: Identity, can: Abilities) -> Iterator[Finding]:
+    """What cannot be known about processes here, whatever the filesystem can do."""
+    if can.guard and who.boot == "-":
+        yield Finding(
+            "processes", WEAKER, "there is no /proc, so neither the boot nor other processes are known",
+            "a holder that dies here is not proven dead, and counts as the holder until the protocol's age; of what "
+            "its command leaves running, run knows nothing: --until jobs and all are as --until command. Mount /proc",
+        )  # fmt: skip
 
 
 def _filesystem(can: Abilities) -> Finding:

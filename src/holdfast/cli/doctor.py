@@ -22,6 +22,7 @@ from .._admin.doctor import (
     of_leftovers,
     of_limits,
     of_other_programs,
+    of_process,
     worst,
 )
 from .._admin.scan import Survey
@@ -164,7 +165,8 @@ def _looked_at(directory: str) -> tuple[list[Finding], Abilities, Limits]:
     can, have = abilities(env, directory), limits(directory)
     uid = os.geteuid() if hasattr(os, "geteuid") else None
     surveyed = [*Survey(env).directory(directory)]
-    findings = [*of_abilities(can, uid), *of_limits(have), *of_leftovers(env, directory, surveyed)]
+    findings = [*of_abilities(can, uid), *of_process(env.identity(), can), *of_limits(have)]
+    findings += of_leftovers(env, directory, surveyed)
     return [*findings, *of_other_programs(surveyed)], can, have
 
 

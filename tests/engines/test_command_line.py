@@ -149,6 +149,19 @@ def test_a_command_that_is_ended_leaves_no_keeper_that_waits(world: World, url: 
     eventually(lambda: not world.mine())
 
 
+def test_an_owner_that_ends_during_the_wait_gets_no_lock(world: World, url: str) -> None:
+    owner, holder = world.start(["sleep", "600"]), holding(world, url + "owner")
+    waiting = world.start([*HOLDFAST, "acquire", "-j", "--owner-pid", owner.pid, url + "owner"])
+    eventually(lambda: holdfast.Lock(url + "owner").status().waiters, what="a wait")
+    owner.signal(signal.SIGKILL)
+    owner.wait()
+    assert holder.process.stdin is not None
+    holder.process.stdin.close()
+    assert (waiting.wait(), waiting.rest()) == (3, "")
+    assert f"process {owner.pid} has ended" in waiting.complaint()
+    eventually(lambda: not holdfast.Lock(url + "owner").status().locked, what="a free lock")
+
+
 def test_events_are_reported(world: World, url: str) -> None:
     lock = holdfast.Lock(f"{url}a", tag="mine")
     with lock:

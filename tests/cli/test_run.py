@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import HOLDFAST, World, dormant, ended, eventually
+from cli.support import HOLDFAST, World, dormant, ended, eventually, guardian
 from holdfast import Lock
 
 CHATTY = """
@@ -475,6 +475,7 @@ def test_the_limit_also_ends_a_run_that_is_stopped(world: World, path: Path) -> 
     script = "echo child $$; exec sleep 600"
     stopped = world.start([*HOLDFAST, "run", "-q", "--limit", "1s", path, "--", "sh", "-c", script])
     child = child_of(stopped.hear("child"))
+    guardian(stopped.pid)  # has left the group by then
     os.killpg(stopped.pid, signal.SIGSTOP)
     assert stopped.wait() == 75
     assert ended(child)

@@ -73,13 +73,13 @@ def test_a_pool_that_is_used_up_is_no_matter_of_host_and_port(
     postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PC4: the proof needs a second connection, once; then each hold and each waiter needs one."""
-    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
     one, two = (bouncer("session", f"default_pool_size = {size}") for size in (1, 2))
+    holds = [Lock(postgres.url(name, port=two.port)).acquire(timeout=10) for name in "bc"]
+    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
     url = postgres.url("a", port=one.port)
     with pytest.raises(holdfast.EngineUnavailable, match=r"pooler .* no second connection.*default_pool_size") as said:
         Lock(url).acquire(timeout=0)
     assert "Check host and port" not in str(said.value)
-    holds = [Lock(postgres.url(name, port=two.port)).acquire(timeout=10) for name in "bc"]
     with pytest.raises(holdfast.EngineUnavailable, match=r"pool may be used up.*default_pool_size") as said:
         Lock(postgres.url("d", port=two.port)).acquire(timeout=0)
     assert "Check host and port" not in str(said.value)

@@ -435,7 +435,7 @@ def test_a_long_look_is_waited_for_as_long_as_it_runs(server: Server, monkeypatc
         return "done"
 
     assert look.call(busy, meanwhile=lambda: pulses.append(1)) == "done"
-    assert len(pulses) > 3
+    assert pulses
 
     def items() -> Iterator[int]:
         for number in range(300):

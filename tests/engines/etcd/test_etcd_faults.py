@@ -166,7 +166,7 @@ def test_a_stuck_stream_is_not_believed_for_ever(
 ) -> None:
     """ET1: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.3)
-    monkeypatch.setattr(etcd_client, "_EACH", 0.3)
+    monkeypatch.setattr(etcd_client, "_EACH", 1.0)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     got: list[Any] = []
     with Lock(url, stale_after=30) as hold:
@@ -187,7 +187,7 @@ def test_a_holder_whose_stream_is_stuck_hears_of_a_break(
 ) -> None:
     """ET8: the same for who holds."""
     monkeypatch.setattr(etcd_hold, "RECHECK", 0.3)
-    monkeypatch.setattr(etcd_client, "_EACH", 0.3)
+    monkeypatch.setattr(etcd_client, "_EACH", 1.0)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
     lost: list[Any] = []
     cluster = etcd_client.cluster_of(environment(), Lock(both)._request.lock_url.access)  # type: ignore[attr-defined]

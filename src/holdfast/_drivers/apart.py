@@ -241,15 +241,7 @@ class Apart:
 
     def perform(self, steps: Generator[Wait, None, T]) -> T:
         """As `sync.perform`."""
-        operations = self.env.operations
-        operation = operations.begin(self.env)
-        try:
-            result = self.drive(steps, operation)
-        except BaseException:
-            operations.abort(operation)
-            raise
-        operations.end(operation)
-        return result
+        return self.env.operations.perform(self.env, lambda operation: self.drive(steps, operation))
 
     def drive(self, steps: Generator[Wait, None, T], operation: Operation) -> T:
         """As `sync.drive`. What it raises, it has undone, or left to be undone."""

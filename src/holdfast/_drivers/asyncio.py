@@ -63,19 +63,17 @@ async def perform(
 
 def call_within(env: Environment, call: Callable[[], T]) -> T:
     """The result of a call that takes no waits, as one operation: nothing that it has opened stays open."""
-    operation = begin(env, caller())
-    try:
-        result = call()
-    except BaseException:
-        env.operations.abort(operation)
-        raise
-    env.operations.end(operation)
-    return result
+    return env.operations.perform(env, lambda _: call(), _task(caller()))
 
 
 def begin(env: Environment, me: tuple[Any, ...]) -> Operation:
     """An operation of this `caller`."""
-    return env.operations.begin(env, me[-1] or _Untasked(None))
+    return env.operations.begin(env, _task(me))
+
+
+def _task(me: tuple[Any, ...]) -> Any:
+    """What tells whether it has ended."""
+    return me[-1] or _Untasked(None)
 
 
 class _Untasked:

@@ -91,14 +91,7 @@ def _fileno(cancel: object) -> int:
 
 def perform(env: Environment, steps: Generator[Wait, None, T], cancel: Cancellation | None = None) -> T:
     """Run to the end, as one operation: whatever interrupts it, nothing that it made is left."""
-    operation = env.operations.begin(env)
-    try:
-        result = drive(steps, operation, cancel)
-    except BaseException:
-        env.operations.abort(operation)
-        raise
-    env.operations.end(operation)
-    return result
+    return env.operations.perform(env, lambda operation: drive(steps, operation, cancel))
 
 
 def drive(steps: Generator[Wait, None, T], operation: Operation | None = None, cancel: Cancellation | None = None) -> T:

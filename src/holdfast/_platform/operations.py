@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     from functools import partial as partial
     from operator import call as call
     from types import FrameType
-    from typing import Any, Protocol
+    from typing import Any, Protocol, TypeVar
 
     from ..model import Identity
     from .values import Process
+
+    T = TypeVar("T")
 
     class Stat(Protocol):
         @property
@@ -175,6 +177,17 @@ class Operations:
         self.running[operation.number] = operation
         self._here.current = operation
         return operation
+
+    def perform(self, env: Environment, call: Callable[[Operation], T], task: Callable[[], Any] | None = None) -> T:
+        """The result of the call, as one operation: whatever interrupts it, nothing that it made is left."""
+        operation = self.begin(env, task)
+        try:
+            result = call(operation)
+        except BaseException:
+            self.abort(operation)
+            raise
+        self.end(operation)  # not `abort`, which looks at every hold
+        return result
 
     def resume(self, operation: Operation) -> None:
         """The steps that this thread takes from here on are of that operation."""

@@ -145,16 +145,9 @@ class FileHold(HoldState):
     def _tidy(self) -> None:
         if not self.env.exists(self.request.queue):
             return
-        operations = self.env.operations
-        operation = operations.begin(self.env)
-        try:
-            with forking:
-                from .queue import tidy
-            tidy(self.env, self.request.queue)
-        except BaseException:
-            operations.abort(operation)
-            raise
-        operations.end(operation)  # not `abort`, which looks at every hold
+        with forking:
+            from .queue import tidy
+        self.env.operations.perform(self.env, lambda _: tidy(self.env, self.request.queue))
 
     def is_waiting_for(self, error: OSError) -> bool:
         """FH7."""

@@ -35,14 +35,7 @@ def followed(path: str, protocol: str, *, last: bool = False) -> str:
     if not hasattr(os, "geteuid"):
         return _absolute(os.path.realpath(path), protocol)
     env = environment()
-    operation = env.operations.begin(env)  # whatever interrupts it, no descriptor is left
-    try:
-        found = _followed(path, protocol, last=last)
-    except BaseException:
-        env.operations.abort(operation)
-        raise
-    env.operations.end(operation)
-    return found
+    return env.operations.perform(env, lambda _: _followed(path, protocol, last=last))
 
 
 def _followed(path: str, protocol: str, *, last: bool) -> str:

@@ -72,6 +72,7 @@ from .steps import write_all
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..._platform.interface import Environment, Stat
+    from ..._platform.operations import Operation
     from ...model import Status
     from .inspect import Observation
     from .request import FileRequest
@@ -1067,14 +1068,12 @@ class QueueEntry:
 
     def _pass_on(self) -> None:
         """Q10. Whatever fails, the next waiter takes its own ticket when it is woken."""
-        operation = self.env.operations.begin(self.env)
-        try:
+
+        def pass_on(_: Operation) -> None:
             for entry in self._local.first():
                 entry.receive(self)
-        except BaseException:
-            self.env.operations.abort(operation)
-            raise
-        self.env.operations.end(operation)
+
+        self.env.operations.perform(self.env, pass_on)
 
     def receive(self, other: QueueEntry) -> None:
         """Have a ticket before the other one, of this process, gives up its own."""

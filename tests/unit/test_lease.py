@@ -83,9 +83,9 @@ def marker_of(path: Path, kind: str = "sema") -> Marker:
 
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_a_record_says_the_lease_and_a_beat_changes_it(kind: str, tmp_path: Path) -> None:
-    with Lock(tmp_path if kind == "beads" else tmp_path / "l", protocol=kind, lease=SHORT) as hold:
+    with Lock(tmp_path if kind == "beads" else tmp_path / "l", protocol=kind, lease=2 * SHORT) as hold:
         first = marker_of(Path(hold.path), kind)
-        assert (first.lease, first.guarded) == (SHORT, True)
+        assert (first.lease, first.guarded) == (2 * SHORT, True)
         beats = eventually(lambda: marker_of(Path(hold.path), kind).beat - first.beat, what="a beat")
         assert beats > 0
         assert marker_of(Path(hold.path), kind) == first, "after a beat it is still the same hold"
@@ -188,20 +188,20 @@ def _is_replaced(kind: str, directory: Path) -> None:
 
 def test_a_record_that_changes_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "l"
-    far_record(path)
+    far_record(path, lease=2 * SHORT)
     over = threading.Event()
 
     def beat() -> None:
         number = 1
         while not over.wait(SHORT / 10):
             number += 1
-            far_record(path, beat=number)
+            far_record(path, lease=2 * SHORT, beat=number)
 
     beating = threading.Thread(target=beat)
     beating.start()
     try:
         with pytest.raises(AcquireTimeout, match="lease"):
-            Lock(path, lease=SHORT).acquire(timeout=1.5 * SHORT)
+            Lock(path, lease=2 * SHORT).acquire(timeout=3 * SHORT)
     finally:
         over.set()
         beating.join()
@@ -596,7 +596,7 @@ def test_tokens_of_leases_increase_and_leave_one_file(tmp_path: Path) -> None:
     with Lock(tmp_path / "l", fencing=True) as hold:
         tokens = [hold.token or 0]
     for _ in range(4):
-        with Lock(tmp_path / "l", lease=SHORT) as hold:
+        with Lock(tmp_path / "l", lease=60) as hold:
             tokens.append(hold.token or 0)
     assert tokens == sorted(set(tokens))
     names = [name for name in os.listdir(tmp_path) if name != "l.token"]
@@ -614,7 +614,7 @@ def test_a_number_that_exists_is_not_given_out_again(disk: Path, contend: Conten
 
 
 def test_a_semaphore_has_leases_too(tmp_path: Path) -> None:
-    with Semaphore(tmp_path / "s", 2, lease=SHORT) as one, Semaphore(tmp_path / "s", 2, lease=SHORT) as other:
+    with Semaphore(tmp_path / "s", 2, lease=60) as one, Semaphore(tmp_path / "s", 2, lease=60) as other:
         assert {one.slot, other.slot} == {0, 1}
         assert None not in (one.token, other.token)
 

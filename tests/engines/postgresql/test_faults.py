@@ -407,7 +407,7 @@ def test_a_waiter_behind_a_proxy_that_swallows_everything_is_told(
     monkeypatch.setattr(postgresql_lock, "_GRACE", 0.2)
     proxies = [proxy(), proxy()]
     short, endless = (Lock(postgres.url("a", port=one.port)) for one in proxies)
-    short_thread, refused = later(lambda: short.acquire(timeout=2.0))
+    short_thread, refused = later(lambda: short.acquire(timeout=4.0))
     eventually(lambda: postgres.waiting() == 1)
     proxies[0].stalled.set()
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.2)
@@ -483,8 +483,10 @@ def test_an_answer_that_is_under_way_is_waited_for(
     """PG8: its session does not wait any more, as it has the lock: that is no reason to begin anew."""
     slow = proxy()
     real = postgresql_lock.connect
+    seen = threading.Event()
 
     def meanwhile(env: Any, _: object, limit: float) -> Any:
+        assert seen.wait(20)
         slow.prompt.clear()
         hold.release()
         eventually(lambda: postgres.waiting() == 0)
@@ -504,6 +506,7 @@ def test_an_answer_that_is_under_way_is_waited_for(
     thread, results = later(lambda: Lock(postgres.url("a", port=slow.port)).acquire(timeout=60))
     eventually(lambda: postgres.waiting() == 1)
     ((waits,),) = postgres.ask("select pid from pg_locks where locktype = 'advisory' and not granted")
+    seen.set()
     thread.join(20)
     assert results[0].record.fields["session"] == waits
     results[0].release()

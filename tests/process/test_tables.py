@@ -363,7 +363,7 @@ def test_on_an_overlay_a_stranger_finds_the_holder_of_an_open_file_only(overlay:
     assert ask(looker, "owners") == set()
     looker.say("open")
     looker.expect("opened")
-    assert ask(looker, "owners") == wanted
+    eventually(lambda: ask(looker, "owners") == wanted, what="both")  # who is frozen for a moment does not wait in it
 
 
 # -- other users, other containers -------------------------------------------------------------------------------------

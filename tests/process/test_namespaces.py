@@ -452,6 +452,19 @@ def test_another_users_lock_that_may_not_be_read_is_refused_as_held(spawn: Calla
     assert "may not be read" in message
 
 
+@pytest.mark.needs("flock")
+def test_the_holder_of_another_users_lock_that_may_not_be_read_is_named(
+    spawn: Callable[..., Peer], shared: str
+) -> None:
+    alice = spawn("os.umask(0o077)\n" + AS_USER, shared, ALICE, "644")
+    alice.expect("holding None")
+    bob = spawn(AS_USER, shared, BOB, "644")
+    message = bob.hear()
+    assert message.startswith("refused:")
+    assert "may not be read" in message
+    assert f"Wait until process {alice.pid} releases it or ends" in message
+
+
 @pytest.mark.parametrize("shared", [0o777], indirect=True)
 def test_another_users_dead_lock_in_a_shared_directory_is_recovered(spawn: Callable[..., Peer], shared: str) -> None:
     dead_lock_of(spawn, shared, ALICE, "644")

@@ -276,6 +276,8 @@ def advice(status: Status) -> str:
         return f"Wait until process {status.holder.pid} releases it, or end that process"
     if status.record is None and status.evidence.source == "guard":
         return "Wait until it is released. If others lock this file as flock(1) does, do the same (protocol flock)"
+    if status.record is None and status.holder is not None and status.holder.pid is not None:
+        return f"Wait until process {status.holder.pid} releases it or ends"
     if status.record is None:
         return f"Look at the file: if it is no lock, choose another path; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.UNKNOWN and is_kept_fresh(status.protocol):

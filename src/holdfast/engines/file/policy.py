@@ -138,19 +138,23 @@ def describe(
 
 
 def with_heirs(env: Environment, status: Status, owners: Callable[[], list[LockOwner]]) -> Status:
-    """The same. If the process that acquired the lock has ended, its holders are those to which it has left the guard:
-    one without a pid if none of them is visible. For showing: reading the kernel's tables takes milliseconds."""
+    """The same, with whom the kernel's tables name. If the process that acquired the lock has ended, its holders are
+    those to which it has left the guard: one without a pid if none of them is visible. If the file may not be read, or
+    is no record, its holder is who has the guard. For showing: reading the kernel's tables takes milliseconds."""
     first = status.holder
     guarded = status.evidence.source == "guard" and status.liveness is Liveness.ALIVE
+    nameless = status.locked and status.record is None
     try:
-        if not guarded or first is None or not is_outlived(env, status.record):
+        if first is None or not (nameless or (guarded and is_outlived(env, status.record))):
             return status
         heirs = [one.pid for one in owners() if one.exclusive and not one.waiting and one.pid not in (None, first.pid)]
     except OSError:
         return status  # as good as before
-    if not heirs:
-        return status.replaced(holder=first.replaced(command=None), holders=(Holder(),))
     holders = tuple(first.replaced(pid=pid, command=env.command(pid)) for pid in heirs if pid is not None)
+    if nameless:
+        return status.replaced(holder=holders[0]) if holders else status
+    if not holders:
+        return status.replaced(holder=first.replaced(command=None), holders=(Holder(),))
     return status.replaced(holder=holders[0], holders=holders)
 
 

@@ -241,10 +241,23 @@ _waiting: dict[tuple[object, ...], list[_InLine]] = {}
 """By process, lock and owner: the owner's callers, of which the first contends."""
 
 
+def undo_with_operation(env: Environment, step: Contender | _InLine) -> None:
+    """Have it closed when the current operation is undone, whatever was interrupted meanwhile (operations.py, J3)."""
+    operation = env.operations.current()
+    if operation is not None:
+        operation.watches = (*operation.watches, step)
+
+
 class Contender(ABC):
     """One caller that wants a lock on a server, implemented by each engine."""
 
     attempt: Attempt
+    closed = False
+    """Among what an operation is to close, it stays until the end of that."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is not a hold's. Never waits; may be interrupted, and called again."""
 
     @abstractmethod
     def acquire(self) -> Generator[Wait, None, Result]:
@@ -363,9 +376,7 @@ class _InLine:
 
     def enter(self) -> list[_InLine]:
         """The line, with this at its end."""
-        operation = self.env.operations.current()
-        if operation is not None:
-            operation.watches = (*operation.watches, self)  # first: so it is closed whatever comes in between
+        undo_with_operation(self.env, self)  # first: so it is closed whatever comes in between
         with forking:  # a mutex of our own would stay locked in a child that is forked meanwhile
             line = _waiting.setdefault(self._key, [])
             line.append(self)

@@ -17,6 +17,8 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import Job
 from holdfast._drivers.sync import caller, drive, wait_for
 from holdfast._platform import environment
+from holdfast.engines.etcd.client import Turnstile
+from holdfast.engines.etcd.queue import Lease
 from process.support import descriptors, eventually
 from unit.stepping import failing
 
@@ -158,6 +160,29 @@ def test_ctrl_c_as_a_lease_is_given_up_leaves_no_key(
 
     with Lock(url):
         monkeypatch.setattr(Job, "stop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(url).acquire(timeout=0.1)
+    clean(node, Lock(url))
+    Lock(url).acquire(timeout=SOON).release()
+
+
+@pytest.mark.parametrize("step", ["leave", "end"])
+def test_ctrl_c_before_a_lease_is_given_up_leaves_no_key(
+    url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """ET3, J3: whatever is interrupted before the first word of it, undoing the operation gives the lease up."""
+    owner: Any = Turnstile if step == "leave" else Lease
+    real: Any = getattr(owner, step)
+    calls = []
+
+    def interrupted(*words: Any) -> None:
+        calls.append(words)
+        if len(calls) == (2 if step == "leave" else 1):  # it leaves once as it begins to wait
+            raise KeyboardInterrupt
+        real(*words)
+
+    with Lock(url), monkeypatch.context() as changed:
+        changed.setattr(owner, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
             Lock(url).acquire(timeout=0.1)
     clean(node, Lock(url))

@@ -16,12 +16,14 @@ from engines.postgresql.server import Postgres, waits_for
 from holdfast import AsyncLock, Lock, LockLost
 from holdfast._core.hold import HoldRef
 from holdfast._core.wait import Wait
+from holdfast._drivers import sync
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
 from holdfast.engines import remote
 from holdfast.engines.postgresql import connect as postgresql_pool
 from holdfast.engines.postgresql import connection as postgresql_connection
+from holdfast.engines.postgresql import lock as postgresql_lock
 from process.support import Peer, descriptors, eventually
 
 
@@ -338,3 +340,74 @@ def test_an_interrupt_while_a_hold_is_made_costs_no_later_one(
     for name in ("b", "a"):
         Lock(postgres.url(name)).acquire(timeout=5).release()
     assert not environment().operations.running
+
+
+@pytest.mark.parametrize("step", ["AcquireAttempt.close", "Connection.abandon", "Connection.close"])
+def test_a_second_interrupt_while_a_waiter_gives_up_leaves_no_waiter(
+    postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """PG4, J3: the next operation of the process ends what was broken off; before, the session got the lock."""
+    place = {"AcquireAttempt": postgresql_lock.AcquireAttempt, "Connection": postgresql_connection.Connection}
+    owner, name = place[step.partition(".")[0]], step.partition(".")[2]
+    real: Any = getattr(owner, name)
+
+    def second(_self: Any) -> None:
+        monkeypatch.setattr(owner, name, real)
+        raise KeyboardInterrupt
+
+    def first(wait: Wait) -> None:
+        if postgres.waiting():
+            monkeypatch.setattr(owner, name, second)
+            raise KeyboardInterrupt
+        wait_for(wait)
+
+    gc.disable()
+    try:
+        with Lock(postgres.url("a")):
+            with monkeypatch.context() as patched:
+                patched.setattr(sync, "wait_for", first)
+                with pytest.raises(KeyboardInterrupt):
+                    Lock(postgres.url("a")).acquire(timeout=10)
+            Lock(postgres.url("b")).acquire(timeout=5).release()
+            eventually(lambda: not postgres.waiting(), what="the end of the wait")
+        Lock(postgres.url("a")).acquire(timeout=5).release()
+    finally:
+        gc.enable()
+
+
+def test_a_child_leaves_the_file_alone_that_has_the_number_of_a_dropped_connection(
+    postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PS3: interrupted between the opening of a connection and the next step, nobody has it, and libpq closes it."""
+    real = postgresql_lock.obtain
+    number = 0
+
+    def interrupted(*words: Any, **more: Any) -> Any:
+        nonlocal number
+        connection = yield from real(*words, **more)
+        number = connection.fd
+        raise KeyboardInterrupt
+
+    gc.disable()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(postgresql_lock, "obtain", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                Lock(postgres.url("a")).acquire(timeout=10)
+        assert number not in postgresql_connection._open
+    finally:
+        gc.enable()
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    while files[-1] < number:
+        files.append(os.open(os.devnull, os.O_RDONLY))
+    child = os.fork()
+    if child == 0:
+        try:
+            for fd in files:
+                os.fstat(fd)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    for fd in files:
+        os.close(fd)

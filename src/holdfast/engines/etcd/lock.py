@@ -4,8 +4,9 @@ ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth
      and one that is stuck lead to a look as well.
 ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
      and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
-ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). `timeout=0` puts no key where
-     it sees that the lock is held.
+ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). That is part of undoing its
+     operation: an interruption of it would leave a key that is kept alive, and holds the lock for nobody. `timeout=0`
+     puts no key where it sees that the lock is held.
 ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
      lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
@@ -41,7 +42,15 @@ from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
 from ...model import Record, Status
-from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock
+from ..remote import (
+    Attempt,
+    Contender,
+    RemoteHold,
+    RemoteRequest,
+    contend_as_owner,
+    require_no_deadlock,
+    undo_with_operation,
+)
 from .client import Cluster, cluster_of
 from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
@@ -88,6 +97,8 @@ class AcquireAttempt(Contender):
         self.queue = Queue(first.lock_url, None if first.slot is None else len(requests))
         self.cluster: Cluster = cluster_of(env, first.lock_url.access)
         self._statuses: tuple[Status, ...] | None = None
+        self._entrant: Entrant | None = None
+        """As long as its key and its lease are ours to give up."""
         self._watch: Watch | None = None
         self._watched: str | None = None
         self._signal = Signal()
@@ -110,7 +121,7 @@ class AcquireAttempt(Contender):
     def _contend(self) -> Generator[Wait, None, HoldRef | Refusal | None]:
         """One stay in the queue; None: our key is gone (ET4)."""
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
-        handed = False
+        self._entrant = entrant
         try:
             first = yield from self._enter(entrant)
             waited = entrant.key not in [seen.key for seen in first]
@@ -127,13 +138,18 @@ class AcquireAttempt(Contender):
                 return None
             self.attempt.require_same_process()
             held = EtcdHold(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
-            handed = True
+            self._entrant = None  # it is the hold's
             return self._ref(held)
         finally:
-            self._has_entered()
-            self._end_watch()
-            if not handed:
-                entrant.lease.end()  # ET3
+            self.close()
+
+    def close(self) -> None:
+        """ET3. May be interrupted, and is then called again (J3)."""
+        self._has_entered()
+        self._end_watch()
+        if self._entrant is not None:
+            self._entrant.lease.end()
+            self._entrant = None
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
@@ -324,9 +340,9 @@ class AcquireAttempt(Contender):
             yield Wait((), until)
 
     def _end_watch(self) -> None:
-        watch, self._watch, self._watched = self._watch, None, None
-        if watch is not None:
-            watch.close()
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = self._watched = None
 
     def _facts(self) -> Json:
         who, request = self.env.identity(), self.requests[0]
@@ -342,6 +358,7 @@ def acquire(
     env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, HoldRef | Refusal]:
     contender = AcquireAttempt(env, requests, timeout, context)
+    undo_with_operation(env, contender)
     try:
         return (yield from contend_as_owner(contender))
     except BaseException:
@@ -352,7 +369,9 @@ def acquire(
 def wait_until_free(
     env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
-    return (yield from AcquireAttempt(env, requests, timeout, context).wait_until_free())
+    contender = AcquireAttempt(env, requests, timeout, context)
+    undo_with_operation(env, contender)
+    return (yield from contender.wait_until_free())
 
 
 def _gone(watch: Watch) -> tuple[set[str], bool]:

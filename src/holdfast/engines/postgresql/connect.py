@@ -563,7 +563,7 @@ def obtain(
 
 def leave(connection: Connection) -> None:
     """What is done with it, whatever state it is in. Never waits, never raises."""
-    if connection.spotless and not connection.busy and connection.is_open and connection.kind:
+    if connection.is_spare:
         _pool.keep(connection.env, connection.kind, connection, KEPT)
     else:
         connection.abandon()

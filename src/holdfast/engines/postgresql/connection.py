@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from hashlib import blake2b
 
 from psycopg import Error, pq
@@ -38,17 +40,24 @@ _PREPARE_AFTER = 2
 """How often a session is asked something before that is prepared; once would be a round trip too many for nothing."""
 _FORGOTTEN, _CHANGED = "26000", "0A000"
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
-_open: set[int] = set()
-"""The sockets of this process (PS3)."""
+_open: dict[int, Callable[[], object]] = {}
+"""The sockets of this process, and whose each is, by a weak reference (PS3)."""
 
 
 def _in_child() -> None:
-    for fd in _open:
-        try:
-            os.close(fd)
-        except OSError:
-            pass
+    for fd, owner in _open.items():
+        if owner() is not None:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
     _open.clear()
+
+
+def _dropped(fd: int, owner: Callable[[], object]) -> None:
+    """An interruption has dropped a connection; libpq has closed it, and its number may be another file's soon."""
+    if _open.get(fd) is owner:
+        del _open[fd]
 
 
 if hasattr(os, "register_at_fork"):
@@ -66,6 +75,18 @@ class Refused(Exception):
         super().__init__(text)
         self.code = code
         """SQLSTATE."""
+
+
+class _LastWord:
+    """What a server says when it ends a session. No method of the connection: a cycle would keep that, and the session
+    with it, from going at once where an interruption has dropped it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def __call__(self, notice: PGresult) -> None:
+        if (_field(notice, pq.DiagnosticField.SEVERITY_NONLOCALIZED) or "") in ("FATAL", "PANIC"):
+            self.text = _primary(notice)
 
 
 class Connection:
@@ -94,7 +115,7 @@ class Connection:
         """Settings that the server does not let us make."""
         self.fd = -1
         self._unsent = False
-        self._last_word = ""
+        self._last_word = _LastWord()
         self._results: list[PGresult] = []
         self._asked: dict[str, int] = {}
         """How often, of what has no name yet."""
@@ -134,17 +155,23 @@ class Connection:
                 raise Broken(self._complaint())
             if step == pq.PollingStatus.OK:
                 self.conn.nonblocking = 1
-                self.conn.notice_handler = self._noticed
+                self.conn.notice_handler = self._last_word
                 return
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether the next caller may have it."""
+        return self.spotless and not self.busy and self.is_open and bool(self.kind)
+
     def close(self) -> None:
-        """End it. Never waits, never raises, idempotent; in a forked child it does nothing."""
+        """End it; in a forked child, do nothing. Never waits, never raises. May be broken off, and begun anew (J3)."""
         with forking:
-            conn, self._conn = self._conn, None
+            conn = self._conn
             if conn is not None and self.generation == self.env.generation:
-                _open.discard(self.fd)
                 conn.notice_handler = None
                 conn.finish()
+                self._untrack()
+            self._conn = None
 
     def abandon(self) -> None:
         """The same, in the midst of a statement whose result is no longer wanted (PS2)."""
@@ -177,19 +204,20 @@ class Connection:
         except Error:
             fd = -1
         if fd != self.fd:
-            _open.discard(self.fd)
+            self._untrack()
             self.fd = fd
             if fd >= 0:
-                _open.add(fd)
+                _open[fd] = weakref.ref(self, partial(_dropped, fd))
+
+    def _untrack(self) -> None:
+        owner = _open.get(self.fd)
+        if owner is not None and owner() is self:  # else the number is another one's by now
+            del _open[self.fd]
 
     def _complaint(self) -> str:
         said = self.conn.get_error_message("utf-8").strip().replace("\n\t", "\n(")  # a hint is indented
         lines = [" ".join(line.split()) for line in said.splitlines()]
         return " ".join(f"{line})" if line.startswith("(") else line for line in lines) or "libpq says nothing"
-
-    def _noticed(self, notice: PGresult) -> None:
-        if (_field(notice, pq.DiagnosticField.SEVERITY_NONLOCALIZED) or "") in ("FATAL", "PANIC"):
-            self._last_word = _primary(notice)
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -307,7 +335,7 @@ class Connection:
         return rows
 
     def _broken(self, error: Error) -> Broken:
-        why = self._last_word or " ".join(str(error).split())
+        why = self._last_word.text or " ".join(str(error).split())
         return Broken(f"{self.label} has ended the connection: {why}")
 
 
@@ -319,20 +347,20 @@ def _cancelling(env: Environment, cancel: PGcancelConn) -> Generator[Wait, None,
         with forking:
             cancel.start()
             fd = cancel.socket
-            _open.add(fd)
+            _open[fd] = lambda: cancel
         step = pq.PollingStatus.WRITING
         while step in (pq.PollingStatus.WRITING, pq.PollingStatus.READING) and env.monotonic() < until:
             yield Wait((fd,), until) if step == pq.PollingStatus.READING else Wait((), until, None, (fd,))
             with forking:
                 step = pq.PollingStatus(advance())
-                _open.discard(fd)
+                _open.pop(fd, None)
                 fd = cancel.socket if step in (pq.PollingStatus.WRITING, pq.PollingStatus.READING) else -1
-                _open.update((fd,) if fd >= 0 else ())
+                _open.update({fd: lambda: cancel} if fd >= 0 else {})
     except Error:
         pass
     finally:
         with forking:
-            _open.discard(fd)
+            _open.pop(fd, None)
             cancel.finish()
 
 

@@ -62,7 +62,15 @@ from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record, Status
-from ..remote import Attempt, Contender, RemoteHold, RemoteRequest, contend_as_owner, require_no_deadlock
+from ..remote import (
+    Attempt,
+    Contender,
+    RemoteHold,
+    RemoteRequest,
+    contend_as_owner,
+    require_no_deadlock,
+    undo_with_operation,
+)
 from .connect import NAME, STALE_AFTER, LockUrl, connect, is_passing, leave, obtain, only, refusal, unreachable
 from .connection import Broken, Connection, Refused, Row
 from .look import comment, free, look_at
@@ -152,10 +160,16 @@ class AcquireAttempt(Contender):
             self.close()  # a waiter in line needs no session
 
     def close(self) -> None:
-        """PG4. Never waits."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        """PG4. Never waits. May be interrupted, and is then called again (J3)."""
+        connection = self._connection
+        if connection is None:
+            return
+        if connection.is_spare:
+            self._connection = None  # before it is kept: it is another's then, perhaps
             leave(connection)
+        else:
+            connection.abandon()
+            self._connection = None
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
@@ -364,6 +378,7 @@ def acquire(
     env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, HoldRef | Refusal]:
     contender = AcquireAttempt(env, request, timeout, context)
+    undo_with_operation(env, contender)
     try:
         return (yield from contend_as_owner(contender))
     except BaseException:
@@ -377,6 +392,7 @@ def wait_until_free(
     env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
 ) -> Generator[Wait, None, Refusal | None]:
     contender = AcquireAttempt(env, request, timeout, context)
+    undo_with_operation(env, contender)
     try:
         return (yield from contender.wait_until_free())
     finally:

@@ -13,11 +13,12 @@ import pytest
 import holdfast
 from engines.arms import peers, side_by_side
 from engines.etcd.servers import Node, Proxy, keys, nodes, revision
-from holdfast import Lock, Semaphore
+from holdfast import Lock, LockLost, Semaphore
 from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd import lock as etcd_hold
 from holdfast.engines.etcd import lock as etcd_lock
+from holdfast.engines.etcd.http import Connection, Unreachable
 from holdfast.engines.etcd.url import PREFIX
 from holdfast.engines.etcd.wire import encoded
 from process.support import Peer, eventually
@@ -326,3 +327,35 @@ def _slot(url: str, peer: Callable[..., Peer]) -> None:
 def test_a_lock_that_was_left_keeps_no_key(node: Node) -> None:
     """What the tests before this one had is gone when the leases are."""
     eventually(lambda: keys(node, f"{PREFIX}tests/") == 0, what="the end of all keys")
+
+
+@pytest.mark.parametrize("what", ["release", "break", "slot"])
+def test_a_deletion_whose_answer_is_lost_is_none_that_found_nothing(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """EC1, EQ4: it is asked for again, and the key has gone with the first request. The lock was ours until then."""
+    losses: list[LockLost] = []
+    lock: Any = Lock(url, on_lost=losses.append) if what != "slot" else Semaphore(url, 2, on_lost=losses.append)
+    hold = lock.acquire(timeout=10)
+    real = Connection.ask
+    lost: list[bytes] = []
+
+    def losing(self: Connection, path: str, headers: Any, body: bytes, until: float) -> Any:
+        answer = yield from real(self, path, headers, body, until)
+        if b"request_delete_range" in body and not lost:
+            lost.append(answer)
+            raise Unreachable("it closed the connection", fresh=False)
+        return answer
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Connection, "ask", losing)
+        if what == "break":
+            assert lock.break_lock() is not None
+        else:
+            hold.release()
+    assert lost
+    if what == "break":
+        with pytest.raises(LockLost):
+            hold.release()
+    assert len(losses) == (what == "break")
+    lock.acquire(timeout=10).release()

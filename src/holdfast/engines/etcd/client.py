@@ -89,14 +89,17 @@ class Cluster:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def call(self, path: str, body: Json, until: float, *, rounds: float = 1) -> Generator[Wait, None, Json]:
-        """The answer to a request (EC1).
+    def call(
+        self, path: str, body: Json, until: float, *, rounds: float = 1, sent: list[Endpoint] | None = None
+    ) -> Generator[Wait, None, Json]:
+        """The answer to a request (EC1). `sent` gets each server that was asked: more than one, or one twice, if an
+        answer was lost.
 
         `rounds`: how often servers that cannot be reached at all are tried; what passes (no leader) is waited for until
         then in any case. Raises Refused, or EngineUnavailable if no server answered.
         """
         data = json.dumps(body).encode()
-        answer: Json = yield from self._round_robin(until, rounds, path, data)
+        answer: Json = yield from self._round_robin(until, rounds, path, data, sent=sent)
         return answer
 
     def watch(self, creates: Sequence[Json], until: float) -> Generator[Wait, None, Watch]:
@@ -106,7 +109,14 @@ class Cluster:
         return Watch(connection)
 
     def _round_robin(
-        self, until: float, rounds: float, path: str, data: bytes, *, stream: bool = False
+        self,
+        until: float,
+        rounds: float,
+        path: str,
+        data: bytes,
+        *,
+        stream: bool = False,
+        sent: list[Endpoint] | None = None,
     ) -> Generator[Wait, None, Any]:
         failed: dict[Endpoint, str] = {}
         while True:
@@ -116,7 +126,7 @@ class Cluster:
                 half, least, most = (until - now) / 2, *((_EACH, _MOST_ALONE) if self._alone else (0.0, _EACH))
                 each = min(until, now + max(least, min(half, most)))
                 try:
-                    answer = yield from self._ask(endpoint, path, data, each, stream=stream)
+                    answer = yield from self._ask(endpoint, path, data, each, stream=stream, sent=sent)
                     self._first = self.access.endpoints.index(endpoint)
                     return answer
                 except Unreachable as error:
@@ -140,7 +150,7 @@ class Cluster:
         return all_of_them[self._first :] + all_of_them[: self._first]
 
     def _ask(
-        self, endpoint: Endpoint, path: str, data: bytes, until: float, *, stream: bool
+        self, endpoint: Endpoint, path: str, data: bytes, until: float, *, stream: bool, sent: list[Endpoint] | None
     ) -> Generator[Wait, None, Any]:
         retried = False
         while True:
@@ -148,7 +158,7 @@ class Cluster:
             try:
                 if stream:
                     return (yield from self._stream(endpoint, path, headers, data, until))
-                return answer_of((yield from self._exchange(endpoint, path, headers, data, until)))
+                return answer_of((yield from self._exchange(endpoint, path, headers, data, until, sent)))
             except Refused as error:
                 if retried or not self.access.user or not error.is_stale_token():
                     raise
@@ -174,13 +184,21 @@ class Cluster:
             ) from None
 
     def _exchange(
-        self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float
+        self,
+        endpoint: Endpoint,
+        path: str,
+        headers: list[tuple[str, str]],
+        data: bytes,
+        until: float,
+        sent: list[Endpoint] | None = None,
     ) -> Generator[Wait, None, bytes]:
         while True:
             connection = self._pool.take(self.env, endpoint)
             try:
                 if connection is None:
                     connection = yield from connect(self.env, endpoint, self._context(), until)
+                if sent is not None:
+                    sent.append(endpoint)
                 answer = yield from connection.ask(path, headers, data, until)
                 if connection.is_open:
                     self._pool.keep(self.env, endpoint, connection, _IDLE)

@@ -11,6 +11,8 @@ EQ1  The contender with the lowest `create_revision` holds; of a semaphore, the 
 EQ2  Whether it is our turn is asked in one transaction with whether our own key is still there, with our revision.
 EQ3  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
 EQ4  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
+     One that is not found when it is asked for again, because an answer was lost, has most likely gone with the first
+     request: it counts as ours until then.
 EQ5  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
      inside at most `n - 1` others have one, so one is free: a newcomer takes the lowest. The revision of that is
      the token: of two who may both enter, the one that came first may take its slot last.
@@ -40,7 +42,7 @@ from ..._drivers.agent import Job, agent
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
 from .client import Cluster
-from .url import LockUrl, lease_of
+from .url import Endpoint, LockUrl, lease_of
 from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
@@ -339,8 +341,9 @@ class Entrant:
 
     def _delete(self, compare: list[Json], delete: list[Json], until: float) -> Generator[Wait, None, bool]:
         body = {"compare": compare, "success": delete}
-        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
-        return bool(answer.get("succeeded"))
+        sent: list[Endpoint] = []
+        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf, sent=sent)
+        return bool(answer.get("succeeded")) or len(sent) > 1
 
     def _range_if_ours(self, request: Json, until: float) -> Generator[Wait, None, list[Json] | None]:
         body = {"compare": [self.compare()], "success": [{"request_range": request}]}

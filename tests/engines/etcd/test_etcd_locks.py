@@ -177,6 +177,15 @@ def test_a_broken_lock_is_noticed_once(url: str, no_leases: None) -> None:
     assert Lock(url).break_lock() is None
 
 
+def test_the_slot_of_a_hold_whose_key_was_deleted_is_free(url: str, node: Node, no_leases: None) -> None:
+    """ET10: the one that lost it may not have come to its release yet."""
+    hold = Semaphore(url, 1).acquire(timeout=SOON)
+    node.ask("/v3/kv/deleterange", {"key": encoded(str(hold.record.fields["key"]))})
+    Semaphore(url, 1).acquire(timeout=SOON).release()
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
 def test_a_release_that_is_watched_does_not_look_like_a_loss(
     url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

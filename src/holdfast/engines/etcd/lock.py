@@ -26,6 +26,7 @@ ET8  Our own key is watched from the revision at which it was ours, so no deleti
      the hold has lasted a moment, and begins anew, from the same revision on, when its stream ends.
 ET9  A release that cannot reach a server returns all the same, within `_RELEASE_WITHIN`: the agent goes on telling it,
      and the lease ends by itself. It has not been lost, so no error is raised; nobody else is let in too early.
+ET10 Where its key was deleted, the lease is ended too: the slot of a semaphore is free then, whenever the handle goes.
 """
 
 from __future__ import annotations
@@ -479,7 +480,7 @@ class EtcdHold(RemoteHold):
         while True:
             for result in watch.take():
                 if any(decoded(event["kv"]["key"]) == self.entrant.key for event in result.get("events", ())):
-                    self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
+                    self._deleted()
                     return True
                 if result.get("canceled") or number(result.get("compact_revision")):
                     return (yield from self._is_gone())
@@ -492,9 +493,15 @@ class EtcdHold(RemoteHold):
     def _is_gone(self) -> Generator[Wait, None, bool]:
         """Ask, where no event can tell (a compaction); from its revision on the next watch begins."""
         if (yield from self.entrant.look(self.entrant.lease.lapses)) is None:
-            self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
+            self._deleted()
             return True
         return False
+
+    def _deleted(self) -> None:
+        """ET10."""
+        self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
+        if not self.released:
+            self.entrant.lease.end()
 
     def _tell_since(self) -> Generator[Wait, None, None]:
         """Write into the key since when it is held; it says since when we have waited."""

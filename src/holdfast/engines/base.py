@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from .._core.wait import Wait
-from ..errors import HoldfastError
+from ..errors import EngineUnavailable, HoldfastError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,11 +94,19 @@ class Engine(ABC):
     ) -> Generator[Wait, None, None]:
         """Call `tell` with what `survey` finds, at once and then whenever that may have changed. Never ends.
 
-        This polls. An engine that receives changes should override it.
+        EngineUnavailable if no server can be reached at the beginning; later ones are waited for. This polls. An engine
+        that receives changes should override it.
         """
+        tell((yield from self.survey(env, resource)))
         while True:
-            tell((yield from self.survey(env, resource)))
-            yield Wait((), env.monotonic() + _LOOK_EVERY)
+            again = env.monotonic() + _LOOK_EVERY
+            while env.monotonic() < again:
+                yield Wait((), again)
+            try:
+                statuses = yield from self.survey(env, resource)
+            except EngineUnavailable:
+                continue
+            tell(statuses)
 
     def may_block(self, env: Environment, request: Any) -> bool:  # noqa: ARG002
         """Whether a step takes too long for an event loop."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 import holdfast
 from engines.postgresql.server import Postgres
-from holdfast import Lock
-from holdfast._drivers.sync import drive
+from holdfast import EngineUnavailable, Lock
+from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
-from holdfast.engines.postgresql import survey
+from holdfast.engines.postgresql import ENGINE, Postgresql, survey
 from holdfast.engines.postgresql.connect import key_of
 from process.support import eventually
 
@@ -134,3 +135,28 @@ def test_a_hundred_waiters_come_in_in_order(postgres: Postgres) -> None:
     for thread in threads:
         thread.join()
     assert order == list(range(100))
+
+
+def test_who_follows_waits_for_a_server_that_is_gone_for_a_while(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on etcd: only at the beginning it is an error that there is none."""
+    real = Postgresql.survey
+    calls: list[str] = []
+    told: list[Any] = []
+
+    def survey(self: Postgresql, env: Any, resource: str) -> Any:
+        calls.append(resource)
+        if len(calls) == 2:
+            raise EngineUnavailable("it is restarted")
+        return real(self, env, resource)
+
+    monkeypatch.setattr(Postgresql, "survey", survey)
+    steps = ENGINE.follow(environment(), postgres.url("a"), told.append)
+    while len(told) < 2:
+        wait_for(next(steps))
+    steps.close()
+    assert len(calls) == 3
+    calls[:] = calls[:1]
+    with pytest.raises(EngineUnavailable):
+        next(ENGINE.follow(environment(), postgres.url("a"), told.append))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 
@@ -114,6 +115,12 @@ class Attempt(Deadline):
     def refusal(self, look: Callable[[], tuple[Status, ...]]) -> Refusal:
         waited = self.env.monotonic() - self.started
         return Refusal(self.request.target, waited, look, self.attempt_events, own_refs(self))
+
+
+def slept() -> float:
+    """For how many seconds the machine has slept since it started, as far as the system tells; differences count."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0.0 if clock is None else time.clock_gettime(clock) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 class RemoteHold(HoldState):

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from engines.arms import begun, peers, side_by_side
 from engines.postgresql.server import Postgres, Proxy, binary
-from holdfast import AsyncLock, Lock
+from holdfast import AsyncLock, Lock, LockLost
 from holdfast._drivers.sync import wait_for
 from holdfast._platform import environment
 from holdfast.engines.postgresql import connect
@@ -553,3 +553,20 @@ def _partition() -> None:
     lost, next_in = map(float, done.stdout.split())
     assert lost < next_in
     assert next_in + 0.6 >= 3  # of the last heartbeat, which was before the cut, half a second is gone at most
+
+
+def test_the_time_for_which_the_machine_slept_counts(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG6: the monotonic clock stands still then, and the server does not."""
+    lost: list[LockLost] = []
+    hold = Lock(postgres.url("a"), on_lost=lost.append, stale_after=30).acquire(timeout=10)
+    real = time.clock_gettime
+    asleep = 19.0
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + asleep * (clock == time.CLOCK_BOOTTIME))
+    hold.ensure_held()
+    asleep = 21.0
+    with pytest.raises(LockLost):
+        hold.ensure_held()
+    with pytest.raises(LockLost):
+        hold.release()
+    assert len(lost) == 1
+    Lock(postgres.url("a")).acquire(timeout=10).release()

@@ -33,7 +33,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -41,6 +40,7 @@ from ..._core.wait import Wait
 from ..._drivers.agent import Job, agent
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
+from ..remote import slept as _slept
 from .client import Cluster
 from .url import Endpoint, LockUrl, lease_of
 from .wire import Json, Refused, decoded, encoded, end_of, number
@@ -154,12 +154,6 @@ class Lease:
             yield from self._cluster.call("/v3/lease/revoke", {"ID": str(self.id)}, until, rounds=math.inf)
         except (Refused, EngineUnavailable):
             pass  # it is gone already, or goes by itself
-
-
-def _slept() -> float:
-    """For how many seconds the machine has slept since it started, as far as the system tells; differences count."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return 0.0 if clock is None else time.clock_gettime(clock) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 _PAGE = 100

@@ -42,7 +42,8 @@ A hold is that session, and the heartbeat that shows that it still has the lock.
 
 PG6  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
      heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
-     the connection shows at once.
+     the connection shows at once. The time for which the machine slept counts, where the system tells it: the server
+     has gone on waiting.
 PG7  A hold that is found to be lost closes its connection, so a release after it cannot reach the server,
      and frees nothing; and the server keeps the lock for nobody who does not believe in it.
 """
@@ -69,6 +70,7 @@ from ..remote import (
     RemoteRequest,
     contend_as_owner,
     require_no_deadlock,
+    slept,
     undo_with_operation,
 )
 from .connect import NAME, STALE_AFTER, LockUrl, connect, is_passing, leave, obtain, only, refusal, unreachable
@@ -198,7 +200,7 @@ class AcquireAttempt(Contender):
             if shared:
                 row = only((yield from connection.ask_often(_TRY_SHARED, (self.lock_url.key,), self._limit())))
             else:
-                sent = self.env.monotonic()
+                sent = self.env.monotonic(), slept()
                 row = only((yield from connection.ask_often(self._sql(_TRY), self._facts(connection), self._limit())))
             if row[0] == "t":
                 return shared or self._won(connection, row[1:], sent)
@@ -303,7 +305,7 @@ class AcquireAttempt(Contender):
 
     def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
         """The lock is ours, after a wait."""
-        sent = self.env.monotonic()
+        sent = self.env.monotonic(), slept()
         rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
         return self._won(connection, only(rows or [(None, None, None)]), sent)
 
@@ -316,7 +318,7 @@ class AcquireAttempt(Contender):
         lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
         return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
-    def _won(self, connection: Connection, row: Row, sent: float) -> HoldRef:
+    def _won(self, connection: Connection, row: Row, sent: tuple[float, float]) -> HoldRef:
         """The lock is ours, and the token is raised."""
         who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
@@ -453,7 +455,7 @@ class PostgresqlRequest(RemoteRequest):
 class PostgresqlHold(RemoteHold):
     """See the head of this module."""
 
-    __slots__ = ("_every", "_job", "_left", "_patience", "connection")
+    __slots__ = ("_every", "_job", "_left", "_patience", "_slept", "connection")
 
     def __init__(
         self,
@@ -462,7 +464,7 @@ class PostgresqlHold(RemoteHold):
         connection: Connection,
         record: Record,
         token: int,
-        sent: float,
+        sent: tuple[float, float],
         attempt_events: AttemptEvents,
     ) -> None:
         self.connection = connection
@@ -470,15 +472,16 @@ class PostgresqlHold(RemoteHold):
         """Whether the session has been given back to the pool."""
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
+        asked, self._slept = sent
         self._job: Job | None = None  # from the next line on, it may be interrupted and given back
         super().__init__(env, request, request.key, record, token)
         self.attempt_events = attempt_events
-        self.lapses = sent + self._patience
+        self.lapses = asked + self._patience
         connection.keeper = self
         try:
-            due = sent + self._every
+            due = asked + self._every
             first = connection.wait(min(due, self.lapses))
-            self._job = agent(env).start(self._keeping(sent, due), f"while keeping {self.path}", first=first)
+            self._job = agent(env).start(self._keeping(asked, due), f"while keeping {self.path}", first=first)
         except BaseException:  # no thread is to be had
             connection.take()
             self._forget()
@@ -486,7 +489,7 @@ class PostgresqlHold(RemoteHold):
 
     def _keeping(self, sent: float, due: float) -> Generator[Wait, None, None]:
         """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
-        connection = self.connection
+        connection, slept_then = self.connection, self._slept
         while True:
             try:
                 with connection.mutex:
@@ -497,14 +500,15 @@ class PostgresqlHold(RemoteHold):
                         connection.hear()
                         if now >= due:
                             connection.send(_BEAT)
-                            sent, due = now, math.inf
+                            sent, slept_then, due = now, slept(), math.inf
                     else:
                         answer = connection.collect()
                         if answer is not None:
                             self._require_same(int(answer[0][0] or 0))
                             _silent.pop(connection.label, None)
+                            self._slept = slept_then  # first: in between, it lapses too early rather than too late
                             self.lapses, due = sent + self._patience, sent + self._every  # PG6
-                    if now >= self.lapses or self.lost:
+                    if not self._is_ours() or self.lost:
                         raise Broken(
                             f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the way there, "
                             "or this process has stood still"
@@ -518,6 +522,9 @@ class PostgresqlHold(RemoteHold):
                 call_aside(partial(self.lose, str(error)), f"in on_lost for {self.path}")
                 return
             yield connection.wait(min(due, self.lapses))
+
+    def _is_ours(self) -> bool:
+        return super()._is_ours() and self.env.monotonic() + slept() - self._slept < self.lapses
 
     def _require_same(self, backend: int) -> None:
         if backend != self.connection.backend:

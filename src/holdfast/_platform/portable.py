@@ -166,6 +166,10 @@ class GenericEnvironment:
         """Enter a descriptor among those of ours, and use what is returned in its place."""
         return self._descriptors.open(int, fd, kind=kind, lasting=True)
 
+    def take(self, opened: Callable[[], int], kind: Callable[[int], Descriptor] = Descriptor) -> Descriptor:
+        """Enter what a call gives up, by that very call. It is the current operation's, until `keep`."""
+        return self._descriptors.open(opened, kind=kind)
+
     def is_open(self, fd: int) -> bool:
         return fd in self._descriptors
 

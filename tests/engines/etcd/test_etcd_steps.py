@@ -17,6 +17,9 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import Job
 from holdfast._drivers.sync import caller, drive, wait_for
 from holdfast._platform import environment
+from holdfast.engines.connections import Pool
+from holdfast.engines.etcd import client as etcd_client
+from holdfast.engines.etcd import http as etcd_http
 from holdfast.engines.etcd.client import Turnstile
 from holdfast.engines.etcd.queue import Lease
 from process.support import descriptors, eventually
@@ -290,3 +293,39 @@ def open_without_idle() -> int:
     for cluster in etcd_client._clusters.values():
         cluster.close_idle()
     return len(descriptors())
+
+
+@pytest.mark.parametrize("step", ["opened", "connected", "taken", "made"])
+def test_ctrl_c_between_two_steps_leaves_no_socket(
+    url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """EW5, J1: a connection that nobody has any more is closed."""
+    Lock(url).acquire(timeout=SOON).release()
+    clean(node, Lock(url))
+    before = open_without_idle()
+    if step == "taken":
+        Lock(url).status()
+    place, name = {
+        "opened": (type(environment()), "take"),
+        "connected": (etcd_client, "connect"),
+        "taken": (Pool, "take"),
+        "made": (etcd_http, "_begin"),
+    }[step]
+    real: Any = getattr(place, name)
+
+    def steps(*words: Any) -> Any:
+        yield from real(*words)
+        raise KeyboardInterrupt
+
+    def interrupted(*words: Any) -> Any:
+        if step == "connected":
+            return steps(*words)
+        real(*words)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(place, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(url).status()
+    eventually(lambda: open_without_idle() == before, what="the end of the socket")
+    Lock(url).acquire(timeout=SOON).release()

@@ -5,6 +5,8 @@ EW1  A connection is used by one generator at a time. Whatever interrupts a requ
 EW2  A forked child has no connection of its parent's: the environment closes the descriptor there, and nothing is sent.
 EW3  A stream is read by lines, however they are cut into chunks; what is left of a line stays until the rest comes.
 EW4  No step blocks: the socket never does, and a name (unlike an address) is looked up in a thread (connections.py).
+EW5  An interruption may drop a connection between two callers: the last reference closes it. Until there is one, its
+     descriptor is the operation's (operations.py, J1).
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Unreachable(Exception):
 
 class Connection:
     """Made by `connect`."""
+
+    fd = -1
 
     def __init__(self, env: Environment, endpoint: Endpoint, fd: int, tls: ssl.SSLContext | None) -> None:
         self.env = env
@@ -110,9 +114,12 @@ class Connection:
 
     def close(self) -> None:
         """Nothing is waited for. Idempotent; in a forked child nothing is done (EW2)."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0 and self.generation == self.env.generation:
-            self.env.close(fd)
+        if self.fd >= 0 and self.generation == self.env.generation:
+            self.env.close(self.fd)
+        self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()  # EW5
 
     @property
     def is_open(self) -> bool:
@@ -298,7 +305,7 @@ def _begin(
     owner: Any = env  # of a real process: no simulated one has sockets
     with forking:  # a child must find the descriptor among those that it closes (EW2)
         made = socket.socket(family, socket.SOCK_STREAM)
-        fd: int = owner.adopt(made.detach(), Socket)
+        fd: int = owner.take(made.detach, Socket)  # EW5
     plug = socket.socket(family, socket.SOCK_STREAM, fileno=fd)
     try:
         plug.setblocking(False)
@@ -316,7 +323,9 @@ def _begin(
         env.close(fd)
         raise Unreachable(reason(failed))
     try:
-        return Connection(env, endpoint, fd, tls)
+        connection = Connection(env, endpoint, fd, tls)
+        env.keep(fd)
+        return connection
     except BaseException:
         env.close(fd)
         raise

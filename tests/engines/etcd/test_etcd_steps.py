@@ -312,12 +312,15 @@ def test_ctrl_c_between_two_steps_leaves_no_socket(
         "made": (etcd_http, "_begin"),
     }[step]
     real: Any = getattr(place, name)
+    here = threading.get_ident()
 
     def steps(*words: Any) -> Any:
         yield from real(*words)
         raise KeyboardInterrupt
 
     def interrupted(*words: Any) -> Any:
+        if threading.get_ident() != here:
+            return real(*words)
         if step == "connected":
             return steps(*words)
         real(*words)
@@ -325,7 +328,14 @@ def test_ctrl_c_between_two_steps_leaves_no_socket(
 
     with monkeypatch.context() as changed:
         changed.setattr(place, name, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            Lock(url).status()
-    eventually(lambda: open_without_idle() == before, what="the end of the socket")
+        for _ in range(50):  # the agent may have left a connection, and then none is made
+            if step != "taken":
+                open_without_idle()
+            try:
+                Lock(url).status()
+            except KeyboardInterrupt:
+                break
+        else:
+            pytest.fail("it was not interrupted")
+    eventually(lambda: open_without_idle() <= before, what="the end of the socket")
     Lock(url).acquire(timeout=SOON).release()

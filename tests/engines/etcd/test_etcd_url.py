@@ -143,3 +143,10 @@ def test_several_locks_have_one_order_however_their_urls_are_spelled() -> None:
     with pytest.raises(ValueError, match="in common"):
         in_order([Semaphore("etcd://host/a", 2), Semaphore("etcd://host:2379/a", 2)])
     in_order([Lock("etcd://host/a"), Semaphore("etcd://host/a", 2), Lock("etcd://other/a")])
+
+
+def test_a_host_is_asked_by_the_name_that_http_takes() -> None:
+    """A header has no other letters; without that, a request ended with a UnicodeEncodeError."""
+    assert str(parse("etcd://müller.example:1/a").access.endpoints[0]) == "xn--mller-kva.example:1"
+    with pytest.raises(InvalidPath, match="has a host that is none"):
+        parse(f"etcd://{'ö' * 70}.example/a")

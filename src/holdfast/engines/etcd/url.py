@@ -180,7 +180,13 @@ def _endpoint(url: str, text: str) -> Endpoint:
     port = int(found[2] or _PORT)
     if not 0 < port < 65536:
         _refuse(url, f"has a port that is none: {port}")
-    return Endpoint(found[1], port)
+    host = found[1]
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")  # HTTP takes no other
+        except UnicodeError:
+            _refuse(url, f"has a host that is none: {host}")
+    return Endpoint(host, port)
 
 
 def _check_name(url: str, name: str, *, many: bool) -> None:

@@ -45,7 +45,7 @@ _open: dict[int, Callable[[], object]] = {}
 
 
 def _in_child() -> None:
-    for fd, owner in _open.items():
+    for fd, owner in list(_open.items()):  # the collector may drop one meanwhile
         if owner() is not None:
             try:
                 os.close(fd)

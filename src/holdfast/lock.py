@@ -525,10 +525,13 @@ class Acquirable(Resource):
     def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        hold = None
         try:
-            self._innermost(caller()).__exit__(kind, error, traceback)
-        finally:
             hold = self._innermost(caller())
+            hold.__exit__(kind, error, traceback)
+        finally:
+            if hold is None:
+                hold = self._innermost(caller())  # only then: once released, the innermost may be another thread's
             self._not_entered(hold)
             if not hold._held.released:
                 hold.release()  # Ctrl-C came before it had begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -391,3 +392,35 @@ def test_a_finalizer_may_change_what_is_looked_through(table: str, env: Any) -> 
     finally:
         gc.set_threshold(*before)
     assert entries
+
+
+def test_a_block_that_another_thread_leaves_is_not_taken_for_the_next_ones(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An `ExitStack` is closed by another thread; a third one, which waits with the same object, gets the lock before
+    the exit is over."""
+    shared, stack, exit_of_hold = Lock(shm / "l"), contextlib.ExitStack(), Hold.__exit__
+    stack.enter_context(shared)
+    inside, goes_on, still_held = threading.Event(), threading.Event(), []
+
+    def enter() -> None:
+        with contextlib.ExitStack() as mine:
+            hold = mine.enter_context(shared)
+            inside.set()
+            goes_on.wait(20)
+            still_held.append(not hold._is_released())
+
+    def leave_slowly(hold: Hold, *error: Any) -> None:
+        exit_of_hold(hold, *error)
+        if not goes_on.is_set():
+            assert inside.wait(20)
+
+    monkeypatch.setattr(Hold, "__exit__", leave_slowly)
+    threads = [threading.Thread(target=enter), threading.Thread(target=stack.close)]
+    for thread in threads:
+        thread.start()
+    threads[1].join()
+    goes_on.set()
+    threads[0].join()
+    assert still_held == [True]
+    assert os.listdir(shm) == []

@@ -244,7 +244,9 @@ class AsyncLeaving(Leaving):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            await (self._exit if self._hold is None else self._hold.__aexit__)(kind, error, traceback)
+            leave = self._exit if self._hold is None else self._hold.__aexit__
+            if leave is not None:
+                await leave(kind, error, traceback)
         finally:
             self._end()
 

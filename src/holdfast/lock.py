@@ -263,7 +263,8 @@ class Leaving:
     __slots__ = ("__weakref__", "_exit", "_hold")
 
     def __init__(self, leave: Callable[..., Any]) -> None:
-        self._exit = leave
+        self._exit: Callable[..., Any] | None = leave
+        """None once it has been left: the collector may end this object before what it then calls, a generator."""
         self._hold: Any = None
 
     def inside(self, hold: BaseHold) -> None:
@@ -275,7 +276,9 @@ class Leaving:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Any:
         try:
-            (self._exit if self._hold is None else self._hold.__exit__)(kind, error, traceback)
+            leave = self._exit if self._hold is None else self._hold.__exit__
+            if leave is not None:
+                leave(kind, error, traceback)
         finally:
             self._end()
 
@@ -284,7 +287,7 @@ class Leaving:
         if hold is not None:
             if not hold._is_released():
                 hold._drop()
-            self._hold = None
+            self._exit = self._hold = None
 
     def __del__(self) -> None:
         self._end()

@@ -9,14 +9,14 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from holdfast import AsyncHold, AsyncLock, Hold, Lock, NotHeld, acquire_all, aio, lock, several
+from holdfast import AsyncHold, AsyncLock, Hold, Lock, NotHeld, Semaphore, acquire_all, aio, lock, several
 from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
@@ -423,4 +423,46 @@ def test_a_block_that_another_thread_leaves_is_not_taken_for_the_next_ones(
     goes_on.set()
     threads[0].join()
     assert still_held == [True]
+    assert os.listdir(shm) == []
+
+
+def test_a_generator_that_is_collected_after_its_statement_leaves_other_holds_alone(shm: Path, env: Any) -> None:
+    """The collector ends the objects of a cycle in any order: the `with` may be over when the generator is closed."""
+    gate = Semaphore(shm / "gate", 2)
+
+    def inside() -> Generator[Hold, None, None]:
+        with gate as hold:
+            yield hold
+
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(gate)
+        steps = inside()
+        hold = next(steps)
+        env.operations.entered[hold._ref]().__del__()
+        assert hold._is_released()
+        steps.close()
+        assert not other._is_released()
+    assert os.listdir(shm) == []
+
+
+def test_a_coroutine_that_is_collected_after_its_statement_leaves_other_holds_alone(shm: Path, env: Any) -> None:
+    gate = aio.AsyncSemaphore(shm / "gate", 2)
+    holds: list[AsyncHold] = []
+
+    async def inside() -> None:
+        async with gate as hold:
+            holds.append(hold)
+            await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            other = await stack.enter_async_context(gate)
+            steps = inside()
+            steps.send(None)
+            env.operations.entered[holds[0]._ref]().__del__()
+            assert holds[0]._is_released()
+            steps.close()
+            assert not other._is_released()
+
+    asyncio.run(main())
     assert os.listdir(shm) == []

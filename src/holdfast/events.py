@@ -17,8 +17,8 @@ U3  Nothing is imported for logging that is not set up, and nothing is written t
 
 from __future__ import annotations
 
+import _thread
 import sys
-from _thread import _local as local
 
 from ._platform.operations import is_running
 from .model import Value
@@ -83,7 +83,7 @@ class Event(Value):
 listeners: dict[object, Callable[[Event], object]] = {}
 """The callbacks for all locks of this process. Changed in steps that threads and signal handlers cannot interrupt."""
 
-_local = local()
+_local = _thread._local()
 _logger: logging.Logger | None = None
 
 
@@ -128,6 +128,9 @@ def is_told(own: Callable[[Event], object] | None) -> bool:
 
 def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
     """Call all listeners (U1, U2)."""
+    global _local
+    if type(_local) is not _thread._local:
+        _local = _thread._local()  # gevent has made greenlets of threads since this was imported
     try:
         running: list[tuple[Callable[[Event], object], FrameType]] = _local.running
         running[:] = [one for one in running if is_running(one[1])]

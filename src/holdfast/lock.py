@@ -503,6 +503,7 @@ class Acquirable(Resource):
         return self._perform(steps, limit, ends) is None
 
     def __enter__(self) -> Hold:
+        statement = leaving(self)  # before another greenlet, or what is called meanwhile, enters the same lock
         operations = self._env.operations
         operation = operations.begin(self._env)
         timeout = self._request.timeout
@@ -510,7 +511,6 @@ class Acquirable(Resource):
         try:
             hold = self._attempt(operation, timeout, lambda refusal: _refused(refusal, timeout))
             assert hold is not None
-            statement = leaving(self)
             if statement is not None:
                 statement.inside(hold)
             else:

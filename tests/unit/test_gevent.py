@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("gevent", reason="gevent is not installed")
 
 GREENLETS = """
-import sys, holdfast
+import sys, holdfast, holdfast.events
 
 path = sys.argv[1]
 if "used" in sys.argv:
@@ -38,6 +38,21 @@ gevent.spawn(tick)
 gevent.joinall([gevent.spawn(work, number) for number in range(4)], raise_error=True)
 assert order == [0, 1, 2, 3], order
 
+shared, told = holdfast.Lock(path), []
+
+def hear(event):
+    told.append(event.kind)
+    gevent.sleep(0.01)
+
+def enter():
+    with shared:
+        gevent.sleep(0.01)
+
+end = holdfast.events.listen(hear)
+gevent.joinall([gevent.spawn(enter) for _ in range(3)], raise_error=True)
+end()
+assert (told.count("acquired"), told.count("released")) == (3, 3), told
+
 with holdfast.Lock(path):
     try:
         holdfast.Lock(path).acquire()
@@ -62,7 +77,8 @@ print("done")
 @pytest.mark.parametrize("order", ["used", "imported"])
 @pytest.mark.unmeasured("gevent replaces what measures")
 def test_greenlets_are_told_apart_and_leave_each_other_at_work(tmp_path: Path, order: str) -> None:
-    """Also where holdfast was imported, or used, before `monkey.patch_all()`."""
+    """Also where holdfast was imported, or used, before `monkey.patch_all()`; where they have one object for the lock,
+    and where a listener lets others run."""
     done = subprocess.run(
         [sys.executable, "-c", GREENLETS, tmp_path / "l", order], capture_output=True, text=True, timeout=60
     )

@@ -466,3 +466,47 @@ def test_a_coroutine_that_is_collected_after_its_statement_leaves_other_holds_al
 
     asyncio.run(main())
     assert os.listdir(shm) == []
+
+
+def test_a_step_in_a_thread_is_its_operations_though_the_task_is_collected_already(
+    shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector drops weak references first, and then calls finalizers: before that of the coroutine, one may begin
+    an operation. What the step gets is given back."""
+    path, inside, goes_on = str(shm / "l"), threading.Event(), threading.Event()
+    make = env.open_unnamed
+
+    def slowly(directory: str, mode: int) -> int:
+        if threading.current_thread().name == "holdfast-step":
+            inside.set()
+            assert goes_on.wait(20)
+        made: int = make(directory, mode)
+        return made
+
+    class Earlier:
+        def __del__(self) -> None:
+            Lock(path + "2").acquire().release()
+
+    async def start(cycle: list[Any]) -> None:
+        cycle.append(asyncio.create_task(AsyncLock(path, durable=True).acquire()))
+        cycle[-1]._log_destroy_pending = False
+        while not inside.is_set():
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(env, "open_unnamed", slowly)
+    gc.collect()
+    gc.disable()
+    try:
+        cycle: list[Any] = [Earlier()]
+        cycle[0].cycle = cycle
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(start(cycle))
+        loop.close()
+        del loop, cycle
+        gc.collect()
+    finally:
+        gc.enable()
+    goes_on.set()
+    while any(thread.name == "holdfast-step" for thread in threading.enumerate()):
+        pass
+    assert os.listdir(shm) == []

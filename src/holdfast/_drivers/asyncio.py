@@ -93,6 +93,21 @@ class _Untasked:
         return False
 
 
+class _Stepping:
+    """In place of the task of steps that run in threads: while one runs, the operation is not over, though the
+    collector may have the task already, and its coroutine is still to be closed (B2)."""
+
+    def __init__(self, task: Callable[[], Any], job: Callable[[], Future[Any] | None]) -> None:
+        self._task, self._job = task, job
+
+    def __call__(self) -> Any:
+        job = self._job()
+        return self._task() if job is None or job.done() else self
+
+    def done(self) -> bool:
+        return False
+
+
 async def drive(
     steps: Generator[Wait, None, T],
     undo: Callable[[], object],
@@ -284,6 +299,8 @@ async def _drive_in_threads(
 
     job: Future[tuple[Wait | None, T | None]] | None = None
     cleaning = threading.Lock()
+    if part_of is not None and part_of.task is not None:
+        part_of.task = _Stepping(part_of.task, lambda: job)
 
     def clean_up() -> None:
         if job is not None:

@@ -22,6 +22,7 @@ from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
 from holdfast._platform.operations import Operations
 from holdfast.aio import AsyncExit, AsyncLeaving, Together
+from holdfast.engines.file import queue as queues
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
 from holdfast.lock import BaseHold, Exit, Leaving
@@ -510,3 +511,32 @@ def test_a_step_in_a_thread_is_its_operations_though_the_task_is_collected_alrea
     while any(thread.name == "holdfast-step" for thread in threading.enumerate()):
         pass
     assert os.listdir(shm) == []
+
+
+def test_a_release_that_passes_its_place_on_undoes_nothing_else_meanwhile(shm: Path, env: Any) -> None:
+    """It has the mutex of its line then; what it would undo needs the mutex of another, whose owner may do the same."""
+    path, queue, none = str(shm / "l"), FileRequest(str(shm / "l"), {}).queue, queues.LocalQueue()
+    first, holds = Lock(path).acquire(), []
+    for number in range(2):
+        threading.Thread(target=lambda: holds.append(Lock(path).acquire(timeout=20))).start()
+        while len(env.local_queues.get(queue, none).entries) <= number:
+            pass
+    line = env.local_queues[queue]
+    first.release()
+    while not holds:
+        pass
+    owned: list[bool] = []
+
+    class Attempt:
+        def close(self) -> None:
+            owned.append(line.mutex._is_owned())
+
+    operation = env.operations.begin(env)
+    operation.attempt, operation.frame = Attempt(), None
+    env.operations.about_to_deliver(operation)
+    holds.pop().release()
+    while not holds:
+        pass
+    Lock(path + "2").acquire().release()
+    holds.pop().release()
+    assert owned == [False]

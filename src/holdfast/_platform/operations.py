@@ -165,11 +165,15 @@ class Operations:
         self._exclusive = exclusive
         self._here = _Here()
 
-    def begin(self, env: Environment, task: Callable[[], Any] | None = None) -> Operation:
-        """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it."""
+    def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:
+        """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it.
+
+        `finish`: first undo what was broken off; not while a mutex is held, as that takes others.
+        """
         outer = None
         if self.running:
-            self.finish_broken_off()
+            if finish:
+                self.finish_broken_off()
             outer = self.current()
         operation = Operation(env, sys._getframe(1) if task is None else None, outer)
         if task is not None:
@@ -178,9 +182,16 @@ class Operations:
         self._here.current = operation
         return operation
 
-    def perform(self, env: Environment, call: Callable[[Operation], T], task: Callable[[], Any] | None = None) -> T:
+    def perform(
+        self,
+        env: Environment,
+        call: Callable[[Operation], T],
+        task: Callable[[], Any] | None = None,
+        *,
+        finish: bool = True,
+    ) -> T:
         """The result of the call, as one operation: whatever interrupts it, nothing that it made is left."""
-        operation = self.begin(env, task)
+        operation = self.begin(env, task, finish=finish)
         try:
             result = call(operation)
         except BaseException:

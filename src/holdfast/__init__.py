@@ -1,5 +1,6 @@
 """Lock files that every language agrees on: held by the kernel, waited for without polling."""
 
+from ._platform.fork import forking as _forking
 from .errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -56,16 +57,17 @@ else:  # a type checker that saw it would believe any name
 
     def __getattr__(name: str) -> object:
         """What needs asyncio or `enum`, or what few use, is imported when it is asked for."""
-        if name == "Liveness":
-            from .liveness import Liveness as found
-        elif name == "acquire_all":
-            from .several import acquire_all as found
-        elif name.startswith("Async") and name in __all__:
-            from . import aio
+        with _forking:
+            if name == "Liveness":
+                from .liveness import Liveness as found
+            elif name == "acquire_all":
+                from .several import acquire_all as found
+            elif name.startswith("Async") and name in __all__:
+                from . import aio
 
-            found = getattr(aio, name)
-        else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+                found = getattr(aio, name)
+            else:
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault(name, found)
 
 
@@ -73,13 +75,15 @@ del TYPE_CHECKING
 
 
 def _face_for_tasks() -> type:
-    from .aio import AsyncAcquirable
+    with _forking:
+        from .aio import AsyncAcquirable
 
     return AsyncAcquirable
 
 
 def _describe(status: Status) -> str:
-    from ._core.messages import described
+    with _forking:
+        from ._core.messages import described
 
     return described(status)
 

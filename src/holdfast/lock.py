@@ -550,8 +550,9 @@ class Acquirable(Resource):
 
     def __call__(self, function: F) -> F:
         """Decorate a function: each call holds it. An `async def` waits on its event loop, as an `AsyncLock` does."""
-        import functools
-        import inspect
+        with forking:
+            import functools
+            import inspect
 
         if inspect.iscoroutinefunction(function):
             return _face_for_tasks()(self._requests, self._options)(function)  # type: ignore[no-any-return]

@@ -406,6 +406,15 @@ def wait():
     except holdfast.AcquireTimeout:
         pass
 
+def ask():
+    holdfast.AsyncLock, holdfast.acquire_all
+
+async def decorated(): ...
+
+def decorate():
+    Lock(path)(decorated)
+
+wait = globals()[os.environ.get("USE", "wait")]
 worker = threading.Thread(target=wait)
 sys.meta_path.insert(0, Gate())
 worker.start()
@@ -424,7 +433,11 @@ say(len(names) > 0)
 """
 
 
-@pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
+@pytest.mark.parametrize(
+    "env",
+    [{}, {"HOLDFAST_OS": "generic"}, {"USE": "ask"}, {"USE": "decorate"}],
+    ids=["linux", "portable", "a name for asyncio", "an async def"],
+)
 def test_a_child_forked_during_an_import_does_not_wait_for_it(
     spawn: Callable[..., Peer], path: str, env: dict[str, str]
 ) -> None:

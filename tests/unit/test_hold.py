@@ -286,6 +286,19 @@ def test_an_on_lost_that_fails_hides_neither_the_loss_nor_stops_the_release(disk
     assert not contender.env.open_descriptors()
 
 
+def test_an_on_lost_that_fails_does_not_hide_the_loss_from_one_who_asks(disk: Path, contend: Contend) -> None:
+    def fail(_error: LockLost) -> None:
+        raise ZeroDivisionError
+
+    held = contend(disk / "l", on_lost=fail).get()
+    (disk / "l").unlink()
+    with pytest.raises(LockLost) as lost:
+        held.ensure()
+    assert isinstance(lost.value.__cause__, ZeroDivisionError)
+    with pytest.raises(LockLost):
+        held.release()
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["written in two parts", "no room for the second part"])
 @pytest.mark.parametrize("options", [{}, {"lease": 60}], ids=["plain", "lease"])
 def test_a_heartbeat_of_which_only_a_part_is_written_keeps_the_lock(

@@ -247,7 +247,13 @@ class HoldState:
                 path=self.path,
                 protocol=self.request.protocol_name,
             )
-        if not self.check():
+        try:
+            ours = self.check()
+        except Exception as error:
+            if not self.lost:
+                raise
+            raise self.lost_error() from error  # whatever the caller's on_lost raises, the loss is what to report
+        if not ours:
             if self.lost:
                 raise self.lost_error()
             raise NotHeld(f"{self.path} has been released", path=self.path, protocol=self.request.protocol_name)

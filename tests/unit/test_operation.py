@@ -540,3 +540,36 @@ def test_a_release_that_passes_its_place_on_undoes_nothing_else_meanwhile(shm: P
     Lock(path + "2").acquire().release()
     holds.pop().release()
     assert owned == [False]
+
+
+def test_an_operation_that_is_delivered_just_now_is_not_taken_for_broken_off(
+    shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J4: another thread is asked whether it is still at work, and gets its lock before it is looked at."""
+    path, asked, acquired, looked_for = str(shm / "l"), threading.Event(), threading.Event(), threading.Event()
+    is_alive, holds, me = Operations._is_alive, [], threading.current_thread()
+
+    def slowly(operations: Operations, left: Any) -> bool:
+        if threading.current_thread() is me and not asked.is_set():
+            asked.set()
+            assert looked_for.wait(20)
+        return is_alive(operations, left)
+
+    def wait(event: Any) -> None:
+        if event.kind == "acquired":
+            acquired.set()
+            assert asked.wait(20)
+
+    def acquire() -> None:
+        holds.append(Lock(path, on_event=wait).acquire())
+        looked_for.set()
+
+    monkeypatch.setattr(Operations, "_is_alive", slowly)
+    thread = threading.Thread(target=acquire)
+    thread.start()
+    assert acquired.wait(20)
+    Lock(path + "2").acquire().release()
+    thread.join()
+    holds[0].ensure_held()
+    holds[0].release()
+    assert os.listdir(shm) == []

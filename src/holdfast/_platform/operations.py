@@ -258,7 +258,8 @@ class Operations:
         errors: list[Exception] = []
         for number, left in self.running.copy().items():
             with self._exclusive:
-                if self.running.get(number) is not left or self._is_alive(left):
+                # In this order: one that is delivered leaves the list first, and then looks like one that has ended.
+                if self._is_alive(left) or self.running.get(number) is not left:
                     continue
                 left.frame = sys._getframe()  # no other thread begins with it while we run
             current = self.current()

@@ -1074,6 +1074,7 @@ class QueueEntry:
                 entry.receive(self)
 
         self.env.operations.perform(self.env, pass_on, finish=False)  # here is the mutex of this line
+
     def receive(self, other: QueueEntry) -> None:
         """Have a ticket before the other one, of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self.cannot_queue:

@@ -16,7 +16,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHold, AsyncLock, Hold, Lock, NotHeld, Semaphore, acquire_all, aio, lock, several
+from holdfast import (
+    AcquireTimeout,
+    AsyncHold,
+    AsyncLock,
+    Hold,
+    Lock,
+    NotHeld,
+    Semaphore,
+    acquire_all,
+    aio,
+    lock,
+    several,
+)
 from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
 from holdfast._platform.descriptors import Descriptor, Descriptors
@@ -572,4 +584,41 @@ def test_an_operation_that_is_delivered_just_now_is_not_taken_for_broken_off(
     thread.join()
     holds[0].ensure_held()
     holds[0].release()
+
+
+@pytest.mark.parametrize("what", ["acquire", "release"])
+def test_who_comes_in_the_midst_of_an_open_waits_for_no_thread_that_waits_for_it(
+    what: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J7: a signal handler, or a finalizer. The thread has a mutex that they need."""
+    path, has_mutex, may_open = str(shm / "l"), threading.Event(), threading.Event()
+    mine, others = Lock(path), Lock(path)
+    hold = mine.acquire() if what == "release" else None
+    issue = queues.QueueEntry._issue
+
+    def slowly(entry: queues.QueueEntry) -> None:
+        if threading.current_thread() is thread and not has_mutex.is_set():
+            has_mutex.set()
+            assert may_open.wait(20)
+        issue(entry)
+
+    def wait() -> None:
+        others.acquire(timeout=20).release()
+
+    monkeypatch.setattr(queues.QueueEntry, "_issue", slowly)
+    first = Lock(path).acquire() if hold is None else hold
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert has_mutex.wait(20)
+    threading.Timer(0.1, may_open.set).start()
+    with env.operations.exclusive():
+        if hold is None:
+            with pytest.raises(AcquireTimeout):
+                mine.acquire(timeout=0.3)
+        else:
+            hold.release()
+        assert env.operations._exclusive._is_owned()
+    assert not env.operations._exclusive._is_owned()
+    first.release()
+    thread.join()
     assert os.listdir(shm) == []

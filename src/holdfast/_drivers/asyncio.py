@@ -138,7 +138,14 @@ async def drive(
     except BaseException:
         if part_of is not None:
             part_of.env.operations.resume(part_of)
-        _clean_up(steps, undo)
+        gave: list[Any] = []
+        if part_of is not None:
+            part_of.env.operations.give_way(gave)  # the collector may have come in the midst of it
+        try:
+            _clean_up(steps, undo)
+        finally:
+            if part_of is not None:
+                part_of.env.operations.take_back(gave)
         raise
 
 

@@ -1,7 +1,7 @@
 """The descriptors of this process that must neither live on in a forked child nor be forgotten (operations.py, J1).
 
 What `map` is for here: one call into C does several things, so no exception of a signal handler comes between them.
-`forking` keeps a fork by another thread from coming between them. A call that may last for ever is not made under it.
+`opening` keeps a fork by another thread from coming between them. A call that may last for ever is not made under it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ J5  Python may raise before the first line of an `__exit__`, or of a finalizer. 
 J6  What cannot be undone, because a step of that raises an error, is tried once more by the next operation, as a
     signal handler may have raised it, and then taken off the list. The error is raised when all the others have been
     undone, so it keeps none of them from that, and no operation after the next one.
+J7  A signal handler or a finalizer may run in the midst of what `exclusive` is around, and wait for what a thread has
+    that waits for `exclusive`: a mutex, or a lock. So whatever may wait lets others have it meanwhile. Nothing is half
+    done then: what it is around is one call of C, or may be repeated, and during that no such code runs.
 """
 
 from __future__ import annotations
@@ -115,6 +118,8 @@ class Operation:
         self.outer = outer
         """The one that a signal handler has interrupted, or that this one is a part of."""
         self.number = next(numbers)
+        self.gave: list[Any] = []
+        """What it has let others have, until it ends (J7)."""
 
     def undo(self) -> None:
         """Give up all that it has and that is not the caller's (J3)."""
@@ -163,6 +168,8 @@ class Operations:
         self._failed: set[object] = set()
         """Those on the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
+        names = ("_is_owned", "_release_save", "_acquire_restore")  # what `threading.Condition` uses of an RLock
+        self._is_inside, self._give, self._take = (getattr(exclusive, name) for name in names)
         self._here = _Here()
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:
@@ -171,11 +178,15 @@ class Operations:
         `finish`: first undo what was broken off; not while a mutex is held, as that takes others.
         """
         outer = None
+        gave: list[Any] = []
+        if task is None:
+            self.give_way(gave)
         if self.running:
             if finish:
                 self.finish_broken_off()
             outer = self.current()
         operation = Operation(env, sys._getframe(1) if task is None else None, outer)
+        operation.gave = gave
         if task is not None:
             operation.task = task
         self.running[operation.number] = operation
@@ -213,13 +224,27 @@ class Operations:
     def about_to_deliver(self, operation: Operation) -> None:
         """The caller takes it off the list next, by `del`, and returns (J2)."""
         self._here.current = operation.outer
+        if operation.gave:
+            self.take_back(operation.gave)
+
+    def give_way(self, gave: list[Any]) -> None:
+        """Let other threads have `exclusive`, if we are in the midst of it (J7)."""
+        if self._is_inside():
+            for _ in map(gave.append, map(call, (self._give,))):
+                pass
+
+    def take_back(self, gave: list[Any]) -> None:
+        """What we have let others have. Again and again."""
+        while gave:
+            for _ in map(self._take, map(gave.pop, (-1,))):
+                pass
 
     def about_to_hang(self, may_hang: bool = True) -> None:
         """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
         self._here.may_hang = may_hang
 
     def exclusive(self) -> Any:
-        """Around a call that no fork is to come between: `forking`, unless the call may last for ever."""
+        """Around a call that no fork is to come between: `opening`, unless the call may last for ever."""
         return MayHang() if self._here.may_hang else self._exclusive
 
     def number(self) -> int:
@@ -249,9 +274,14 @@ class Operations:
             if operation.left_to().done():
                 self.running.pop(operation.number, None)
             return
-        self.running[operation.number] = operation
-        operation.undo()
-        self.end(operation)
+        gave: list[Any] = []
+        self.give_way(gave)
+        try:
+            self.running[operation.number] = operation
+            operation.undo()
+            self.end(operation)
+        finally:
+            self.take_back(gave)
 
     def finish_broken_off(self) -> None:
         """Undo what was broken off (J4). The first error of those that cannot be undone, when all were tried (J6)."""

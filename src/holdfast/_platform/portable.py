@@ -12,7 +12,7 @@ import time
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
-from .fork import forking
+from .fork import forking, opening
 from .operations import Operations, call, partial
 from .values import Presence, Process, Storage
 
@@ -134,7 +134,7 @@ class GenericEnvironment:
         self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
         self.passed: dict[str, float] = {}
-        self.operations = Operations(forking)
+        self.operations = Operations(opening)
         self._descriptors = Descriptors(self.operations)
         self.close = self._descriptors.close
         self.keep = self._descriptors.keep

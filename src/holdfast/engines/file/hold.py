@@ -34,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
+    from typing import Any
 
     from ..._core.hold import HoldRef
     from ..._core.wait import Wait
@@ -94,6 +95,8 @@ class FileHold(HoldState):
             return
         ended = done = False
         operations = env.operations
+        gave: list[Any] = []
+        operations.give_way(gave)  # operations.py, J7
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
@@ -131,6 +134,8 @@ class FileHold(HoldState):
                 if self.attempt_events is not None or listeners:
                     self._attempt_events().released(self)
                 self.refs.clear()  # H2
+            if gave:
+                operations.take_back(gave)
 
     def _interrupted(self, error: BaseException) -> None:
         """Clean up after a release that was interrupted (FH3) or failed (FH4, FH7)."""

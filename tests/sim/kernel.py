@@ -1165,6 +1165,9 @@ class Process:
         self.watches[watch.fd] = watch
         return watch
 
+    def watching(self) -> Any:
+        return _thread.RLock()
+
     def watch_set(self) -> WatchSet | None:
         return None
 

@@ -622,3 +622,9 @@ def test_who_comes_in_the_midst_of_an_open_waits_for_no_thread_that_waits_for_it
     first.release()
     thread.join()
     assert os.listdir(shm) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+def test_the_watches_and_who_has_them_made_have_one_mutex(env: Any) -> None:
+    """With two, a signal handler that ends a hold could wait for the one in the midst of the other."""
+    assert env._events().mutex is env.watching() is Keeper(env)._mutex

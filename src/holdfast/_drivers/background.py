@@ -73,9 +73,7 @@ class Keeper:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        # Re-entrant, as a signal handler or a finaliser may release a hold in the midst of this.
-        # That of `threading` where it is loaded: gevent replaces it there.
-        self._mutex = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
+        self._mutex = self._env.watching()  # that of the watches (K3), which it is used with
         self._kept: dict[HoldState, int | None] = {}
         """All that are kept, with their keys among the watches."""
         self._due = INFINITY

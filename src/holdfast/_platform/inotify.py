@@ -235,8 +235,8 @@ class WatchSet(_Waiter):
 class Hub:
     """The process's inotify instance. Never closed: a forked child drops its copy and makes its own."""
 
-    def __init__(self, descriptors: Descriptors) -> None:
-        self.mutex = threading.RLock()
+    def __init__(self, descriptors: Descriptors, mutex: Any = None) -> None:
+        self.mutex = threading.RLock() if mutex is None else mutex
         self.leaders: dict[int, _Waiter] = {}
         self.waiting: dict[_Waiter, None] = {}
         self.descriptors = descriptors

@@ -303,6 +303,9 @@ class Environment(Protocol):
         `readers`: also tell when a descriptor is closed that could only read.
         """
 
+    def watching(self) -> Any:
+        """The mutex of all that is watched, and of those who have it watched."""
+
     def watch_set(self) -> WatchSet | None: ...
     def directory_log(self, directory: str) -> DirectoryLog | None:
         """That of this directory, if there is one."""

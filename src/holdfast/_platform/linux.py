@@ -284,7 +284,7 @@ class LinuxEnvironment(PosixEnvironment):
                     return None  # in a subinterpreter before Python 3.13 there is no ctypes: the wait polls
                 if self._hub is None:
                     try:
-                        self._hub = Hub(self._descriptors)
+                        self._hub = Hub(self._descriptors, self.watching())
                     except OSError:
                         return None  # no instance left for this user: the wait polls, and tries again next time
         return self._hub

@@ -6,6 +6,7 @@ evidence comes from psutil where it is installed, else from `kill(pid, 0)` on PO
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import time
@@ -139,6 +140,7 @@ class GenericEnvironment:
         self.close = self._descriptors.close
         self.keep = self._descriptors.keep
         self._forking = forking
+        self._watching: Any = None
         self._identity: Identity | None = None
         self._clock_shift: float | None = None
         if hasattr(os, "register_at_fork"):
@@ -156,11 +158,22 @@ class GenericEnvironment:
                     pass
         self._descriptors.clear()
         self.operations.forked()
+        self._watching = None
         self._identity = None
         self._clock_shift = None
         self.holds = {}
         self.local_queues = {}
         self.generation += 1
+
+    def watching(self) -> Any:
+        """The mutex of all that is watched, and of those who have it watched: with two, a signal handler in the midst
+        of the one could wait for the other, and a thread the other way round. Re-entrant for the same reason."""
+        if self._watching is None:
+            with self._forking:
+                if self._watching is None:
+                    # That of `threading` where it is loaded: gevent replaces it there.
+                    self._watching = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
+        return self._watching
 
     def adopt(self, fd: int, kind: Callable[[int], Descriptor] = Descriptor) -> Descriptor:
         """Enter a descriptor among those of ours, and use what is returned in its place."""

@@ -110,6 +110,8 @@ class Operation:
 
     left_to: Callable[[], Any] | None = None
     """What undoes it, once that is no longer the caller's to do: a thread (_drivers/apart.py, AP2)."""
+    gave: Any = ()
+    """What it has let others have, until it ends (J7)."""
 
     def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
         self.env = env
@@ -118,8 +120,6 @@ class Operation:
         self.outer = outer
         """The one that a signal handler has interrupted, or that this one is a part of."""
         self.number = next(numbers)
-        self.gave: list[Any] = []
-        """What it has let others have, until it ends (J7)."""
 
     def undo(self) -> None:
         """Give up all that it has and that is not the caller's (J3)."""
@@ -168,8 +168,9 @@ class Operations:
         self._failed: set[object] = set()
         """Those on the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
-        names = ("_is_owned", "_release_save", "_acquire_restore")  # what `threading.Condition` uses of an RLock
-        self._is_inside, self._give, self._take = (getattr(exclusive, name) for name in names)
+        # What `threading.Condition` uses of an RLock. Whether this thread is in the midst of what is exclusive:
+        self.is_inside: Callable[[], bool] = exclusive._is_owned
+        self._give, self._take = exclusive._release_save, exclusive._acquire_restore
         self._here = _Here()
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:
@@ -179,14 +180,15 @@ class Operations:
         """
         outer = None
         gave: list[Any] = []
-        if task is None:
+        if task is None and self.is_inside():
             self.give_way(gave)
         if self.running:
             if finish:
                 self.finish_broken_off()
             outer = self.current()
         operation = Operation(env, sys._getframe(1) if task is None else None, outer)
-        operation.gave = gave
+        if gave:
+            operation.gave = gave
         if task is not None:
             operation.task = task
         self.running[operation.number] = operation
@@ -229,12 +231,12 @@ class Operations:
 
     def give_way(self, gave: list[Any]) -> None:
         """Let other threads have `exclusive`, if we are in the midst of it (J7)."""
-        if self._is_inside():
+        if self.is_inside():
             for _ in map(gave.append, map(call, (self._give,))):
                 pass
 
     def take_back(self, gave: list[Any]) -> None:
-        """What we have let others have. Again and again."""
+        """What we have let others have. May be broken off anywhere, and begun anew."""
         while gave:
             for _ in map(self._take, map(gave.pop, (-1,))):
                 pass

@@ -96,12 +96,13 @@ class FileHold(HoldState):
         ended = done = False
         operations = env.operations
         gave: list[Any] = []
-        operations.give_way(gave)  # operations.py, J7
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
         _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
         try:
+            if operations.is_inside():
+                operations.give_way(gave)  # operations.py, J7
             with self.mutex:
                 if self.released:
                     return

@@ -67,9 +67,9 @@ def of_process(who: Identity, can: Abilities) -> Iterator[Finding]:
     """What cannot be known about processes here, whatever the filesystem can do."""
     if can.guard and who.boot == "-":
         yield Finding(
-            "processes", WEAKER, "there is no /proc, so neither the boot nor other processes are known",
+            "processes", WEAKER, "proc is not mounted, so neither the boot nor other processes are known",
             "a holder that dies here is not proven dead, and counts as the holder until the protocol's age; of what "
-            "its command leaves running, run knows nothing: --until jobs and all are as --until command. Mount /proc",
+            "its command leaves running, run knows nothing: --until jobs and all are as --until command. Mount proc",
         )  # fmt: skip
 
 

@@ -168,9 +168,8 @@ class Operations:
         self._failed: set[object] = set()
         """Those on the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
-        # What `threading.Condition` uses of an RLock. Whether this thread is in the midst of what is exclusive:
-        self.is_inside: Callable[[], bool] = exclusive._is_owned
-        self._give, self._take = exclusive._release_save, exclusive._acquire_restore
+        names = ("_is_owned", "_release_save", "_acquire_restore")  # what `threading.Condition` uses of an RLock
+        self.is_inside, self._give, self._take = (getattr(exclusive, name) for name in names)
         self._here = _Here()
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:

@@ -23,6 +23,7 @@ import math
 from ..._core.wait import Signal
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value
+from ...protocols import is_persistent
 from .inspect import UNFINISHED_SOURCE, is_outlived
 
 TYPE_CHECKING = False
@@ -143,7 +144,7 @@ def with_heirs(env: Environment, status: Status, owners: Callable[[], list[LockO
     is no record, its holder is who has the guard. For showing: reading the kernel's tables takes milliseconds."""
     first = status.holder
     guarded = status.evidence.source == "guard" and status.liveness is Liveness.ALIVE
-    nameless = status.locked and status.record is None
+    nameless = status.locked and status.record is None and not is_persistent(status.protocol)
     try:
         if first is None or not (nameless or (guarded and is_outlived(env, status.record))):
             return status

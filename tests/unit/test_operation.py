@@ -628,3 +628,37 @@ def test_who_comes_in_the_midst_of_an_open_waits_for_no_thread_that_waits_for_it
 def test_the_watches_and_who_has_them_made_have_one_mutex(env: Any) -> None:
     """With two, a signal handler that ends a hold could wait for the one in the midst of the other."""
     assert env._events().mutex is env.watching() is Keeper(env)._mutex
+
+
+def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """J7: finalizers run while the first one looks, and let the other one go ahead."""
+    operations, begun, go_on, me = env.operations, threading.Event(), threading.Event(), threading.current_thread()
+    is_alive, undone = Operations._is_alive, []
+
+    class Left:
+        frame = outer = None
+
+        def undo(self) -> None:
+            undone.append(threading.current_thread())
+            begun.set()
+            assert threading.current_thread() is me or go_on.wait(20)
+
+    def slowly(operations: Operations, left: Any) -> bool:
+        alive = is_alive(operations, left)
+        if threading.current_thread() is me and isinstance(left, Left):
+            gave: list[Any] = []
+            operations.give_way(gave)
+            thread.start()
+            assert begun.wait(20)
+            operations.take_back(gave)
+        return alive
+
+    monkeypatch.setattr(Operations, "_is_alive", slowly)
+    thread = threading.Thread(target=operations.finish_broken_off)
+    operations.running["left"] = Left()
+    operations.finish_broken_off()
+    assert undone == [thread]
+    go_on.set()
+    thread.join()
+    assert undone == [thread]
+    assert "left" not in operations.running

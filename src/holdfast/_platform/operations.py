@@ -25,7 +25,7 @@ J6  What cannot be undone, because a step of that raises an error, is tried once
     undone, so it keeps none of them from that, and no operation after the next one.
 J7  A signal handler or a finalizer may run in the midst of what `exclusive` is around, and wait for what a thread has
     that waits for `exclusive`: a mutex, or a lock. So whatever may wait lets others have it meanwhile. Nothing is half
-    done then: what it is around is one call of C, or may be repeated, and during that no such code runs.
+    done then: what it is around is one call of C, or a look and a step with no call between them.
 """
 
 from __future__ import annotations
@@ -286,13 +286,19 @@ class Operations:
 
     def finish_broken_off(self) -> None:
         """Undo what was broken off (J4). The first error of those that cannot be undone, when all were tried (J6)."""
+        self._finish_broken_off(sys._getframe())  # in a variable of its own, it would be a cycle
+
+    def _finish_broken_off(self, mine: FrameType) -> None:
         errors: list[Exception] = []
         for number, left in self.running.copy().items():
             with self._exclusive:
+                frame = left.frame
                 # In this order: one that is delivered leaves the list first, and then looks like one that has ended.
                 if self._is_alive(left) or self.running.get(number) is not left:
                     continue
-                left.frame = sys._getframe()  # no other thread begins with it while we run
+                if left.frame is not frame:
+                    continue  # finalizers have run, and let another thread begin with it (J7)
+                left.frame = mine  # no other thread begins with it while we run
             current = self.current()
             if isinstance(left, Operation):
                 self._here.current = left

@@ -138,14 +138,9 @@ async def drive(
     except BaseException:
         if part_of is not None:
             part_of.env.operations.resume(part_of)
-        gave: list[Any] = []
-        if part_of is not None:
-            part_of.env.operations.give_way(gave)  # the collector may have come in the midst of it
-        try:
+            part_of.env.operations.giving_way(lambda: _clean_up(steps, undo))  # the collector may have come
+        else:
             _clean_up(steps, undo)
-        finally:
-            if part_of is not None:
-                part_of.env.operations.take_back(gave)
         raise
 
 

@@ -240,6 +240,15 @@ class Operations:
             for _ in map(self._take, map(gave.pop, (-1,))):
                 pass
 
+    def giving_way(self, call: Callable[[], T]) -> T:
+        """The result of the call, during which other threads may have `exclusive` (J7)."""
+        gave: list[Any] = []
+        try:
+            self.give_way(gave)
+            return call()
+        finally:
+            self.take_back(gave)
+
     def about_to_hang(self, may_hang: bool = True) -> None:
         """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
         self._here.may_hang = may_hang
@@ -275,14 +284,9 @@ class Operations:
             if operation.left_to().done():
                 self.running.pop(operation.number, None)
             return
-        gave: list[Any] = []
-        self.give_way(gave)
-        try:
-            self.running[operation.number] = operation
-            operation.undo()
-            self.end(operation)
-        finally:
-            self.take_back(gave)
+        self.running[operation.number] = operation
+        self.giving_way(operation.undo)
+        self.end(operation)
 
     def finish_broken_off(self) -> None:
         """Undo what was broken off (J4). The first error of those that cannot be undone, when all were tried (J6)."""

@@ -154,7 +154,7 @@ class RemoteHold(HoldState):
     # -- what all do ---------------------------------------------------------------------------------------------------
 
     def release(self, ref: HoldRef | None = None) -> None:
-        drive(self.releasing(ref, sys._getframe()))
+        self.env.operations.giving_way(lambda: drive(self.releasing(ref, sys._getframe())))
 
     def releasing(self, ref: HoldRef | None = None, frame: FrameType | None = None) -> Generator[Wait, None, None]:
         """Give up the lock, or this share of it (EH2). LockLost if it was no longer ours.
@@ -197,7 +197,7 @@ class RemoteHold(HoldState):
 
     def drop(self, ref: HoldRef) -> None:
         """Without a word to the server, which may be silent: `_close` has it free the lock (EH2)."""
-        give_back(ref)
+        self.env.operations.giving_way(lambda: give_back(ref))
 
     def lose(self, why: str) -> None:
         """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""

@@ -224,8 +224,11 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
         job.stop()
 
 
-def test_connections_that_are_left_are_few_and_closed(postgres: Postgres, nothing_left: None) -> None:
+def test_connections_that_are_left_are_few_and_closed(
+    postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PC6: a few, for a moment."""
+    monkeypatch.setattr(postgresql_pool, "KEPT", 2.0)  # long enough to be seen
     holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
     for hold in holds:
         hold.release()

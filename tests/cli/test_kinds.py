@@ -104,12 +104,12 @@ GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_AUTHOR
 class Commit:
     """A `git commit -a` whose editor waits."""
 
-    def __init__(self, world: World, repository: Path) -> None:
+    def __init__(self, world: World, repository: Path, *more: str) -> None:
         ready, self.go = repository.parent / "ready", repository.parent / "go"
         for fifo in (ready, self.go):
             os.mkfifo(fifo)
         editor = "sh -c " + shlex.quote(EDITOR.format(ready=shlex.quote(str(ready)), go=shlex.quote(str(self.go))))
-        self.process = world.start(["git", "-C", repository, "commit", "-a"], env={**GIT, "GIT_EDITOR": editor})
+        self.process = world.start(["git", "-C", repository, "commit", "-a", *more], env={**GIT, "GIT_EDITOR": editor})
         assert ready.read_text() == "here\n"
         self.lock = repository / ".git" / "index.lock"
         assert self.lock.exists()
@@ -151,6 +151,38 @@ def test_a_running_commit_and_an_interrupted_one_are_told_apart(world: World, re
     assert f"rm -f {commit.lock}" in shown.stdout
     assert (listed(world, "--stale").keys(), listed(world, "--held").keys()) == ({"work/.git/index.lock"},) * 2
     is_refused(world, commit.lock, "is a lock of git, which holdfast never takes", by=WORDS)
+
+
+def test_a_commit_is_known_whatever_its_message_says(world: World, repository: Path) -> None:
+    """Its words may be the names of commands that take no lock."""
+    commit = Commit(world, repository, "-e", "-m", "show the log")
+    (one,) = listed(world).values()
+    assert (one["condition"], one["holder"]["pid"]) == ("held", commit.process.pid)
+    commit.end()
+
+
+HOOK = """#!/bin/sh
+[ "$1" = prepared ] && echo here > {ready} && read x < {go}
+exit 0
+"""
+
+
+def test_what_a_push_starts_in_a_repository_has_its_locks(world: World, repository: Path) -> None:
+    """`git-receive-pack`, which has closed the lock of a branch before its hooks run."""
+    ready, go = world.directory / "ready", world.directory / "go"
+    for fifo in (ready, go):
+        os.mkfifo(fifo)
+    assert world.shell("git init -q --bare bare && mkdir -p bare/hooks", env=GIT).returncode == 0
+    hook = world.directory / "bare" / "hooks" / "reference-transaction"
+    hook.write_text(HOOK.format(ready=shlex.quote(str(ready)), go=shlex.quote(str(go))))
+    hook.chmod(0o755)
+    push = world.start(["git", "-C", repository, "push", "-q", "../bare", "HEAD:refs/heads/main"], env=GIT)
+    assert ready.read_text() == "here\n"
+    (one,) = listed(world).values()
+    assert (one["protocol"], one["condition"]) == ("git", "held")
+    assert "git-receive-pack" in one["holder"]["command"]
+    go.write_text("x\n")
+    assert push.wait() == 0
 
 
 def test_the_advice_about_an_interrupted_commit_is_right(world: World, repository: Path, commit: Commit) -> None:

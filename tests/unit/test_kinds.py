@@ -22,6 +22,7 @@ import pytest
 
 from holdfast._admin import kinds
 from holdfast._admin.kernel_locks import kernel_locks
+from holdfast._admin.kinds import git
 from holdfast._admin.kinds.base import View
 from holdfast._admin.kinds.waiting import until_free
 from holdfast._admin.scan import Found, Survey
@@ -373,8 +374,22 @@ def test_who_reads_a_borg_repository_is_known_by_its_roster(tmp_path: Path, envi
     found = look(environments(), path)
     assert found is not None
     assert (found.condition, found.status.locked, len(found.status.holders)) == ("held", True, 2)
-    path.write_text("{}")
-    assert look(environments(), path) is None
+    for other in ("{}", '{"shared": 5}', '{"shared": {"a": 1}, "exclusive": true}', '{"exclusive": null}'):
+        path.write_text(other)
+        assert look(environments(), path) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("git log --all", "log"),
+        ("/usr/lib/git-core/git -C log -c show=grep --git-dir blame --no-pager commit -m log", "commit"),
+        ("git --git-dir=show -p add log", "add"),
+        ("git -C", ""),
+    ],
+)
+def test_the_command_of_git_is_told_from_what_else_is_in_its_line(line: str, command: str) -> None:
+    assert git.subcommand(line.split()) == command
 
 
 LOCKER = """

@@ -439,6 +439,9 @@ class Surroundings(Environment, Protocol):
     def proc_files(self) -> ProcFiles:
         """What processes have open now, and where they work."""
 
+    def program(self, pid: int) -> tuple[str, list[str]] | None:
+        """The name of a process's program, and its command line, word by word; None where that cannot be known."""
+
     def read_link(self, path: str) -> str:
         """What a symbolic link says; it is not followed."""
 

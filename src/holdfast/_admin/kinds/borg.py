@@ -58,9 +58,8 @@ def _listed(data: bytes) -> list[tuple[str, int] | None] | None:
         return None
     if not isinstance(found, dict):
         return None
-    every = [
-        one for name in ("shared", "exclusive") for one in found.get(name) or [] if isinstance(found.get(name), list)
-    ]
+    lists = [found[name] for name in ("shared", "exclusive") if isinstance(found.get(name), list)]
+    every = [one for entries in lists for one in entries]
     return [_entry(one) for one in every[:50]]
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from .base import LEFTOVER, Kind, Sighting, Verdict, View, quoted
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _FILES = frozenset(
     """
     index HEAD config config.worktree packed-refs shallow FETCH_HEAD ORIG_HEAD MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD
@@ -33,6 +37,13 @@ _LOOKERS = frozenset(
     ]
 )
 """Commands that may run for days, and take no lock."""
+_PROGRAMS = ("git", "git-receive-pac")
+"""As the kernel calls them, in 15 letters: what a push starts on a server has a name of its own."""
+_VALUED = frozenset(
+    ["-C", "-c", "--attr-source", "--config-env", "--git-dir", "--namespace", "--shallow-file", "--super-prefix",
+     "--work-tree"]
+)  # fmt: skip
+"""Options of git itself whose value is the next word."""
 _ADVICE = (
     "Make sure that no git command and no editor or IDE works in this repository, in a container or on another machine "
     "either; then rm -f {path}, and look at git status. What that command was about to change is as it was before"
@@ -81,7 +92,7 @@ def _by_work(view: View, directory: str) -> Verdict:
     if link.endswith("/.git"):
         places.append(link.removesuffix("/.git"))
     known = {_number(view, place) for place in places} - {None}
-    working = [pid for pid in view.files.running(("git",)) if _may_hold(view, pid) and _works_in(view, pid, known)]
+    working = [pid for pid in view.files.running(_PROGRAMS) if _may_hold(view, pid) and _works_in(view, pid, known)]
     if working:
         return view.of_openers(working, "works in this repository, and was there before it was written")
     return view.of_nobody("no git command has it open, or works in this repository")
@@ -89,8 +100,20 @@ def _by_work(view: View, directory: str) -> Verdict:
 
 def _may_hold(view: View, pid: int) -> bool:
     since = view.env.inspect(pid).since
-    words = (view.env.command(pid) or "").split()
-    return _LOOKERS.isdisjoint(words[1:]) and (since is None or since <= view.found.st_mtime + 1.0)
+    program = view.env.program(pid)
+    looks = program is not None and subcommand(program[1]) in _LOOKERS
+    return not looks and (since is None or since <= view.found.st_mtime + 1.0)
+
+
+def subcommand(words: Sequence[str]) -> str:
+    """The command of git in a command line; a message, a path or a branch may be called like another one."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word in _VALUED:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 def _works_in(view: View, pid: int, known: set[tuple[int, int] | None]) -> bool:

@@ -335,6 +335,8 @@ RECORDS: dict[str, tuple[Make, tuple[str, bool], str]] = {
     "mozilla": (link(f"127.0.1.1:+{ME}"), HERE, "another profile (-P)"),
     "mozilla, gone": (link(f"127.0.1.1:+{GONE}"), LEFT, "Nothing"),
     "libreoffice": (text(f"Me,me,{HOST},23.11.2026 15:00,file:///x;"), LEFT_IN_THE_WAY, "rm "),
+    "libreoffice, a comma": (text(f"Doe\\, A,a,{HOST},23.11.2026 15:00,file:///x;"), LEFT_IN_THE_WAY, "rm "),
+    "libreoffice, there, a comma": (text("Doe\\, A,a,build7,23.11.2026 15:00,x;"), THERE, "Have Doe, A close the doc"),
     "libreoffice, there": (text(",me,build7,23.11.2026 15:00,file:///x;"), THERE, "close the document on build7"),
     "terraform, left": (text(info()), LEFT, "or leave it"),
     "run-lock": (text(f"{ME:10d}\n"), HERE, f"process {ME} has ended"),

@@ -18,7 +18,7 @@ class LibreOffice(Kind):
 
     def look(self, view: View) -> Sighting | None:
         text = view.data(most=_MOST).decode("utf-8", "replace").strip()
-        fields = text.rstrip(";").split(",")
+        fields = _fields(text.rstrip(";"))
         if not text.endswith(";") or not 4 <= len(fields) <= 8 or "\n" in text:
             return None
         name, login, host, when = fields[:4]
@@ -45,3 +45,17 @@ class LibreOffice(Kind):
         if running:
             return view.of_openers(running, "is LibreOffice, and may have it open")
         return view.of_nobody("no LibreOffice runs here")
+
+
+def _fields(text: str) -> list[str]:
+    """What is between the commas; a backslash takes the meaning from what comes after it, as in "Doe\\, Jane"."""
+    fields, plain = [""], False
+    for letter in text:
+        if plain or letter not in ",\\":
+            fields[-1] += letter
+            plain = False
+        elif letter == ",":
+            fields.append("")
+        else:
+            plain = True
+    return fields

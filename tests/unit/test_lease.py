@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from holdfast._platform import environment
 from holdfast._platform.values import Storage
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import read_fresh
+from holdfast.errors import MalformedRecord
 from holdfast.model import Identity, Marker, marker_text, next_beat
 from holdfast.protocols import get
 from process.support import eventually
@@ -601,6 +603,48 @@ def test_tokens_of_leases_increase_and_leave_one_file(tmp_path: Path) -> None:
     assert tokens == sorted(set(tokens))
     names = [name for name in os.listdir(tmp_path) if name != "l.token"]
     assert names == [f"l.{tokens[-1]:020d}.token"]
+
+
+def test_tokens_increase_where_some_holds_have_a_lease_and_some_have_none(tmp_path: Path) -> None:
+    with_lease, without = Lock(tmp_path / "l", lease=60), Lock(tmp_path / "l", fencing=True)
+    tokens = []
+    for one in (with_lease, without, with_lease, without, without, with_lease):
+        with one as hold:
+            tokens.append(hold.token or 0)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_counter_that_is_higher_than_the_names_is_gone_on_from(tmp_path: Path) -> None:
+    """TK10: two kinds of holds have counted at the same time, as one that was late did not know that it was."""
+    with Lock(tmp_path / "l", lease=60) as hold:
+        token = hold.token or 0
+    (tmp_path / "l.token").write_bytes(b"%020d\n%020d\n" % (token + 5, token + 4))
+    with Lock(tmp_path / "l", lease=60) as hold:
+        assert hold.token == token + 6
+
+
+@pytest.mark.parametrize("name", [f"l.{2**63 - 1:020d}.token", "l.99999999999999999999.token"])
+def test_the_last_number_of_all_is_not_passed_by_name(tmp_path: Path, name: str) -> None:
+    """TK5."""
+    (tmp_path / name).touch()
+    with pytest.raises(MalformedRecord, match="no next fencing token"):
+        Lock(tmp_path / "l", lease=60).acquire()
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link"])
+def test_what_is_no_counter_is_named(tmp_path: Path, kind: str) -> None:
+    """TK5."""
+    path = tmp_path / "l.token"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(InvalidPath, match=re.escape(f"{path}")):
+        Lock(tmp_path / "l", lease=60).acquire()
+    assert os.listdir(tmp_path) == ["l.token"]
 
 
 def test_a_number_that_exists_is_not_given_out_again(disk: Path, contend: Contend) -> None:

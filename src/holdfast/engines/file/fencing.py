@@ -105,10 +105,11 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
     Raises CounterBusy if the counter was not available by the `deadline`.
     """
     try:
-        if held.lease is None:
+        if held.lease is None and not _is_counted_by_name(env, held.request):
             held.token = yield from _count(env, held.request, deadline)
         else:
             held.token = _count_by_name(env, held.request)
+        if held.lease is not None:
             held.send_beat()
         if held.verify():  # TK6
             return held
@@ -119,12 +120,22 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
     return None
 
 
+def _is_counted_by_name(env: Environment, request: FileRequest) -> bool:
+    """Whether a hold with a lease has counted here."""
+    try:
+        return bool(_numbers_by_name(env, request)[0])
+    except PermissionError:
+        return False  # no hold with a lease could count here
+
+
 def _count_by_name(env: Environment, request: FileRequest) -> int:
     """TK10."""
-    numbers = _numbers_by_name(env, request)
-    last = max(numbers, default=0) or _last_by_content(env, request)
+    numbers, has_other = _numbers_by_name(env, request)
+    last = max([*numbers, _last_by_content(env, request) if has_other or not numbers else 0])
     token = last + 1 if last else int(env.time() * 1_000_000)  # TK4
     while True:
+        if not 0 < token <= _HIGHEST:
+            raise _exhausted(env, request, token - 1)
         path = _named(request, token)
         try:
             fd = env.open_new(path, request.mode)
@@ -138,7 +149,7 @@ def _count_by_name(env: Environment, request: FileRequest) -> int:
         finally:
             env.close(fd)
         env.sync_directory(request.directory)  # TK2
-        numbers = _numbers_by_name(env, request)
+        numbers, _ = _numbers_by_name(env, request)
         highest = max(numbers, default=token)
         for number in numbers:
             if number < highest:
@@ -152,13 +163,15 @@ def _named(request: FileRequest, number: int) -> str:
     return f"{request.path}.{number:0{_WIDTH}d}{SUFFIX}"
 
 
-def _numbers_by_name(env: Environment, request: FileRequest) -> list[int]:
-    begin, found = f"{request.name}.", []
+def _numbers_by_name(env: Environment, request: FileRequest) -> tuple[list[int], bool]:
+    """The numbers that are names; and whether there is a counter of holds without a lease."""
+    begin, other, found, has_other = f"{request.name}.", f"{request.name}{SUFFIX}", [], False
     for name in env.list_directory(request.directory):
         digits = name.removeprefix(begin).removesuffix(SUFFIX)
-        if len(digits) == _WIDTH and digits.isdecimal() and name == f"{begin}{digits}{SUFFIX}":
+        if len(digits) == _WIDTH and digits.isascii() and digits.isdecimal() and name == f"{begin}{digits}{SUFFIX}":
             found.append(int(digits))
-    return found
+        has_other = has_other or name == other
+    return found, has_other
 
 
 def _last_by_content(env: Environment, request: FileRequest) -> int:
@@ -168,7 +181,10 @@ def _last_by_content(env: Environment, request: FileRequest) -> int:
         fd = env.open_existing(path, write=False)
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise _with_hint(error, request, path) from error
     try:
+        _require_regular(env.fstat(fd).st_mode, request, path)
         return max(_numbers(env.read(fd, 2 * _LINE + 1), request, path))
     finally:
         env.close(fd)
@@ -386,6 +402,17 @@ def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
     return MalformedRecord(
         f"{path} is not a counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
         f"number into the file (echo 5000 > FILE). {request.path} is not held",
+        path=request.path,
+        protocol=request.protocol.name,
+    )
+
+
+def _exhausted(env: Environment, request: FileRequest, last: int) -> MalformedRecord:
+    """For a number that does not fit into 64 bits, or a clock before the epoch."""
+    return MalformedRecord(
+        f"{request.path} has no next fencing token: the last one is {last}, and the clock is at second "
+        f"{env.time():.0f}. If no holder has had such a token, remove its counter {_named(request, max(last, 0))} or "
+        f"{request.path}{SUFFIX}. {request.path} is not held",
         path=request.path,
         protocol=request.protocol.name,
     )

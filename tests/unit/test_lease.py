@@ -647,6 +647,28 @@ def test_what_is_no_counter_is_named(tmp_path: Path, kind: str) -> None:
     assert os.listdir(tmp_path) == ["l.token"]
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_counter_without_content_counts_all_the_same(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped], number: int
+) -> None:
+    """TK10: the disk is full, and the name is the number."""
+    env = environments()
+
+    def write(fd: int, data: bytes, offset: int) -> int:
+        if data.startswith(b"0"):
+            raise OSError(number, os.strerror(number))
+        return env.real.write(fd, data, offset)
+
+    env.instead["write"] = write
+    tokens = []
+    for _ in range(3):
+        held = contend(disk / "l", env, lease=60).get()
+        tokens.append(held.token or 0)
+        held.release()
+    assert tokens == [tokens[0], tokens[0] + 1, tokens[0] + 2]
+    assert os.listdir(disk) == [f"l.{tokens[-1]:020d}.token"]
+
+
 def test_a_number_that_exists_is_not_given_out_again(disk: Path, contend: Contend) -> None:
     """TK10: a process whose lease is over has made it, without the lock."""
     first = contend(disk / "l", lease=60).get()

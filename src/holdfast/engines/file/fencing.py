@@ -61,6 +61,7 @@ SUFFIX = ".token"
 _WIDTH = 20
 _LINE = _WIDTH + 1
 _HIGHEST = 2**63 - 1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.025
 _MOMENT = 0.010
 """Seconds to wait for the counter's guard (TK7), which counting keeps for as long as a sync takes."""
@@ -146,6 +147,10 @@ def _count_by_name(env: Environment, request: FileRequest) -> int:
             raise _with_hint(error, request, path) from error
         try:
             _write(env, fd, _line(token) + _line(0), 0)  # for people, and for `clean`
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # The name is the number; and one that stays without being given out would be one more file on a full disk.
         finally:
             env.close(fd)
         env.sync_directory(request.directory)  # TK2

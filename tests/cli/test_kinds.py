@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +104,18 @@ GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_AUTHOR
 class Commit:
     """A `git commit -a` whose editor waits."""
 
-    def __init__(self, world: World, repository: Path, *more: str) -> None:
+    def __init__(
+        self, world: World, repository: Path, *more: str, before: Sequence[str] = (), env: Any = GIT, lock: str = ".git"
+    ) -> None:
         ready, self.go = repository.parent / "ready", repository.parent / "go"
         for fifo in (ready, self.go):
             os.mkfifo(fifo)
         editor = "sh -c " + shlex.quote(EDITOR.format(ready=shlex.quote(str(ready)), go=shlex.quote(str(self.go))))
-        self.process = world.start(["git", "-C", repository, "commit", "-a", *more], env={**GIT, "GIT_EDITOR": editor})
+        self.process = world.start(
+            ["git", "-C", repository, *before, "commit", "-a", *more], env={**env, "GIT_EDITOR": editor}
+        )
         assert ready.read_text() == "here\n"
-        self.lock = repository / ".git" / "index.lock"
+        self.lock = repository / lock / "index.lock"
         assert self.lock.exists()
 
     def end(self) -> None:
@@ -158,6 +162,43 @@ def test_a_commit_is_known_whatever_its_message_says(world: World, repository: P
     commit = Commit(world, repository, "-e", "-m", "show the log")
     (one,) = listed(world).values()
     assert (one["condition"], one["holder"]["pid"]) == ("held", commit.process.pid)
+    commit.end()
+
+
+ELSEWHERE = {
+    "submodule": (
+        "git init -q outer && cd outer && git -c protocol.file.allow=always submodule --quiet add ../work it",
+        "outer/it", "../.git/modules/it", "",
+    ),
+    "worktree": ("git -C work worktree add -q ../it", "it", "../work/.git/worktrees/it", ""),
+    "separate": ("git clone -q --separate-git-dir=there work it", "it", "../there", ""),
+    "link": ("git clone -q work it && mv it/.git there && ln -s ../there it/.git", "it", "../there", ""),
+    "option": ("git clone -q --separate-git-dir=there work it && rm it/.git", "it", "../there", "--git-dir"),
+    "variable": ("git clone -q --separate-git-dir=there work it && rm it/.git", "it", "../there", "GIT_DIR"),
+}  # fmt: skip
+"""How it is made, where the files are, where their git directory is from there, and how that is named."""
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_a_commit_is_known_wherever_its_git_directory_is(world: World, repository: Path, case: str) -> None:
+    script, place, directory, named = ELSEWHERE[case]
+    assert world.shell(script, env=GIT).returncode == 0
+    where = world.directory / place
+    (where / "file").write_text("three\n")
+    path = str((where / directory).resolve())
+    before = [f"--git-dir={path}", f"--work-tree={where}"] if named == "--git-dir" else []
+    env = {**GIT, "GIT_DIR": path, "GIT_WORK_TREE": str(where)} if named == "GIT_DIR" else GIT
+    commit = Commit(world, where, before=before, env=env, lock=directory)
+    found = status(world, Path(path) / "index.lock")
+    assert (found["condition"], found["holder"]["pid"]) == ("held", commit.process.pid)
+    # Another repository's lock is not its own.
+    (repository / ".git" / "index.lock").touch()
+    eventually(lambda: status(world, repository / ".git" / "index.lock")["condition"] == "leftover", what="another one")
+    # But worktrees share their branches.
+    shared = repository / ".git" / "refs" / "heads" / "new.lock"
+    shared.touch()
+    if case == "worktree":
+        assert status(world, shared)["condition"] == "held"
     commit.end()
 
 

@@ -382,16 +382,18 @@ def test_who_reads_a_borg_repository_is_known_by_its_roster(tmp_path: Path, envi
 
 
 @pytest.mark.parametrize(
-    ("line", "command"),
+    ("line", "wanted"),
     [
-        ("git log --all", "log"),
-        ("/usr/lib/git-core/git -C log -c show=grep --git-dir blame --no-pager commit -m log", "commit"),
-        ("git --git-dir=show -p add log", "add"),
-        ("git -C", ""),
+        ("git log --all", ("log", "")),
+        ("/usr/lib/git-core/git -C log -c show=grep --git-dir blame --no-pager commit -m log", ("commit", "blame")),
+        ("git --git-dir=show -p add log --git-dir=no", ("add", "show")),
+        ("git -C", ("", "")),
+        ("git --git-dir", ("", "")),
+        ("", ("", "")),
     ],
 )
-def test_the_command_of_git_is_told_from_what_else_is_in_its_line(line: str, command: str) -> None:
-    assert git.subcommand(line.split()) == command
+def test_the_command_of_git_is_told_from_what_else_is_in_its_line(line: str, wanted: tuple[str, str]) -> None:
+    assert git.read_line(line.split()) == wanted
 
 
 LOCKER = """

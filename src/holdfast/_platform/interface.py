@@ -421,6 +421,11 @@ class ProcFiles:
         """The working directory of a process; None where it may not be asked."""
         return None
 
+    def variable(self, pid: int, name: str) -> str:  # noqa: ARG002
+        """A variable of the environment that a process was started with; empty where there is none, or it may not be
+        asked."""
+        return ""
+
     def locks(self) -> list[FileLock]:
         """Every lock that the tables show, and who waits for one."""
         return []

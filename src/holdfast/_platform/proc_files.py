@@ -127,6 +127,12 @@ class LinuxProcFiles(ProcFiles):
         except OSError:
             return None
 
+    def variable(self, pid: int, name: str) -> str:
+        for one in procfs.read(f"/proc/{pid}/environ").split("\0"):
+            if one.startswith(f"{name}="):
+                return os.fsdecode(one.partition("=")[2].encode("latin-1"))
+        return ""
+
     # -- every lock ----------------------------------------------------------------------------------------------------
 
     def locks(self) -> list[FileLock]:

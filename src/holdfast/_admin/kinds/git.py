@@ -7,6 +7,8 @@ it open, or else a git command that works in that repository. Git never removes 
 
 from __future__ import annotations
 
+import stat
+
 from .base import LEFTOVER, Kind, Sighting, Verdict, View, quoted
 
 TYPE_CHECKING = False
@@ -87,45 +89,74 @@ def _directory(view: View) -> str | None:
 
 def _by_work(view: View, directory: str) -> Verdict:
     """By the git commands that work in the repository, and were started before the lock was written."""
-    places = [directory, *([directory.rpartition("/")[0]] if directory.endswith("/.git") else [])]
-    link = view.data(f"{directory}/gitdir").decode("utf-8", "replace").strip()  # of a worktree of its own
-    if link.endswith("/.git"):
-        places.append(link.removesuffix("/.git"))
-    known = {_number(view, place) for place in places} - {None}
-    working = [pid for pid in view.files.running(_PROGRAMS) if _may_hold(view, pid) and _works_in(view, pid, known)]
+    known = {_number(view, directory)} - {None}
+    working = [pid for pid in view.files.running(_PROGRAMS) if _may_hold(view, directory, pid, known)]
     if working:
         return view.of_openers(working, "works in this repository, and was there before it was written")
     return view.of_nobody("no git command has it open, or works in this repository")
 
 
-def _may_hold(view: View, pid: int) -> bool:
+def _may_hold(view: View, directory: str, pid: int, known: set[tuple[int, int] | None]) -> bool:
     since = view.env.inspect(pid).since
+    if since is not None and since > view.found.st_mtime + 1.0:
+        return False
     program = view.env.program(pid)
-    looks = program is not None and subcommand(program[1]) in _LOOKERS
-    return not looks and (since is None or since <= view.found.st_mtime + 1.0)
+    command, given = read_line(() if program is None else program[1])
+    if command in _LOOKERS:
+        return False
+    given = given or view.files.variable(pid, "GIT_DIR")
+    found = _repository_of(view, pid, given, common=_is_common(view, directory))
+    return bool(known & found) or (bool(given) and found == {None})  # it was started where its path leads to one
 
 
-def subcommand(words: Sequence[str]) -> str:
-    """The command of git in a command line; a message, a path or a branch may be called like another one."""
-    rest = iter(words[1:])
+def read_line(words: Sequence[str]) -> tuple[str, str]:
+    """The command of git in a command line, and the git directory that is named there; empty where there is none. A
+    message, a path or a branch may be called like another command."""
+    rest, directory = iter(words[1:]), ""
     for word in rest:
-        if word in _VALUED:
-            next(rest, None)
-        elif not word.startswith("-"):
-            return word
-    return ""
+        option, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            return word, directory
+        if option in _VALUED and not equals:
+            value = next(rest, "")
+        if option == "--git-dir":
+            directory = value
+    return "", directory
 
 
-def _works_in(view: View, pid: int, known: set[tuple[int, int] | None]) -> bool:
-    """Whether the next repository above its working directory is this one."""
+def _is_common(view: View, directory: str) -> bool:
+    """Whether all worktrees of the repository share what is locked."""
+    return view.where != directory or view.name in ("config.lock", "packed-refs.lock", "shallow.lock", "gc.pid.lock")
+
+
+def _repository_of(view: View, pid: int, given: str, *, common: bool) -> set[tuple[int, int] | None]:
+    """The git directory that a command works with: the one that it was given, or the next one above its working
+    directory. `common`: also the one that this shares with other worktrees."""
     at = view.files.directory(pid)
+    if given and at:
+        return _numbers(view, f"{at}/{given}" if not given.startswith("/") else given, common=common)
     while at and not view.env.may_block(f"{at}/x"):
-        if _number(view, at) in known:
-            return True
-        if view.is_there(f"{at}/.git"):
-            return False
+        inner = f"{at}/.git"
+        found = view.stat(inner)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            return _numbers(view, inner, common=common)
+        if found is not None:  # of a submodule, a worktree, or a git directory elsewhere
+            _, _, path = view.data(inner).decode("utf-8", "surrogateescape").strip().partition("gitdir: ")
+            return _numbers(view, path if path.startswith("/") else f"{at}/{path}", common=common)
+        if view.is_there(f"{at}/HEAD", f"{at}/objects", f"{at}/refs") or view.is_there(f"{at}/HEAD", f"{at}/commondir"):
+            return _numbers(view, at, common=common)
         at = at.rpartition("/")[0]
-    return False
+    return set()
+
+
+def _numbers(view: View, directory: str, *, common: bool) -> set[tuple[int, int] | None]:
+    if view.env.may_block(f"{directory}/x"):
+        return set()
+    found = {_number(view, directory)}
+    path = view.data(f"{directory}/commondir").decode("utf-8", "surrogateescape").strip() if common else ""
+    if path:
+        found.add(_number(view, path if path.startswith("/") else f"{directory}/{path}"))
+    return found
 
 
 def _number(view: View, directory: str) -> tuple[int, int] | None:

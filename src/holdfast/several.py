@@ -19,7 +19,8 @@ D4  All or none: what was acquired is released when anything goes wrong, also an
 
 Not covered: locks that a caller held before. Not in the order of D1: processes on different machines that share several
 filesystems, or one FUSE filesystem mounted twice; nor locks of one name on two servers whose addresses are spelled in
-several ways. A timeout ends such a wait.
+several ways; nor kernel locks on one file by several names, as its number is known only once it is there. A timeout
+ends such a wait.
 """
 
 from __future__ import annotations

@@ -957,6 +957,7 @@ def test_beyond_the_most_descriptors_nothing_is_seen(tmp_path: Path, monkeypatch
     monkeypatch.setattr(proc_files, "_MOST_NAMES", 0)
     with open(tmp_path / "opened", "w") as file:
         assert LinuxProcFiles(tables=True).openers("opened", os.fstat(file.fileno()).st_ino) == []
+        assert not LinuxProcFiles(tables=True).sees(os.getuid()), "so nobody is called dead by what is not seen"
 
 
 def test_of_a_process_that_has_gone_nothing_is_known(dead_pid: int) -> None:

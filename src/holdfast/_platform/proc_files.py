@@ -57,13 +57,15 @@ class LinuxProcFiles(ProcFiles):
         self._hidden: set[int] = set()
         """The users of processes that may not be looked at."""
         self._programs: dict[int, str] | None = None
+        self._cut = False
+        """Whether there are more open files than are remembered: then it is not known who has none open."""
         self._locks: list[FileLock] | None = None
 
     # -- who has what open ---------------------------------------------------------------------------------------------
 
     def sees(self, uid: int) -> bool:
         self._by_name()
-        return self._tables and uid not in self._hidden and os.geteuid() in (0, uid)
+        return self._tables and not self._cut and uid not in self._hidden and os.geteuid() in (0, uid)
 
     def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
         found = []
@@ -80,13 +82,14 @@ class LinuxProcFiles(ProcFiles):
         """All descriptors that lead to files, by the name of the file (PF2)."""
         if self._open is None:
             self.read_at = time.time()
-            self._open, count = {}, 0
+            self._open, self._cut, count = {}, False, 0
             for pid in procfs.pids() if self._tables else ():
                 for fd, target in self._descriptors(pid):
                     count += 1
                     if count <= _MOST_NAMES:
                         name = target.removesuffix(_DELETED).rpartition("/")[2]
                         self._open.setdefault(name, []).append((pid, fd, target))
+            self._cut = count > _MOST_NAMES
         return self._open
 
     def _descriptors(self, pid: int) -> Iterator[tuple[str, str]]:

@@ -370,6 +370,22 @@ def test_a_record_that_a_program_writes_is_understood(tmp_path: Path, environmen
     assert not found.status.evidence.proven
 
 
+@pytest.mark.parametrize(("kept", "wanted"), [(39, "leftover"), (30, "elsewhere")])
+def test_a_long_host_name_of_which_vim_keeps_a_part_is_known(
+    tmp_path: Path, environments: Environments, kept: int, wanted: str
+) -> None:
+    name = "ip-172-31-20-123.eu-central-1.compute.internal"
+    path = place_of(tmp_path, "vim")
+    swapped(GONE, name[:kept])(path)
+    os.utime(path, (time.time(),) * 2)
+    env = environments()
+    who = env.real.identity()
+    env.instead["identity"] = lambda *_: who.replaced(host=name)
+    found = look(env, path)
+    assert found is not None
+    assert found.condition == wanted
+
+
 def test_who_reads_a_borg_repository_is_known_by_its_roster(tmp_path: Path, environments: Environments) -> None:
     path = place_of(tmp_path, "borg", MORE)
     path.write_text(json.dumps({"shared": [[f"{HOST}@1", GONE, 0], [f"{HOST}@1", ME, 0]]}))

@@ -10,6 +10,8 @@ from .base import ELSEWHERE, LEFTOVER, Kind, Sighting, View, quoted
 
 _BLOCK = 1008
 _DIRTY = 0x55
+_LONGEST_HOST = 39
+"""Bytes of the host's name that are kept: fewer than many a name in a cloud has."""
 
 
 class Vim(Kind):
@@ -21,6 +23,9 @@ class Vim(Kind):
             return None
         pid = int.from_bytes(block[24:28], "little")
         user, host, file = (_text(block[start:end]) for start, end in ((28, 68), (68, 108), (108, 1006)))
+        mine, kept = view.env.identity().host, block[68:108].partition(b"\0")[0]
+        if len(kept) == _LONGEST_HOST and mine.encode("utf-8", "surrogateescape").startswith(kept):
+            host = mine  # there was no room for more of it
         dirty = block[_BLOCK - 1] == _DIRTY
         writers = view.openers()
         tag = f"{file or 'a file without a name'}{', with changes' if dirty else ''}"

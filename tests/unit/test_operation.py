@@ -662,3 +662,40 @@ def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: py
     thread.join()
     assert undone == [thread]
     assert "left" not in operations.running
+
+
+@pytest.mark.parametrize("step", ["begin", "abort", "release"])
+def test_who_comes_in_the_midst_of_an_open_and_fails_takes_back_what_it_gave(step: str, shm: Path, env: Any) -> None:
+    """J7: else the open would end with "cannot release un-acquired lock"."""
+
+    class Attempt:
+        def close(self) -> None:
+            raise OSError(5, "no answer")
+
+    class Interrupting(Lock):
+        def _attempt(self, operation: Any, *_: Any) -> Any:
+            operation.attempt = Attempt()
+            raise KeyboardInterrupt
+
+    def interrupt(event: Any) -> None:
+        if event.kind == "released":
+            raise KeyboardInterrupt
+
+    hold = Lock(shm / "l", on_event=interrupt).acquire() if step == "release" else None
+    if step == "begin":
+        operation = env.operations.begin(env)
+        operation.attempt, operation.frame = Attempt(), None
+        env.operations.about_to_deliver(operation)
+    with env.operations.exclusive():
+        if hold is not None:
+            with pytest.raises(KeyboardInterrupt):
+                hold.release()
+        else:
+            with pytest.raises(OSError, match="no answer"):
+                (Interrupting if step == "abort" else Lock)(shm / "l").acquire()
+        assert env.operations.is_inside()
+    assert not env.operations.is_inside()
+    for _ in range(2):  # what cannot be undone is tried once more, and then taken off the list
+        with contextlib.suppress(OSError):
+            Lock(shm / "2").acquire().release()
+    assert not env.operations.running

@@ -179,20 +179,24 @@ class Operations:
         """
         outer = None
         gave: list[Any] = []
-        if task is None and self.is_inside():
-            self.give_way(gave)
-        if self.running:
-            if finish:
-                self.finish_broken_off()
-            outer = self.current()
-        operation = Operation(env, sys._getframe(1) if task is None else None, outer)
-        if gave:
-            operation.gave = gave
-        if task is not None:
-            operation.task = task
-        self.running[operation.number] = operation
-        self._here.current = operation
-        return operation
+        try:
+            if task is None and self.is_inside():
+                self.give_way(gave)
+            if self.running:
+                if finish:
+                    self.finish_broken_off()
+                outer = self.current()
+            operation = Operation(env, sys._getframe(1) if task is None else None, outer)
+            if gave:
+                operation.gave = gave
+            if task is not None:
+                operation.task = task
+            self.running[operation.number] = operation
+            self._here.current = operation
+            return operation
+        except BaseException:
+            self.take_back(gave)  # what was broken off cannot be undone (J6), or Ctrl-C
+            raise
 
     def perform(
         self,
@@ -285,7 +289,12 @@ class Operations:
                 self.running.pop(operation.number, None)
             return
         self.running[operation.number] = operation
-        self.giving_way(operation.undo)
+        try:
+            self.giving_way(operation.undo)
+        except BaseException:
+            if operation.gave:
+                self.take_back(operation.gave)  # it does not end: the next operation tries again (J6)
+            raise
         self.end(operation)
 
     def finish_broken_off(self) -> None:

@@ -129,14 +129,16 @@ class FileHold(HoldState):
                 self._raise_lost()
         finally:
             frame = None  # break the cycle: it refers to itself and to its callers' variables
-            if done and self.frame is not None:
-                self._finish()
-            if ended and self.released:
-                if self.attempt_events is not None or listeners:
-                    self._attempt_events().released(self)
-                self.refs.clear()  # H2
-            if gave:
-                operations.take_back(gave)
+            try:
+                if done and self.frame is not None:
+                    self._finish()
+                if ended and self.released:
+                    if self.attempt_events is not None or listeners:
+                        self._attempt_events().released(self)
+                    self.refs.clear()  # H2
+            finally:
+                if gave:
+                    operations.take_back(gave)
 
     def _interrupted(self, error: BaseException) -> None:
         """Clean up after a release that was interrupted (FH3) or failed (FH4, FH7)."""

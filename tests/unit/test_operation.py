@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -30,7 +32,7 @@ from holdfast import (
     several,
 )
 from holdfast._drivers.background import Keeper
-from holdfast._platform import environment
+from holdfast._platform import environment, fork
 from holdfast._platform.descriptors import Descriptor, Descriptors
 from holdfast._platform.operations import Operations
 from holdfast.aio import AsyncExit, AsyncLeaving, Together
@@ -699,3 +701,80 @@ def test_who_comes_in_the_midst_of_an_open_and_fails_takes_back_what_it_gave(ste
         with contextlib.suppress(OSError):
             Lock(shm / "2").acquire().release()
     assert not env.operations.running
+
+
+def test_who_has_what_keeps_forks_away_does_not_wait_to_open(env: Any) -> None:
+    """fork.py: a signal handler in the midst of an open may fork, or import, and waits for it then."""
+    opened: list[bool] = []
+
+    def open_and_close() -> None:
+        with fork.forking:
+            env.close(env.open_directory("/"))
+        opened.append(True)
+
+    thread = threading.Thread(target=open_and_close)
+    with env.operations.exclusive():
+        thread.start()
+        thread.join(20)
+        assert opened
+    thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+def test_a_fork_that_waits_for_an_open_keeps_nobody_from_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer in the midst of that open may need it."""
+    begun, has_opening = threading.Event(), threading.Event()
+    imported: list[bool] = []
+
+    def import_in_the_midst() -> None:
+        with fork.opening:
+            has_opening.set()
+            assert begun.wait(20)
+            time.sleep(0.05)  # until the fork waits: one that has come no further by then fails nothing
+            imported.append(fork.forking.acquire(timeout=5))
+            if imported[0]:
+                fork.forking.release()
+
+    monkeypatch.setattr(fork, "to_load", [begun.set])
+    thread = threading.Thread(target=import_in_the_midst)
+    thread.start()
+    assert has_opening.wait(20)
+    fork._before()
+    fork._after()
+    thread.join()
+    assert imported == [True]
+    assert not fork.forking._is_owned()  # type: ignore[attr-defined]
+    assert not fork.opening._is_owned()  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+def test_an_interrupted_fork_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python goes on with the fork, and calls what is to be called after it."""
+    begun, has_opening, interrupted = threading.Event(), threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        with fork.opening:
+            has_opening.set()
+            assert begun.wait(20)
+            time.sleep(0.05)  # as above
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            assert interrupted.wait(20)
+
+    def ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fork, "to_load", [begun.set])
+    thread = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGUSR1, ctrl_c)
+    try:
+        thread.start()
+        assert has_opening.wait(20)
+        with pytest.raises(KeyboardInterrupt):
+            fork._before()
+        with contextlib.suppress(RuntimeError):  # Python would say so, and go on
+            fork._after()
+        assert not fork.forking._is_owned()  # type: ignore[attr-defined]
+    finally:
+        interrupted.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import time
+from itertools import compress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 # Held where no child may be forked: `opening` between the opening of a descriptor and its entry among those that a
 # child closes, `forking` during an import, for whose end a child would wait for ever. One of each for all environments,
 # and from the start, as the first of them may be made while another thread forks. Re-entrant, because a signal handler
-# may fork at any point. Who takes both takes `opening` last. Signal handlers and finalizers let others have it in the
-# midst of it (operations.py, J7).
+# may fork at any point. Signal handlers and finalizers let others have `opening` in the midst of it (operations.py,
+# J7), but not where they fork or import. So who has `forking` does not wait for `opening`: that keeps a fork away by
+# itself.
 forking = _thread.RLock()
 opening = _thread.RLock()
 in_flight: dict[object, _thread.LockType] = {}
@@ -26,25 +28,55 @@ to_load: list[Callable[[], object]] = []
 are in memory once; each child that loaded them itself would have two megabytes of its own."""
 
 
+_forks: dict[int, list[list[_thread.RLock]]] = {}
+"""By thread: what each fork that is under way has taken. A signal handler may fork in the midst of a fork."""
+
+
 def _before() -> None:
+    taken: list[_thread.RLock] = []
+    _forks.setdefault(_thread.get_ident(), []).append(taken)
     while to_load:
         to_load.pop()()
-    forking.acquire()
-    opening.acquire()
+    first, second = forking, opening
+    while True:
+        _take(first, taken)
+        _take(second, taken, wait=False)
+        if len(taken) == 2:
+            break
+        _give_back(taken)  # whoever has the other one may wait for this
+        first, second = second, first
     until = time.monotonic() + _MOMENT
     for ended in list(in_flight.values()):
         if ended.acquire(timeout=max(0.0, until - time.monotonic())):
             ended.release()
 
 
+def _take(mutex: _thread.RLock, taken: list[_thread.RLock], *, wait: bool = True) -> None:
+    for _ in map(taken.append, compress((mutex,), map(mutex.acquire, (wait,)))):
+        pass  # one call of C: a signal comes before it, or after it
+
+
+def _give_back(taken: list[_thread.RLock]) -> None:
+    while taken:
+        for _ in map(type(forking).release, map(taken.pop, (-1,))):
+            pass
+
+
 def _after() -> None:
-    opening.release()
-    forking.release()
+    """Python goes on with a fork whatever has interrupted what is before it."""
+    mine = _forks.get(_thread.get_ident())
+    if mine:
+        _give_back(mine.pop())
+        if not mine:
+            _forks.pop(_thread.get_ident(), None)
 
 
 def _in_child() -> None:
     in_flight.clear()
     _after()
+    for thread in _forks.copy():
+        if thread != _thread.get_ident():
+            _forks.pop(thread)
 
 
 class MayHang:

@@ -35,7 +35,7 @@ import stat
 import sys
 from _thread import _local
 
-from .fork import MayHang
+from .fork import MayHang, forking
 from .values import temporary_prefix
 
 TYPE_CHECKING = False
@@ -94,6 +94,7 @@ else:
 _SWEPT_LASTS = 60.0
 """Seconds."""
 numbers = itertools.count(1)
+has_forking: Callable[[], bool] = forking._is_owned  # type: ignore[attr-defined]
 
 
 class Operation:
@@ -258,8 +259,11 @@ class Operations:
         self._here.may_hang = may_hang
 
     def exclusive(self) -> Any:
-        """Around a call that no fork is to come between: `opening`, unless the call may last for ever."""
-        return MayHang() if self._here.may_hang else self._exclusive
+        """Around a call that no fork is to come between: `opening`, unless the call may last for ever. Who has
+        `forking` has that already, and does not wait for `opening` (fork.py)."""
+        if self._here.may_hang:
+            return MayHang()
+        return forking if has_forking() else self._exclusive
 
     def number(self) -> int:
         """That of the current one; 0 where there is none."""

@@ -13,7 +13,8 @@ import pytest
 
 import holdfast
 from engines.etcd.servers import Node, nodes
-from holdfast import Lock
+from holdfast import Lock, LockLost
+from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd.wire import encoded
@@ -66,6 +67,18 @@ def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     cluster._token = "invalid.3"
     hold.release()
     assert not lost
+
+
+def test_a_deletion_that_is_refused_for_its_token_is_none_whose_answer_is_lost(guarded: Node) -> None:
+    """EQ4: the key had gone before, so the lock was lost."""
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b"
+    hold = Lock(url).acquire()
+    entrant = hold._held.entrant  # type: ignore[attr-defined]
+    assert Lock(url).break_lock() is not None
+    etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)._token = "invalid.1"  # type: ignore[attr-defined]
+    assert not drive(entrant.leave(environment().monotonic() + 10))
+    with pytest.raises(LockLost):
+        hold.release()
 
 
 def test_a_password_is_taken_from_its_url_a_variable_or_a_file(

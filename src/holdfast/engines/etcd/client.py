@@ -163,6 +163,8 @@ class Cluster:
                 if retried or not self.access.user or not error.is_stale_token():
                     raise
                 retried, self._token = True, ""  # EC3
+                if sent:
+                    sent.pop()  # it was answered, and has done nothing
 
     def _headers(self, endpoint: Endpoint, until: float) -> Generator[Wait, None, list[tuple[str, str]]]:
         if not self.access.user:

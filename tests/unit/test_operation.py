@@ -778,3 +778,23 @@ def test_an_interrupted_fork_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatc
         interrupted.set()
         thread.join()
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_was_given_is_taken_back_though_ctrl_c_comes_as_that_begins(env: Any) -> None:
+    """J7: nobody else would, in a release."""
+
+    class Gave(list[Any]):
+        interrupted = False
+
+        def __len__(self) -> int:
+            if list.__len__(self) and not self.interrupted:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            return list.__len__(self)
+
+    gave = Gave()
+    with env.operations.exclusive():
+        env.operations.give_way(gave)
+        with pytest.raises(KeyboardInterrupt):
+            env.operations.take_back(gave)
+        assert env.operations.is_inside()

@@ -240,10 +240,16 @@ class Operations:
                 pass
 
     def take_back(self, gave: list[Any]) -> None:
-        """What we have let others have. May be broken off anywhere, and begun anew."""
-        while gave:
-            for _ in map(self._take, map(gave.pop, (-1,))):
-                pass
+        """What we have let others have. May be broken off anywhere, and begun anew: the first time, by itself."""
+        try:
+            while gave:
+                for _ in map(self._take, map(gave.pop, (-1,))):
+                    pass
+        except BaseException:
+            while gave:
+                for _ in map(self._take, map(gave.pop, (-1,))):
+                    pass
+            raise
 
     def giving_way(self, call: Callable[[], T]) -> T:
         """The result of the call, during which other threads may have `exclusive` (J7)."""

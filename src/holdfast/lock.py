@@ -103,7 +103,8 @@ class BaseHold:
     def recovered_from(self) -> Record | None:
         """The record of the dead or stale holder that this hold replaced; None after an ordinary acquisition.
 
-        Its `pid` is None where the lock names no process, as with `proper-lockfile`.
+        Its `pid` is None where the lock names no process, as with `proper-lockfile`. A contender that is cancelled just
+        after it has taken over gives the lock back, and the next one does not learn of it.
         """
         return self._held.recovered_from
 

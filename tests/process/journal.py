@@ -9,6 +9,10 @@ END = " ."
 """Of each line that was written whole (worker.py)."""
 
 
+SOON = 1000
+"""Bytes of the journal that others may write between the end of a contender's wait and its word of that."""
+
+
 @dataclass
 class Outcome:
     """What a journal tells."""
@@ -24,6 +28,14 @@ class Outcome:
     mistakes: list[str] = field(default_factory=list)
 
 
+def _given_up(state: Path) -> list[int]:
+    """How long the journal was when somebody gave up who may have taken over already: nobody learns of that then."""
+    try:
+        return [int(line) for line in (state / "given-up").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
 def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str = "") -> Outcome:
     """`told`: whoever takes over learns from whom.
 
@@ -32,8 +44,10 @@ def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str
     letters of those who are inside for another process, so that the end of one is not the end of the other.
     """
     outcome = Outcome(int((state / "counter").read_text()))
-    counter, open_by = 0, None
+    counter, open_by, at, since = 0, None, 0, 0
+    given_up = _given_up(state)
     for line in (state / "journal").read_text().splitlines():
+        at += len(line.encode()) + 1
         if not line.endswith(END):
             continue  # a blank, or cut off
         kind, *words = line.removesuffix(END).split()
@@ -45,7 +59,8 @@ def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str
             n, who, recovered = int(words[0]), words[1], words[2]
             if open_by is not None:
                 outcome.unfinished += 1
-                if told and recovered == "-" and open_by[0] not in loose:
+                lost = any(since <= one <= at + SOON for one in given_up)
+                if told and recovered == "-" and open_by[0] not in loose and not lost:
                     outcome.mistakes.append(f"{who} does not know that {open_by} died inside before it, at {n}")
             if n != counter + 1 and not (open_by is not None and n == counter):
                 outcome.mistakes.append(f"{who} went from {counter} to {n}")
@@ -53,7 +68,7 @@ def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str
                 outcome.recovered += 1
                 if recovered != "+" and recovered.partition(".")[0] not in killed:
                     outcome.mistakes.append(f"{who} took over from {recovered}, which lives")
-            counter, open_by = n, who
+            counter, open_by, since = n, who, at
         else:
             n, who = int(words[0]), words[1]
             if (n, who) != (counter, open_by):

@@ -94,7 +94,7 @@ else:
 _SWEPT_LASTS = 60.0
 """Seconds."""
 numbers = itertools.count(1)
-has_forking: Callable[[], bool] = forking._is_owned  # type: ignore[attr-defined]
+has_forking: Callable[[], bool] = getattr(forking, "_is_owned")  # noqa: B009 - of the standard library
 
 
 class Operation:

@@ -143,6 +143,7 @@ async def _task(contender: Contender, name: str) -> None:
                 raise
             continue
         except TimeoutError:
+            contender.inside.give_up()
             continue
         contender.inside.enter(name, recovered(hold))
         await asyncio.sleep(linger())

@@ -233,6 +233,7 @@ class Crowd(Storm):
             except ProcessLookupError:
                 return
             self.killed.append(self.workers[pid])
+            self.alone.give_up()
 
     def signal(self, pid: int, number: int) -> None:
         try:

@@ -127,7 +127,7 @@ def test_a_cancelled_wait_ends_with_an_error_and_leaves_nothing(tmp_path: Path, 
         assert isinstance(error, HoldfastError)
         assert "was cancelled by the caller after " in str(error)
         assert str(error.path).startswith(str(tmp_path))
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads  # one of an earlier test may end meanwhile
         eventually(lambda: leftovers(tmp_path) == before)
     with hold_it(path):
         pass  # nobody is in the way

@@ -430,12 +430,12 @@ def test_a_long_look_is_waited_for_as_long_as_it_runs(server: Server, monkeypatc
 
     def busy() -> str:
         end = time.monotonic() + 1.2
-        while time.monotonic() < end:
+        while time.monotonic() < end or (len(pulses) <= 4 and time.monotonic() < end + PATIENCE):
             sum(range(1000))
         return "done"
 
     assert look.call(busy, meanwhile=lambda: pulses.append(1)) == "done"
-    assert pulses
+    assert len(pulses) > 3
 
     def items() -> Iterator[int]:
         for number in range(300):

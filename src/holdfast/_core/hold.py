@@ -247,15 +247,11 @@ class HoldState:
                 path=self.path,
                 protocol=self.request.protocol_name,
             )
-        try:
-            ours = self.check()
-        except Exception as error:
-            if not self.lost:
-                raise
-            raise self.lost_error() from error  # whatever the caller's on_lost raises, the loss is what to report
-        if not ours:
+        if not self.verify():
             if self.lost:
-                raise self.lost_error()
+                raise self.lost_error()  # without the mutex, as in `verify`
+            if not self.released:
+                self._raise_lost()
             raise NotHeld(f"{self.path} has been released", path=self.path, protocol=self.request.protocol_name)
 
     def lost_error(self) -> LockLost:

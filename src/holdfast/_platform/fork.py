@@ -43,7 +43,7 @@ def _before() -> None:
         _take(second, taken, wait=False)
         if len(taken) == 2:
             break
-        _give_back(taken)  # whoever has the other one may wait for this
+        _give_back(taken)  # the thread that has the other one may be waiting for this one
         first, second = second, first
     until = time.monotonic() + _MOMENT
     for ended in list(in_flight.values()):

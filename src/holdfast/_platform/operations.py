@@ -242,14 +242,14 @@ class Operations:
     def take_back(self, gave: list[Any]) -> None:
         """What we have let others have. May be broken off anywhere, and begun anew: the first time, by itself."""
         try:
-            while gave:
-                for _ in map(self._take, map(gave.pop, (-1,))):
-                    pass
-        except BaseException:
-            while gave:
-                for _ in map(self._take, map(gave.pop, (-1,))):
-                    pass
-            raise
+            self._take_all(gave)
+        finally:
+            self._take_all(gave)
+
+    def _take_all(self, gave: list[Any]) -> None:
+        while gave:
+            for _ in map(self._take, map(gave.pop, (-1,))):
+                pass
 
     def giving_way(self, call: Callable[[], T]) -> T:
         """The result of the call, during which other threads may have `exclusive` (J7)."""

@@ -8,6 +8,7 @@ it open, or else a git command that works in that repository. Git never removes 
 from __future__ import annotations
 
 import stat
+from os.path import join
 
 from .base import LEFTOVER, Kind, Sighting, Verdict, View, quoted
 
@@ -134,7 +135,7 @@ def _repository_of(view: View, pid: int, given: str, *, common: bool) -> set[tup
     directory. `common`: also the one that this shares with other worktrees."""
     at = view.files.directory(pid)
     if given and at:
-        return _numbers(view, f"{at}/{given}" if not given.startswith("/") else given, common=common)
+        return _numbers(view, join(at, given), common=common)
     while at and not view.env.may_block(f"{at}/x"):
         inner = f"{at}/.git"
         found = view.stat(inner)
@@ -142,7 +143,7 @@ def _repository_of(view: View, pid: int, given: str, *, common: bool) -> set[tup
             return _numbers(view, inner, common=common)
         if found is not None:  # of a submodule, a worktree, or a git directory elsewhere
             _, _, path = view.data(inner).decode("utf-8", "surrogateescape").strip().partition("gitdir: ")
-            return _numbers(view, path if path.startswith("/") else f"{at}/{path}", common=common)
+            return _numbers(view, join(at, path), common=common)
         if view.is_there(f"{at}/HEAD", f"{at}/objects", f"{at}/refs") or view.is_there(f"{at}/HEAD", f"{at}/commondir"):
             return _numbers(view, at, common=common)
         at = at.rpartition("/")[0]
@@ -155,7 +156,7 @@ def _numbers(view: View, directory: str, *, common: bool) -> set[tuple[int, int]
     found = {_number(view, directory)}
     path = view.data(f"{directory}/commondir").decode("utf-8", "surrogateescape").strip() if common else ""
     if path:
-        found.add(_number(view, path if path.startswith("/") else f"{directory}/{path}"))
+        found.add(_number(view, join(directory, path)))
     return found
 
 

@@ -24,8 +24,8 @@ from .client import cluster_of
 from .lock import acquire, wait_until_free
 from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
 from .queue import Queue, compare_of
-from .url import Endpoint, EtcdRequest, LockUrl, parse
-from .wire import Json, Refused
+from .url import EtcdRequest, LockUrl, parse
+from .wire import Refused
 
 T = TypeVar("T")
 
@@ -86,13 +86,10 @@ class Etcd(Engine):
         seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
         if not seen or not agreed(record_of(seen[0])):
             return None
-        body: Json = {
-            "compare": [compare_of(seen[0].key, seen[0].created)],
-            "success": [{"request_delete_range": {"key": compare_of(seen[0].key, 0)["key"]}}],
-        }
-        sent: list[Endpoint] = []
-        answer = yield from cluster.call("/v3/kv/txn", body, env.monotonic() + ANSWER, sent=sent)
-        return record_of(seen[0]) if answer.get("succeeded") or len(sent) > 1 else None  # EQ4
+        compare = compare_of(seen[0].key, seen[0].created)
+        delete = {"request_delete_range": {"key": compare["key"]}}
+        deleted = yield from cluster.delete([compare], [delete], env.monotonic() + ANSWER)
+        return record_of(seen[0]) if deleted else None
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""

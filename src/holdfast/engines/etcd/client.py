@@ -89,18 +89,25 @@ class Cluster:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def call(
-        self, path: str, body: Json, until: float, *, rounds: float = 1, sent: list[Endpoint] | None = None
-    ) -> Generator[Wait, None, Json]:
-        """The answer to a request (EC1). `sent` gets each server that was asked: more than one, or one twice, if an
-        answer was lost.
+    def call(self, path: str, body: Json, until: float, *, rounds: float = 1) -> Generator[Wait, None, Json]:
+        """The answer to a request (EC1).
 
         `rounds`: how often servers that cannot be reached at all are tried; what passes (no leader) is waited for until
         then in any case. Raises Refused, or EngineUnavailable if no server answered.
         """
         data = json.dumps(body).encode()
-        answer: Json = yield from self._round_robin(until, rounds, path, data, sent=sent)
+        answer: Json = yield from self._round_robin(until, rounds, path, data)
         return answer
+
+    def delete(
+        self, compare: list[Json], delete: list[Json], until: float, *, rounds: float = 1
+    ) -> Generator[Wait, None, bool]:
+        """Whether a transaction has deleted what it was to delete, perhaps when it was first sent (queue.py, EQ4)."""
+        sent: list[Endpoint] = []
+        """Each server that was asked: more than one, or one twice, if an answer was lost."""
+        data = json.dumps({"compare": compare, "success": delete}).encode()
+        answer = yield from self._round_robin(until, rounds, "/v3/kv/txn", data, sent=sent)
+        return bool(answer.get("succeeded")) or len(sent) > 1
 
     def watch(self, creates: Sequence[Json], until: float) -> Generator[Wait, None, Watch]:
         """A stream of what happens to the keys that are asked for. Raises as `call`."""

@@ -42,7 +42,7 @@ from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
 from ..remote import slept as _slept
 from .client import Cluster
-from .url import Endpoint, LockUrl, lease_of
+from .url import LockUrl, lease_of
 from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
@@ -324,20 +324,13 @@ class Entrant:
             slot = encoded(self.queue.slot_key(self.slot))
             both = [*delete, {"request_delete_range": {"key": slot}}]
             ours = {"key": slot, "target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
-            answer = yield from self._delete([*compare, ours], both, until)
-            if answer:
+            if (yield from self._cluster.delete([*compare, ours], both, until, rounds=math.inf)):
                 return True
-        return (yield from self._delete(compare, delete, until))
+        return (yield from self._cluster.delete(compare, delete, until, rounds=math.inf))
 
     def compare(self) -> Json:
         """That the key is still ours, as a transaction asks it."""
         return compare_of(self.key, self.created)
-
-    def _delete(self, compare: list[Json], delete: list[Json], until: float) -> Generator[Wait, None, bool]:
-        body = {"compare": compare, "success": delete}
-        sent: list[Endpoint] = []
-        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf, sent=sent)
-        return bool(answer.get("succeeded")) or len(sent) > 1
 
     def _range_if_ours(self, request: Json, until: float) -> Generator[Wait, None, list[Json] | None]:
         body = {"compare": [self.compare()], "success": [{"request_range": request}]}

@@ -207,6 +207,14 @@ def test_a_pid_is_believed_only_where_it_was_written(view: View, dead_pid: int) 
         assert view.of_process(number).condition == "held"
 
 
+def test_a_pid_without_a_host_is_not_believed_where_other_machines_may_have_written_it(view: View) -> None:
+    """KI2."""
+    view.env.instead["storage"] = lambda _path: Storage("x", True, None, True, True, True, True, "x")  # type: ignore[attr-defined]
+    found = view.of_process(1)
+    assert (found.condition, found.liveness, found.holders[0].command) == ("held", Liveness.UNKNOWN, None)
+    assert view.of_process(1, view.env.identity().host).liveness is Liveness.ALIVE
+
+
 def test_the_name_of_this_machine_is_known_qualified_or_not(view: View) -> None:
     """KI2."""
     mine = view.env.identity().host

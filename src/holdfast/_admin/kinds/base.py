@@ -3,7 +3,8 @@
 KI1  Nothing is changed: a kind reads, and has no other means (`View`). What is no regular file is not opened, a link is
      read and not followed, and of a file or directory no more is read than `View` says, whatever lies there.
 KI2  What a lock says of its holder is what somebody has written. A pid in it is believed only where it was written on
-     this host, and only if that process was there before the lock was; else nothing is known of the holder.
+     this host, and only if that process was there before the lock was; else nothing is known of the holder. One that
+     names no host is believed where no other machine shares the filesystem.
 KI3  That nobody is seen is no proof of death: a lock is called a leftover only where every process of its user could be
      looked at, no other machine shares the filesystem, and the file is older than that look. Else it counts as held.
 KI4  Only the kernel's own lock is proof. All else is evidence, and is said with the answer.
@@ -173,6 +174,9 @@ class View:
         if process.since is not None and process.since > made + _SLACK:
             text = f"it names process {pid}, and the one of that number was started later"
             return self.of_nobody(text, (Holder(pid, host, None, tag),))
+        if host is None and self.env.storage(self.path).shared:
+            text = f"it names process {pid}, but not its machine, and other machines may share this filesystem"
+            return Verdict(HELD, Liveness.UNKNOWN, Evidence("none", text), (Holder(pid, None, None, tag),))
         return Verdict(HELD, Liveness.ALIVE, Evidence("process", f"process {pid}, which it names, exists"), who)
 
     def of_nobody(self, text: str, holders: tuple[Holder, ...] = ()) -> Verdict:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import abilities
-from holdfast._admin.scan import Found, Survey
+from holdfast._admin.found import Found
+from holdfast._admin.scan import Survey
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.values import LockOwner
 from process.support import Peer, eventually

@@ -24,7 +24,8 @@ from holdfast import (
     UnsupportedFilesystem,
 )
 from holdfast._admin.clean import CHANGED, REMOVED, Kept, Leftover, leftovers, remove
-from holdfast._admin.scan import DEAD, HELD, STALE, Found, Survey
+from holdfast._admin.found import DEAD, HELD, STALE, Found
+from holdfast._admin.scan import Survey
 from holdfast._core.attempt import Refusal
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.acquire import look

@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 
 from holdfast._admin import kinds
+from holdfast._admin.found import Found
 from holdfast._admin.kernel_locks import kernel_locks
 from holdfast._admin.kinds import git
 from holdfast._admin.kinds.base import View
 from holdfast._admin.kinds.waiting import until_free
-from holdfast._admin.scan import Found, Survey
+from holdfast._admin.scan import Survey
 from holdfast._platform import environment, proc_files, procfs
 from holdfast._platform.interface import ProcFiles
 from holdfast._platform.proc_files import LinuxProcFiles
@@ -106,13 +107,14 @@ def place_of(top: Path, kind: str, places: dict[str, str] = PLACES) -> Path:
 
 
 def test_every_kind_has_a_place_and_a_row_in_the_documentation() -> None:
-    assert sorted(PLACES) == kinds.names()
+    modules = [file for file in Path(kinds.__file__).parent.glob("*.py") if "\ndef look(" in file.read_text()]
+    assert sorted(PLACES) == sorted(file.stem.replace("_", "-") for file in modules)
     page = (Path(__file__).parents[2] / "docs" / "kinds.md").read_text()
     table = page.partition("\n## Kinds\n")[2]
     assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == sorted(PLACES)
 
 
-def look(env: Any, path: Path) -> kinds.Sighting | None:
+def look(env: Any, path: Path) -> Found | None:
     return kinds.find(View(env, env.proc_files, str(path), env.stat(str(path))))
 
 
@@ -578,20 +580,20 @@ class Waiting:
         self.events = Events(env, works=works)
         self.steps = until_free(env, self.events, str(path), self._look, timeout, lambda _: self.told.append(self.now))  # type: ignore[arg-type]
 
-    def _look(self) -> kinds.Sighting:
+    def _look(self) -> Found:
         assert self.events.added or not self.events.works
         self.looks += 1
         status = Status("p", "git", self.locked, False, Liveness.UNKNOWN, Evidence("none", "x"))
-        return kinds.Sighting(status, "held", "wait")
+        return Found(status, "held", (0, 0), advice="wait")
 
     def next(self) -> float:
         """Seconds until it wants to be woken."""
         return next(self.steps).deadline - self.now
 
-    def end(self) -> kinds.Sighting | None:
+    def end(self) -> Found | None:
         with pytest.raises(StopIteration) as ended:
             next(self.steps)
-        result: kinds.Sighting | None = ended.value.value
+        result: Found | None = ended.value.value
         return result
 
 
@@ -653,7 +655,7 @@ def test_the_end_of_the_process_that_is_named_wakes(tmp_path: Path, environments
         env = environments()
         one = Waiting(env, tmp_path / "x")
         named = Status("p", "git", True, False, Liveness.ALIVE, Evidence("none", "x"), Holder(child.pid))
-        looks = [kinds.Sighting(named, "held", ""), None]
+        looks = [Found(named, "held", (0, 0), advice=""), None]
         steps = until_free(env, one.events, str(tmp_path / "x"), lambda: looks.pop(0), None)  # type: ignore[arg-type]
         wait = next(steps)
         assert len(wait.fds) == 2

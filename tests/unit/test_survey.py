@@ -15,7 +15,8 @@ import pytest
 import abilities
 from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
-from holdfast._admin.scan import Found, Survey, Unreadable
+from holdfast._admin.found import Found, Unreadable
+from holdfast._admin.scan import Survey
 from holdfast._platform import proc_locks, procfs
 from holdfast._platform.interface import ProcLocks
 from holdfast.engines.file.hold import FileHold

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast._admin.detect import is_called_otherwise
-from holdfast._admin.scan import Found, Survey, Unreadable, walk
+from holdfast._admin.found import Found, Unreadable
+from holdfast._admin.scan import Survey, walk
 from holdfast._platform.interface import ProcLocks
 from holdfast._platform.proc_locks import LinuxProcLocks
 from unit.stepping import Contend, Stepped, sema_record

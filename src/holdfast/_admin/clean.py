@@ -49,7 +49,8 @@ from ..liveness import Liveness
 from ..model import Record, Status, Value
 from ..protocols import Protocol, get
 from . import detect
-from .scan import Found, Survey, Unreadable, joined, subdirectories
+from .found import Found, Unreadable
+from .scan import Survey, joined, subdirectories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from .._platform.interface import Abilities, Environment, Limits
 from ..model import Identity, Value
 from .clean import ANNOUNCEMENT, LOCK, TEMPORARY, TICKET, Kept, Leftover, beside, of_lock
-from .scan import LEFTOVER, Found, Unreadable
+from .found import LEFTOVER, Found, Unreadable
 
 GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
 LEVELS = (GOOD, NOTE, WEAKER, UNUSABLE)

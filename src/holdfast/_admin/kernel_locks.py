@@ -14,7 +14,8 @@ from .._core.messages import brief_command
 from .._platform.values import LOCK_KINDS, FileLock
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Waiter
-from .scan import HELD, Found, Survey
+from .found import HELD, Found
+from .scan import Survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Value, Waiter
 from . import detect
-from .scan import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Survey, Unreadable
+from .found import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Unreadable
+from .scan import Survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

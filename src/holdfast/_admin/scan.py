@@ -55,10 +55,7 @@ from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Value, Waiter
 from ..protocols import get, is_kept_fresh, is_persistent
 from . import detect, kinds
-from .kinds import ELSEWHERE as ELSEWHERE
-from .kinds import FREE as FREE
-from .kinds import HELD as HELD
-from .kinds import LEFTOVER as LEFTOVER
+from .found import DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Unreadable
 from .kinds.base import View
 
 TYPE_CHECKING = False
@@ -80,36 +77,8 @@ Step = tuple[str, str, frozenset[str]]
 
 DIRECTORIES = "proper-lockfile"
 """The protocol whose locks are directories."""
-DEAD, STALE, MALFORMED, EMPTY = "dead", "stale", "malformed", "empty"
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
 LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
-CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, LEFTOVER, FREE)
-
-
-class Found(Value):
-    """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
-
-    `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
-    rule; elsewhere (held, by all that can be known, on another host, before a reboot or in another container);
-    malformed, which counts as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover, of
-    another program's that has ended (kinds/); free, of a `flock` file. `uid` is the user of the holder's process, or
-    else of the file. `slot`: its number, if it is one of a semaphore for which somebody waits. `advice`: what to do
-    about another program's lock, whose kind is `status.protocol`; None for the locks of our protocols.
-    """
-
-    status: Status
-    condition: str
-    identity: tuple[int, int]
-    uid: int | None = None
-    slot: int | None = None
-    advice: str | None = None
-
-
-class Unreadable(Value):
-    """What could not be looked at, and why."""
-
-    path: str
-    error: OSError
 
 
 class Seen(Observation):
@@ -366,9 +335,7 @@ class Survey:
             return None
         holder = seen.status.holder
         uid = self._tables.user(holder.pid) if holder is not None and holder.pid and seen.condition == HELD else None
-        return Found(
-            seen.status, seen.condition, _identity(found), found.st_uid if uid is None else uid, None, seen.advice
-        )
+        return seen if uid is None else seen.replaced(uid=uid)
 
     def _proc_files(self) -> ProcFiles:
         if self._files is None:

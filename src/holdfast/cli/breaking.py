@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 
-from .._admin.scan import EMPTY, Survey, id_of, name_of
+from .._admin.found import EMPTY
+from .._admin.scan import Survey, id_of, name_of
 from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment

@@ -21,7 +21,8 @@ from .._admin.clean import (
     remove,
     side_by_side,
 )
-from .._admin.scan import Found, Survey, Unreadable, joined
+from .._admin.found import Found, Unreadable
+from .._admin.scan import Survey, joined
 from .._core.messages import printable
 from .._drivers.apart import at_place
 from .._drivers.sync import drive

@@ -16,11 +16,11 @@ from ..protocols import is_persistent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._admin.kinds.base import Sighting
+    from .._admin.found import Found
     from .._platform.interface import ProcFiles
 
 
-def look_at(path: str) -> Sighting | None:
+def look_at(path: str) -> Found | None:
     """The lock of another program at this absolute path, as it is now; None for anything else.
 
     A file with a record of a protocol is of that protocol, whatever its name (scan.py, E8).

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from .._admin.kinds.base import Sighting
-    from .._admin.scan import Found
+    from .._admin.found import Found
 
 
 def of_status(options: argparse.Namespace, found: Found) -> int:
@@ -72,7 +71,7 @@ class Awaited:
     def __init__(self, options: argparse.Namespace, path: str) -> None:
         self._options = options
         self._path = path
-        self._left: Sighting | None = None
+        self._left: Found | None = None
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it has ended within so many seconds; None: for ever."""
@@ -86,7 +85,7 @@ class Awaited:
                 watch.close()
         return self._left is None
 
-    def _notice(self, seen: Sighting) -> None:
+    def _notice(self, seen: Found) -> None:
         say(f"waiting for {self._path} ({seen.status.protocol}'s): {sentence(seen)}. {seen.advice}")
 
     def tell_waited(self) -> int:

@@ -8,20 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from .._admin.scan import (
-    CONDITIONS,
-    DEAD,
-    ELSEWHERE,
-    EMPTY,
-    FREE,
-    HELD,
-    LEFTOVER,
-    MALFORMED,
-    STALE,
-    Found,
-    Survey,
-    Unreadable,
-)
+from .._admin.found import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, LEFTOVER, MALFORMED, STALE, Found, Unreadable
+from .._admin.scan import Survey
 from .._core.messages import brief_command, printable
 from .._drivers.apart import at_place
 from .._platform import environment

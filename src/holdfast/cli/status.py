@@ -5,20 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from .._admin.scan import (
-    EMPTY,
-    FREE,
-    HELD,
-    LEFT_EMPTY,
-    MALFORMED,
-    STALE,
-    Survey,
-    heartbeat,
-    id_of,
-    own_view,
-    staleness,
-    staleness_text,
-)
+from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE
+from .._admin.scan import LEFT_EMPTY, Survey, heartbeat, id_of, own_view, staleness, staleness_text
 from .._core.messages import advice, duration, first_holder, printable
 from .._drivers.apart import at_place
 from .._platform import environment
@@ -36,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from .._admin.scan import Found
+    from .._admin.found import Found
     from .._platform.values import LockOwner
     from ..model import Status
 

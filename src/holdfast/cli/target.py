@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeVar
 
-    from .._admin.scan import Found, Survey, Unreadable
+    from .._admin.found import Found, Unreadable
+    from .._admin.scan import Survey
     from ..lock import Resource
     from ..model import SemaphoreStatus, Status
 
@@ -160,7 +161,7 @@ class Server:
 
 def found_at(url: str) -> Iterator[Found | Unreadable]:
     """The locks on a server whose names begin so, as `ls` lists them."""
-    from .._admin.scan import Found, Unreadable
+    from .._admin.found import Found, Unreadable
 
     try:
         statuses = drive(engine_of(url).survey(environment(), url))

@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 
+from .._admin.found import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found
 from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait, lock_of
-from .._admin.scan import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found, Survey
+from .._admin.scan import Survey
 from .._core.messages import brief_command, printable
 from .._platform import environment
 from .._platform.interface import ProcLocks

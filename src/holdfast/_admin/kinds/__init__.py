@@ -1,137 +1,19 @@
 """Locks that other programs make by rules of their own: seen and waited for, never taken, broken or cleaned away.
 
-A kind is one small file here, with one line in each of two tables below: where it is, and how its files are called,
-which is asked of every file that is met.
+A kind is one small module here, with a line in one of the tables below, which say how its files are called: they are
+asked of every file that is met. Its `look(view)` says what is at a path, or None if that is not one of its locks. If
+its program would take whatever is put at such a path for its own lock, `reserves(view)` says so.
 """
 
 from __future__ import annotations
 
-from .base import ELSEWHERE as ELSEWHERE
-from .base import FREE as FREE
-from .base import HELD as HELD
-from .base import LEFTOVER as LEFTOVER
-from .base import Kind, Sighting, View
+from ..found import Found
+from .base import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import ModuleType
 
-
-def _borg() -> Kind:
-    from .borg import Borg
-
-    return Borg()
-
-
-def _cargo() -> Kind:
-    from .cargo import Cargo
-
-    return Cargo()
-
-
-def _dotlock() -> Kind:
-    from .dotlock import DotLock
-
-    return DotLock()
-
-
-def _dpkg() -> Kind:
-    from .dpkg import Dpkg
-
-    return Dpkg()
-
-
-def _emacs() -> Kind:
-    from .emacs import Emacs
-
-    return Emacs()
-
-
-def _git() -> Kind:
-    from .git import Git
-
-    return Git()
-
-
-def _libreoffice() -> Kind:
-    from .libreoffice import LibreOffice
-
-    return LibreOffice()
-
-
-def _mozilla() -> Kind:
-    from .mozilla import Mozilla
-
-    return Mozilla()
-
-
-def _npm() -> Kind:
-    from .npm import Npm
-
-    return Npm()
-
-
-def _pnpm() -> Kind:
-    from .pnpm import Pnpm
-
-    return Pnpm()
-
-
-def _restic() -> Kind:
-    from .restic import Restic
-
-    return Restic()
-
-
-def _run_lock() -> Kind:
-    from .run_lock import RunLock
-
-    return RunLock()
-
-
-def _shadow() -> Kind:
-    from .shadow import Shadow
-
-    return Shadow()
-
-
-def _terraform() -> Kind:
-    from .terraform import Terraform
-
-    return Terraform()
-
-
-def _uv() -> Kind:
-    from .uv import Uv
-
-    return Uv()
-
-
-def _vim() -> Kind:
-    from .vim import Vim
-
-    return Vim()
-
-
-_KINDS: dict[str, Callable[[], Kind]] = {
-    "borg": _borg,
-    "cargo": _cargo,
-    "dotlock": _dotlock,
-    "dpkg": _dpkg,
-    "emacs": _emacs,
-    "git": _git,
-    "libreoffice": _libreoffice,
-    "mozilla": _mozilla,
-    "npm": _npm,
-    "pnpm": _pnpm,
-    "restic": _restic,
-    "run-lock": _run_lock,
-    "shadow": _shadow,
-    "terraform": _terraform,
-    "uv": _uv,
-    "vim": _vim,
-}
-"""Loaded on demand."""
 _NAMED: dict[str, tuple[str, ...]] = {
     "lock": ("mozilla", "dpkg"),
     "lock-frontend": ("dpkg",),
@@ -165,12 +47,6 @@ _HASH = 64
 """The length of the names of restic's locks."""
 _SERIAL = "LCK.."
 _RUN_LOCK = ("/run/lock", "/var/lock")
-_made: dict[str, Kind] = {}
-
-
-def names() -> list[str]:
-    """The names of all kinds."""
-    return sorted(_KINDS)
 
 
 def may_be(name: str, where: str) -> bool:
@@ -188,24 +64,37 @@ def _is_run_lock(where: str) -> bool:
     return where.startswith(_RUN_LOCK) and f"{where}/".startswith(tuple(f"{one}/" for one in _RUN_LOCK))
 
 
-def _of(view: View) -> list[Kind]:
+def _of(view: View) -> list[str]:
     name = view.name
     found = [*_NAMED.get(name, ()), *_shaped(name)]
     if len(name) == _HASH:
         found.append("restic")
     if _is_run_lock(view.where) or name.startswith(_SERIAL):
         found.append("run-lock")
-    for kind in found:
-        if kind not in _made:
-            _made[kind] = _KINDS[kind]()
-    return [_made[kind] for kind in found]
+    return found
 
 
-def find(view: View) -> Sighting | None:
+def _module(kind: str) -> ModuleType:
+    """Loaded on demand."""
+    from importlib import import_module
+
+    return import_module(f".{kind.replace('-', '_')}", __package__)
+
+
+def find(view: View) -> Found | None:
     """The lock of another program that this file is; None for what is none. OSError as the system gives it."""
-    return next((seen for kind in _of(view) if (seen := kind.look(view)) is not None), None)
+    for kind in _of(view):
+        view.kind = kind
+        seen: Found | None = _module(kind).look(view)
+        if seen is not None:
+            return seen
+    return None
 
 
 def reserved(view: View) -> str | None:
     """The kind whose program would take a file of this name for its own lock, though nothing is there yet."""
-    return next((kind.name for kind in _of(view) if kind.reserves(view)), None)
+    for kind in _of(view):
+        module = _module(kind)
+        if hasattr(module, "reserves") and module.reserves(view):
+            return kind
+    return None

@@ -13,12 +13,12 @@ KI4  Only the kernel's own lock is proof. All else is evidence, and is said with
 from __future__ import annotations
 
 import stat
-from abc import abstractmethod
 
 from ..._core import messages
 from ..._platform.values import Presence
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value, Waiter
+from ..found import ELSEWHERE, FREE, HELD, LEFTOVER, Found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,24 +26,11 @@ if TYPE_CHECKING:
 
     from ..._platform.interface import Entry, ProcFiles, Stat, Surroundings
 
-HELD, LEFTOVER, ELSEWHERE, FREE = "held", "leftover", "elsewhere", "free"
 _MOST_TEXT = 16_384
 """Bytes that are read of a file at most."""
 _MOST_NAMES = 100
 _SLACK = 2.0
 """Seconds by which a process may seem to be younger than what it has made: start times are in ticks."""
-
-
-class Sighting(Value):
-    """A lock of another program. `status.protocol` is the name of the kind.
-
-    `condition`: held; leftover: by all that can be seen, its holder has ended, and `status.locked` says whether its
-    program would be kept out by it; elsewhere; free. `advice` is what that program's own users do next.
-    """
-
-    status: Status
-    condition: str
-    advice: str
 
 
 class Verdict(Value):
@@ -56,25 +43,13 @@ class Verdict(Value):
     waiters: tuple[Waiter, ...] = ()
 
 
-class Kind:
-    """One program's locks."""
-
-    name: str = ""
-
-    @abstractmethod
-    def look(self, view: View) -> Sighting | None:
-        """What is at that path; None if it is not one of them."""
-
-    def reserves(self, view: View) -> bool:  # noqa: ARG002
-        """Whether its program would take whatever is put at that path for its own lock."""
-        return False
-
-
 class View:
     """What a kind may do with one file: look (KI1). OSError as the system gives it.
 
-    `found`: what is at the path, or the directory, where nothing is.
+    `found`: what is at the path, or the directory, where nothing is. `kind`: the one that looks.
     """
+
+    kind = ""
 
     def __init__(self, env: Surroundings, files: Callable[[], ProcFiles], path: str, found: Stat) -> None:
         self.env = env
@@ -156,10 +131,8 @@ class View:
         named = ", ".join(f"process {one.pid}" for one in holders[:3])
         return Verdict(HELD, Liveness.ALIVE, Evidence("process", f"{named} {text}"), holders)
 
-    def of_process(
-        self, pid: int, host: str | None = None, tag: str | None = None, *, since: float | None = None
-    ) -> Verdict:
-        """By the pid that a lock names (KI2). `since`: when it was made, where the file was written again since."""
+    def of_process(self, pid: int, host: str | None = None, tag: str | None = None) -> Verdict:
+        """By the pid that a lock names (KI2)."""
         if host is not None and not self.is_here(host):
             text = f"it was made on {host}, whose processes cannot be seen from here"
             return Verdict(ELSEWHERE, Liveness.UNKNOWN, Evidence("none", text), (self.holder(pid or None, host, tag),))
@@ -170,8 +143,7 @@ class View:
         if process.has_ended:
             text = f"it names process {pid}, and there is no such process here"
             return self.of_nobody(text, (Holder(pid, host, None, tag),))
-        made = self.found.st_mtime if since is None else since
-        if process.since is not None and process.since > made + _SLACK:
+        if process.since is not None and process.since > self.found.st_mtime + _SLACK:
             text = f"it names process {pid}, and the one of that number was started later"
             return self.of_nobody(text, (Holder(pid, host, None, tag),))
         if host is None and self.env.storage(self.path).shared:
@@ -224,24 +196,24 @@ class View:
         command = messages.printable(messages.brief_command(holder.command or ""), 60)
         return f"process {holder.pid}" + (f" ({command})" if command else "")
 
-    def sighting(
-        self, kind: str, verdict: Verdict, reason: str, advice: str, *,
-        since: float | None = None, refused: bool | None = None, aged: bool = True,
-    ) -> Sighting:  # fmt: skip
-        """`since`: when it was made, else when it was written; unless not `aged`: then it is not known. `refused`:
-        whether its program is kept out by it; else by all that is held, or elsewhere."""
-        made = self.found.st_mtime if since is None else since
-        age = max(0.0, self.env.time() - made) if aged and verdict.condition != FREE else None
-        holders = tuple(one.replaced(since=made if age is not None else None) for one in verdict.holders)
-        first = holders[0] if holders else None
-        if first is None and verdict.condition != FREE:
-            first = Holder(since=made if age is not None else None)
-        locked = verdict.condition in (HELD, ELSEWHERE) if refused is None else refused
+    def described(
+        self, verdict: Verdict, reason: str, advice: str, *, refuses: bool = False, aged: bool = True
+    ) -> Found:
+        """`reason` and `advice` are of a lock that is not free. `refuses`: its program is kept out by it, also by a
+        leftover. `aged`: it was made when the file was written; else it is not known when."""
+        free = verdict.condition == FREE
+        if free:
+            reason, advice = "nobody has locked it; the file stays", ""
+        made = self.found.st_mtime if aged and not free else None
+        age = None if made is None else max(0.0, self.env.time() - made)
+        holders = tuple(one.replaced(since=made) for one in verdict.holders)
+        first = holders[0] if holders else None if free else Holder(since=made)
+        locked = refuses or verdict.condition in (HELD, ELSEWHERE)
         status = Status(
-            self.path, kind, locked, False, verdict.liveness, verdict.evidence, first, None, reason, age,
+            self.path, self.kind, locked, False, verdict.liveness, verdict.evidence, first, None, reason, age,
             verdict.waiters, holders, self.found.st_mtime,
         )  # fmt: skip
-        return Sighting(status, verdict.condition, advice)
+        return Found(status, verdict.condition, self.identity, self.found.st_uid, advice=advice)
 
 
 def pid_in(data: bytes) -> int | None:
@@ -250,7 +222,7 @@ def pid_in(data: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) <= 10 else None
 
 
-def sentence(seen: Sighting) -> str:
+def sentence(seen: Found) -> str:
     """Who has it, since when, and how that is known."""
     status = seen.status
     if status.holder is not None and status.holder.pid is not None and seen.condition != LEFTOVER:

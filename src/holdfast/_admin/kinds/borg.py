@@ -9,38 +9,33 @@ from __future__ import annotations
 import json
 
 from ...liveness import Liveness
-from .base import ELSEWHERE, LEFTOVER, Kind, Sighting, View, quoted
+from ..found import ELSEWHERE, LEFTOVER, Found
+from .base import View, quoted
 
 
-class Borg(Kind):
-    name = "borg"
-
-    def look(self, view: View) -> Sighting | None:
-        exclusive = view.name == "lock.exclusive"
-        if not (view.is_directory if exclusive else view.is_file):
-            return None
-        named = [_named(name) for name in view.names()] if exclusive else _listed(view.data())
-        if named is None or None in named or (not named and not exclusive):
-            return None
-        if not named:
-            verdict = view.of_nobody("nobody is named in it")
-        else:
-            judged = [view.of_process(pid, host.partition("@")[0]) for host, pid in filter(None, named)]
-            worst = max(judged, key=lambda one: (one.condition != LEFTOVER, one.liveness is Liveness.ALIVE))
-            verdict = worst.replaced(holders=tuple(one.holders[0] for one in judged if one.holders))
-        repository = quoted(view.where)
-        if verdict.condition == LEFTOVER:
-            reason = "borg removes it itself, where the name of this host is unique"
-            advice = f"Run borg again; if it refuses: borg break-lock {repository}, when no other machine uses it"
-            return view.sighting(self.name, verdict, reason, advice, refused=False)
-        who = "that command" if verdict.condition != ELSEWHERE else f"the command on {verdict.holders[0].host}"
-        reason = "others wait for --lock-wait seconds (1), and give up" if exclusive else "who writes waits for these"
-        return view.sighting(
-            self.name,
-            verdict,
-            reason,
-            f"Wait until {who} has ended: borg --lock-wait 600 …; never break it while that runs",
-        )
+def look(view: View) -> Found | None:
+    exclusive = view.name == "lock.exclusive"
+    if not (view.is_directory if exclusive else view.is_file):
+        return None
+    named = [_named(name) for name in view.names()] if exclusive else _listed(view.data())
+    if named is None or None in named or (not named and not exclusive):
+        return None
+    if not named:
+        verdict = view.of_nobody("nobody is named in it")
+    else:
+        judged = [view.of_process(pid, host.partition("@")[0]) for host, pid in filter(None, named)]
+        worst = max(judged, key=lambda one: (one.condition != LEFTOVER, one.liveness is Liveness.ALIVE))
+        verdict = worst.replaced(holders=tuple(one.holders[0] for one in judged if one.holders))
+    repository = quoted(view.where)
+    if verdict.condition == LEFTOVER:
+        reason = "borg removes it itself, where the name of this host is unique"
+        advice = f"Run borg again; if it refuses: borg break-lock {repository}, when no other machine uses it"
+        return view.described(verdict, reason, advice)
+    who = "that command" if verdict.condition != ELSEWHERE else f"the command on {verdict.holders[0].host}"
+    reason = "others wait for --lock-wait seconds (1), and give up" if exclusive else "who writes waits for these"
+    return view.described(
+        verdict, reason, f"Wait until {who} has ended: borg --lock-wait 600 …; never break it while that runs"
+    )
 
 
 def _named(name: str) -> tuple[str, int] | None:

@@ -6,21 +6,17 @@ lists and its archives. If one of them is removed, a second command gets in besi
 
 from __future__ import annotations
 
-from .base import FREE, Kind, Sighting, View
+from ..found import Found
+from .base import View
 
-_REASON = {True: "other commands wait, or refuse, until it has ended", False: "nobody has locked it; the file stays"}
 
-
-class Dpkg(Kind):
-    name = "dpkg"
-
-    def look(self, view: View) -> Sighting | None:
-        if not view.is_file or not _is_its_place(view):
-            return None
-        verdict = view.of_kernel()
-        held = verdict.condition != FREE
-        advice = f"Wait until {view.who(verdict)} has ended; never remove this file" if held else ""
-        return view.sighting(self.name, verdict, _REASON[held], advice, aged=False)
+def look(view: View) -> Found | None:
+    if not view.is_file or not _is_its_place(view):
+        return None
+    verdict = view.of_kernel()
+    reason = "other commands wait, or refuse, until it has ended"
+    advice = f"Wait until {view.who(verdict)} has ended; never remove this file"
+    return view.described(verdict, reason, advice, aged=False)
 
 
 def _is_its_place(view: View) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import stat
 from os.path import join
 
-from .base import LEFTOVER, Kind, Sighting, Verdict, View, quoted
+from ..found import LEFTOVER, Found
+from .base import Verdict, View, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,20 +26,9 @@ _FILES = frozenset(
 )
 _BELOW = ("refs", "logs", "objects", "info", "reftable")
 _LOOKERS = frozenset(
-    [
-        "cat-file",
-        "log",
-        "show",
-        "blame",
-        "grep",
-        "shortlog",
-        "daemon",
-        "fsmonitor--daemon",
-        "credential-cache--daemon",
-        "http-backend",
-        "upload-pack",
-    ]
-)
+    ["cat-file", "log", "show", "blame", "grep", "shortlog", "daemon", "fsmonitor--daemon", "credential-cache--daemon",
+     "http-backend", "upload-pack"]
+)  # fmt: skip
 """Commands that may run for days, and take no lock."""
 _PROGRAMS = ("git", "git-receive-pac")
 """As the kernel calls them, in 15 letters: what a push starts on a server has a name of its own."""
@@ -53,25 +43,23 @@ _ADVICE = (
 )
 
 
-class Git(Kind):
-    name = "git"
+def look(view: View) -> Found | None:
+    directory = _directory(view) if view.is_file else None
+    if directory is None:
+        return None
+    writers = view.openers()
+    verdict = view.of_openers(writers) if writers else _by_work(view, directory)
+    if verdict.condition == LEFTOVER:
+        reason = "interrupted: git has left it, and refuses to change that file until it is removed"
+        return view.described(verdict, reason, _ADVICE.format(path=quoted(view.path)), refuses=True)
+    advice = f"Wait until that command has ended (holdfast wait {quoted(view.path)})"
+    if verdict.holders and not writers:
+        advice += "; an editor may be open for a commit message"
+    return view.described(verdict, "git makes others wait, or refuses, as long as it exists", advice)
 
-    def look(self, view: View) -> Sighting | None:
-        directory = _directory(view) if view.is_file else None
-        if directory is None:
-            return None
-        writers = view.openers()
-        verdict = view.of_openers(writers) if writers else _by_work(view, directory)
-        if verdict.condition == LEFTOVER:
-            reason = "interrupted: git has left it, and refuses to change that file until it is removed"
-            return view.sighting(self.name, verdict, reason, _ADVICE.format(path=quoted(view.path)), refused=True)
-        advice = f"Wait until that command has ended (holdfast wait {quoted(view.path)})"
-        if verdict.holders and not writers:
-            advice += "; an editor may be open for a commit message"
-        return view.sighting(self.name, verdict, "git makes others wait, or refuses, as long as it exists", advice)
 
-    def reserves(self, view: View) -> bool:
-        return _directory(view) is not None
+def reserves(view: View) -> bool:
+    return _directory(view) is not None
 
 
 def _directory(view: View) -> str | None:

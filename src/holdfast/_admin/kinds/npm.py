@@ -9,30 +9,24 @@ from __future__ import annotations
 
 from ...liveness import Liveness
 from ...model import Evidence
-from .base import HELD, LEFTOVER, Kind, Sighting, Verdict, View
+from ..found import HELD, LEFTOVER, Found
+from .base import Verdict, View
 
 _STALE = 60.0
 _FRESH = 5.0
 """Seconds: one that was touched so recently has a living holder."""
 
 
-class Npm(Kind):
-    name = "npm"
-
-    def look(self, view: View) -> Sighting | None:
-        of_npx = view.is_directory and "/_npx/" in f"{view.where}/"
-        if not of_npx and not (view.is_file and view.where.endswith("/_locks")):
-            return None
-        age = max(0.0, view.env.time() - view.found.st_mtime)
-        every = "which npx does every second" if of_npx else "when it was made"
-        if age > _STALE:
-            verdict = view.by_age(LEFTOVER, f"it was not touched for a minute ({every})")
-            return view.sighting(self.name, verdict, "the next one replaces it", "Nothing is to be done", refused=False)
-        alive = Verdict(HELD, Liveness.ALIVE, Evidence("heartbeat", "it was touched within the last seconds"))
-        verdict = (
-            alive if of_npx and age < _FRESH else view.by_age(HELD, f"it was last touched {age:.0f} s ago ({every})")
-        )
-        reason = "others that install the same package wait for it"
-        return view.sighting(
-            self.name, verdict, reason, "Wait until it is removed, or not touched for a minute", aged=not of_npx
-        )
+def look(view: View) -> Found | None:
+    of_npx = view.is_directory and "/_npx/" in f"{view.where}/"
+    if not of_npx and not (view.is_file and view.where.endswith("/_locks")):
+        return None
+    age = max(0.0, view.env.time() - view.found.st_mtime)
+    every = "which npx does every second" if of_npx else "when it was made"
+    if age > _STALE:
+        verdict = view.by_age(LEFTOVER, f"it was not touched for a minute ({every})")
+        return view.described(verdict, "the next one replaces it", "Nothing is to be done")
+    alive = Verdict(HELD, Liveness.ALIVE, Evidence("heartbeat", "it was touched within the last seconds"))
+    verdict = alive if of_npx and age < _FRESH else view.by_age(HELD, f"it was last touched {age:.0f} s ago ({every})")
+    reason = "others that install the same package wait for it"
+    return view.described(verdict, reason, "Wait until it is removed, or not touched for a minute", aged=not of_npx)

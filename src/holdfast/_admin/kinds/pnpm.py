@@ -7,37 +7,34 @@ stay. A directory whose process has ended is replaced at once. (`pnpm-lock.yaml`
 
 from __future__ import annotations
 
-from .base import FREE, LEFTOVER, Kind, Sighting, View
+from ..found import LEFTOVER, Found
+from .base import View
 
 
-class Pnpm(Kind):
-    name = "pnpm"
+def look(view: View) -> Found | None:
+    if view.is_directory:
+        return _by_owner(view)
+    if not view.is_file or not _is_its_place(view.where.rpartition("/")[2], view.found.st_uid):
+        return None
+    verdict = view.of_kernel()
+    reason = (
+        "others may work with the store as well, but pnpm store prune waits"
+        if verdict.holders and verdict.holders[0].shared
+        else "other commands of pnpm wait for it"
+    )
+    return view.described(verdict, reason, f"Wait until {view.who(verdict)} has ended", aged=False)
 
-    def look(self, view: View) -> Sighting | None:
-        if view.is_directory:
-            return self._by_owner(view)
-        if not view.is_file or not _is_its_place(view.where.rpartition("/")[2], view.found.st_uid):
-            return None
-        verdict = view.of_kernel()
-        if verdict.condition == FREE:
-            return view.sighting(self.name, verdict, "nobody has locked it; the file stays", "", aged=False)
-        reason = (
-            "others may work with the store as well, but pnpm store prune waits"
-            if verdict.holders[0].shared
-            else "other commands of pnpm wait for it"
-        )
-        return view.sighting(self.name, verdict, reason, f"Wait until {view.who(verdict)} has ended", aged=False)
 
-    def _by_owner(self, view: View) -> Sighting | None:
-        numbers = view.data(f"{view.path}/owner", 100).split(b"-")
-        if len(numbers) != 3 or not all(number.isdigit() for number in numbers) or len(numbers[0]) > 10:
-            return None
-        verdict = view.of_process(int(numbers[0]))
-        if verdict.condition == LEFTOVER:
-            reason = "the next command of pnpm replaces it"
-            return view.sighting(self.name, verdict, reason, "Nothing is to be done", refused=False)
-        reason = "other commands of pnpm wait for it, and go on without it in the end"
-        return view.sighting(self.name, verdict, reason, f"Wait until {view.who(verdict)} has ended")
+def _by_owner(view: View) -> Found | None:
+    numbers = view.data(f"{view.path}/owner", 100).split(b"-")
+    if len(numbers) != 3 or not all(number.isdigit() for number in numbers) or len(numbers[0]) > 10:
+        return None
+    verdict = view.of_process(int(numbers[0]))
+    if verdict.condition == LEFTOVER:
+        reason = "the next command of pnpm replaces it"
+        return view.described(verdict, reason, "Nothing is to be done")
+    reason = "other commands of pnpm wait for it, and go on without it in the end"
+    return view.described(verdict, reason, f"Wait until {view.who(verdict)} has ended")
 
 
 def _is_its_place(directory: str, uid: int) -> bool:

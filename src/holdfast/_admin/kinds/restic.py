@@ -6,37 +6,31 @@ one stale that is older than half an hour, or whose process has ended on the sam
 
 from __future__ import annotations
 
-from .base import HELD, LEFTOVER, Kind, Sighting, View, quoted
+from ..found import HELD, LEFTOVER, Found
+from .base import View, quoted
 
 _STALE = 1800.0
 _DIGITS = frozenset("0123456789abcdef")
 
 
-class Restic(Kind):
-    name = "restic"
-
-    def look(self, view: View) -> Sighting | None:
-        where, _, last = view.where.rpartition("/")
-        if last != "locks" or not view.is_file or len(view.name) != 64 or not _DIGITS.issuperset(view.name):
-            return None
-        if not view.is_there(f"{where}/config", f"{where}/keys", f"{where}/snapshots"):
-            return None
-        repository = quoted(where)
-        if view.env.time() - view.found.st_mtime > _STALE:
-            verdict = view.by_age(
-                LEFTOVER, "it was not written anew for half an hour, which restic does every five minutes"
-            )
-            reason = "restic calls it stale, but most commands still refuse if it is exclusive"
-            return view.sighting(
-                self.name, verdict, reason, f"restic -r {repository} unlock removes stale locks only", refused=True
-            )
-        running = view.files.running(("restic",))
-        if running:
-            verdict = view.of_openers(running, "is restic, and may be the one")
-        else:
-            verdict = view.by_age(HELD, "no restic runs here, but one elsewhere may; its content is encrypted")
-        advice = f"restic -r {repository} cat lock {view.name[:8]} says whose it is; unlock removes it once it is stale"
-        reason = (
-            "commands that need the repository for themselves (prune, check) refuse; with an exclusive lock, all do"
+def look(view: View) -> Found | None:
+    where, _, last = view.where.rpartition("/")
+    if last != "locks" or not view.is_file or len(view.name) != 64 or not _DIGITS.issuperset(view.name):
+        return None
+    if not view.is_there(f"{where}/config", f"{where}/keys", f"{where}/snapshots"):
+        return None
+    repository = quoted(where)
+    if view.env.time() - view.found.st_mtime > _STALE:
+        verdict = view.by_age(
+            LEFTOVER, "it was not written anew for half an hour, which restic does every five minutes"
         )
-        return view.sighting(self.name, verdict, reason, advice)
+        reason = "restic calls it stale, but most commands still refuse if it is exclusive"
+        return view.described(verdict, reason, f"restic -r {repository} unlock removes stale locks only", refuses=True)
+    running = view.files.running(("restic",))
+    if running:
+        verdict = view.of_openers(running, "is restic, and may be the one")
+    else:
+        verdict = view.by_age(HELD, "no restic runs here, but one elsewhere may; its content is encrypted")
+    advice = f"restic -r {repository} cat lock {view.name[:8]} says whose it is; unlock removes it once it is stale"
+    reason = "commands that need the repository for themselves (prune, check) refuse; with an exclusive lock, all do"
+    return view.described(verdict, reason, advice)

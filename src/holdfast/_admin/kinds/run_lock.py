@@ -6,25 +6,21 @@ Why not what has only a kernel lock on it: so has every lock file of ours there,
 
 from __future__ import annotations
 
-from .base import LEFTOVER, Kind, Sighting, View, pid_in, quoted
+from ..found import LEFTOVER, Found
+from .base import View, pid_in, quoted
 
 
-class RunLock(Kind):
-    name = "run-lock"
-
-    def look(self, view: View) -> Sighting | None:
-        serial = view.name.startswith("LCK..")
-        if not view.is_file:
-            return None
-        data = view.data(most=64)
-        pid = int.from_bytes(data, "little") if serial and len(data) == 4 else pid_in(data)
-        if not pid:
-            return None
-        verdict = view.of_process(pid)
-        what = f"/dev/{view.name.removeprefix('LCK..')} is in use" if serial else "its service runs"
-        if verdict.condition == LEFTOVER:
-            reason = "programs that look at the pid replace it"
-            return view.sighting(
-                self.name, verdict, reason, f"If yours does not: rm -f {quoted(view.path)}", refused=False
-            )
-        return view.sighting(self.name, verdict, what, f"Wait until process {pid} has ended, or end it")
+def look(view: View) -> Found | None:
+    serial = view.name.startswith("LCK..")
+    if not view.is_file:
+        return None
+    data = view.data(most=64)
+    pid = int.from_bytes(data, "little") if serial and len(data) == 4 else pid_in(data)
+    if not pid:
+        return None
+    verdict = view.of_process(pid)
+    what = f"/dev/{view.name.removeprefix('LCK..')} is in use" if serial else "its service runs"
+    if verdict.condition == LEFTOVER:
+        reason = "programs that look at the pid replace it"
+        return view.described(verdict, reason, f"If yours does not: rm -f {quoted(view.path)}")
+    return view.described(verdict, what, f"Wait until process {pid} has ended, or end it")

@@ -10,37 +10,33 @@ import json
 from ..._core.messages import printable
 from ...liveness import Liveness
 from ...model import Holder
-from .base import FREE, LEFTOVER, Kind, Sighting, View, quoted
+from ..found import FREE, LEFTOVER, Found
+from .base import View, quoted
 
 _TEXTS = ("ID", "Operation", "Who", "Created")
 
 
-class Terraform(Kind):
-    name = "terraform"
-
-    def look(self, view: View) -> Sighting | None:
-        found = _info(view.data())
-        if found is None:
-            return None
-        state = f"{view.where}/{view.name[1 : -len('.lock.info')]}"
-        about = view.stat(state)
-        verdict = (
-            view.beside(state, about).of_kernel() if about is not None else view.of_nobody("its state file is gone")
-        )
-        tag = f"{found['Operation']} by {found['Who']}, id {found['ID']}"
-        if verdict.condition == FREE:
-            verdict = view.of_nobody(f"nobody has the kernel lock on {printable(state)}")
-        if verdict.liveness is not Liveness.ALIVE:
-            verdict = verdict.replaced(holders=(Holder(None, None, None, tag),))
-        else:
-            verdict = verdict.replaced(holders=tuple(one.replaced(tag=tag) for one in verdict.holders))
-        if verdict.condition == LEFTOVER:
-            reason = "it keeps nobody out: the next command locks the state, and writes it anew"
-            return view.sighting(self.name, verdict, reason, f"rm {quoted(view.path)}, or leave it", refused=False)
-        advice = (
-            "Wait until that command has ended (-lock-timeout=5m); terraform force-unlock does not unlock a local state"
-        )
-        return view.sighting(self.name, verdict, "other commands refuse: Error acquiring the state lock", advice)
+def look(view: View) -> Found | None:
+    found = _info(view.data())
+    if found is None:
+        return None
+    state = f"{view.where}/{view.name[1 : -len('.lock.info')]}"
+    about = view.stat(state)
+    verdict = view.beside(state, about).of_kernel() if about is not None else view.of_nobody("its state file is gone")
+    tag = f"{found['Operation']} by {found['Who']}, id {found['ID']}"
+    if verdict.condition == FREE:
+        verdict = view.of_nobody(f"nobody has the kernel lock on {printable(state)}")
+    if verdict.liveness is not Liveness.ALIVE:
+        verdict = verdict.replaced(holders=(Holder(None, None, None, tag),))
+    else:
+        verdict = verdict.replaced(holders=tuple(one.replaced(tag=tag) for one in verdict.holders))
+    if verdict.condition == LEFTOVER:
+        reason = "it keeps nobody out: the next command locks the state, and writes it anew"
+        return view.described(verdict, reason, f"rm {quoted(view.path)}, or leave it")
+    advice = (
+        "Wait until that command has ended (-lock-timeout=5m); terraform force-unlock does not unlock a local state"
+    )
+    return view.described(verdict, "other commands refuse: Error acquiring the state lock", advice)
 
 
 def _info(data: bytes) -> dict[str, str] | None:

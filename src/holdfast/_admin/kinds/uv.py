@@ -4,26 +4,22 @@ command works. The file stays.
 
 from __future__ import annotations
 
-from .base import FREE, Kind, Sighting, View
+from ..found import Found
+from .base import View
 
 _BESIDE = (("CACHEDIR.TAG",), ("pyvenv.cfg",), (".gitignore", ".temp"))
 _PROGRAMS = ("uv", "uvx")
 
 
-class Uv(Kind):
-    name = "uv"
-
-    def look(self, view: View) -> Sighting | None:
-        if not view.is_file:
-            return None
-        verdict = view.of_kernel()
-        if not _is_its_place(view) and {one.pid for one in verdict.holders}.isdisjoint(view.files.running(_PROGRAMS)):
-            return None
-        if verdict.condition == FREE:
-            return view.sighting(self.name, verdict, "nobody has locked it; the file stays", "", aged=False)
-        advice = f"Wait until {view.who(verdict)} has ended, or use a cache of your own (UV_CACHE_DIR)"
-        reason = "other commands of uv wait for it, and give up after UV_LOCK_TIMEOUT seconds"
-        return view.sighting(self.name, verdict, reason, advice, aged=False)
+def look(view: View) -> Found | None:
+    if not view.is_file:
+        return None
+    verdict = view.of_kernel()
+    if not _is_its_place(view) and {one.pid for one in verdict.holders}.isdisjoint(view.files.running(_PROGRAMS)):
+        return None
+    advice = f"Wait until {view.who(verdict)} has ended, or use a cache of your own (UV_CACHE_DIR)"
+    reason = "other commands of uv wait for it, and give up after UV_LOCK_TIMEOUT seconds"
+    return view.described(verdict, reason, advice, aged=False)
 
 
 def _is_its_place(view: View) -> bool:

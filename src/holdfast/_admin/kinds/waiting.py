@@ -13,6 +13,7 @@ from __future__ import annotations
 from ..._core.wait import Wait
 from ...liveness import Liveness
 from ...model import INFINITY
+from ..found import Found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from ..._platform.inotify import FolderWatch
     from ..._platform.interface import Surroundings
-    from .base import Sighting
 
 _EVERY, _POLLED, _SOON = 1.0, 0.25, 0.05
 """Seconds between looks: with events, without, and at least."""
@@ -31,10 +31,10 @@ def until_free(
     env: Surroundings,
     watch: FolderWatch | None,
     path: str,
-    look: Callable[[], Sighting | None],
+    look: Callable[[], Found | None],
     timeout: float | None,
-    notice: Callable[[Sighting], object] | None = None,
-) -> Generator[Wait, None, Sighting | None]:
+    notice: Callable[[Found], object] | None = None,
+) -> Generator[Wait, None, Found | None]:
     """None when it has ended (KW3); what was seen last when `timeout` (seconds; None: for ever) is over.
 
     `notice` is called once, after a second, also where the time is over by then.
@@ -79,7 +79,7 @@ class _Holder:
         self._pid: int | None = None
         self._fd = -1
 
-    def watch(self, seen: Sighting) -> None:
+    def watch(self, seen: Found) -> None:
         pid = (
             seen.status.holder.pid
             if seen.status.holder is not None and seen.status.liveness is Liveness.ALIVE

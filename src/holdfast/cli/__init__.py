@@ -16,13 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import signal
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from ..model import Status
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
-_MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release", "wait"), "shell")}
+_MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release"), "shell")}
 """The module of each command that has not its name; its function is called after the command, as `ls_`."""
 
 _PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
@@ -107,29 +107,20 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def perform(options: argparse.Namespace) -> int:
-    """What the command does to its target: a function of the command's name, or a method of the target's."""
-    from .locks import is_lock_file, refuse_empty
+    """What the command does: a function of its name, in slots.py or server.py, or else in its own module."""
+    from .locks import apart_from_files, refuse_empty
 
     for place in (*getattr(options, "places", ()), *(getattr(options, one, None) for one in _PATHS)):
         refuse_empty(place)
-    name = f"{options.command}_"
-    if len(getattr(options, "locks", ())) > 1:
-        return _call("together", name, options)
-    command = None
-    if not is_lock_file(options):
-        from .target import target_of
-
-        command = getattr(target_of(options), name, None)
-    if command is None:
-        return _call(_MODULES.get(options.command, options.command), name, options)
-    status: int = command()
+    name, apart = f"{options.command}_", apart_from_files(options)
+    command = _function(apart, name) if apart is not None else None
+    status: int = (command or _function(_MODULES.get(options.command, options.command), name))(options)
     return status
 
 
-def _call(module: str, name: str, options: argparse.Namespace) -> int:
+def _function(module: str, name: str) -> Any:
     # Not `importlib`, which is to be loaded first.
-    found: int = getattr(__import__(f"{__package__}.{module}", fromlist=[name]), name)(options)
-    return found
+    return getattr(__import__(f"{__package__}.{module}", fromlist=[name]), name, None)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -23,7 +23,7 @@ from ..lock import Lock, requests_of
 from ..model import Evidence, Record, Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
-from .locks import absolute, leave_to_its_program, refuse_empty
+from .locks import absolute, is_url, leave_to_its_program, refuse_empty
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
 
 _WORD = "break"
@@ -141,8 +141,10 @@ class _OnServer(_Breaking):
 
 
 def break_(options: argparse.Namespace) -> int:
-    """Remove the lock file that is meant."""
+    """Remove the lock file that is meant, or end the hold on a server."""
     refuse_empty(options.lock)
+    if is_url(options.lock):
+        return _break_on_server(options)
     leave_to_its_program(absolute(options.lock), options.protocol)
     status = _status(options)
     if status is None:
@@ -181,8 +183,7 @@ def _refuse_kernel_lock(one: _Breaking) -> int:
     )
 
 
-def break_on_server(options: argparse.Namespace) -> int:
-    """End the hold that is meant."""
+def _break_on_server(options: argparse.Namespace) -> int:
     lock = Lock(options.lock, **({} if options.protocol is None else {"protocol": options.protocol}))
     status = lock.status()
     one = _OnServer(options, status, url_id_of(status))

@@ -13,9 +13,11 @@ import os
 import sys
 
 from .._core.messages import advice, brief_command, duration, first_holder, moment, printable
+from .._platform import environment
 from ..errors import set_error_path
 from ..events import listen
 from ..model import Value
+from .locks import is_url
 from .outcome import DONE, HELD, problem_at, say, screen, show
 
 TYPE_CHECKING = False
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TextIO
 
+    from .._admin.found import Found
     from ..events import Event
     from ..lock import Lock
     from ..model import Holder, Record, Status, Waiter
@@ -219,6 +222,16 @@ def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
         "record": None if record is None else dict(record.fields),
         **more,
     }
+
+
+def of_survey(one: Found) -> dict[str, Any]:
+    """What the JSON of a lock has besides its status, where a survey has found it."""
+    from .._admin.scan import id_of
+
+    status, foreign = one.status, one.advice is not None
+    its_id = None if foreign else url_id_of(status) if is_url(status.path) else id_of(environment(), status)
+    kind = status.protocol if foreign else None
+    return {"uid": one.uid, "user": user_name(one.uid), "slot": one.slot, "id": its_id, "kind": kind}
 
 
 def dumped(result: Any) -> str:

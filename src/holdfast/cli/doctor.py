@@ -38,6 +38,7 @@ from ..errors import EngineUnavailable, HoldfastError
 from ..lock import Lock
 from ..model import Value
 from .console import dumped
+from .locks import is_url
 from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
 TYPE_CHECKING = False
@@ -139,6 +140,8 @@ _LEAST = 30
 
 def doctor_(options: argparse.Namespace) -> int:
     """Probe, and say what came out."""
+    if is_url(options.place):
+        return _of_server(options)
     directory = _absolute(options.place)
     places = [directory, *([_absolute(options.peer)] if options.peer else [])]
     apart = next(filter(None, [at_place(environment(), place) for place in places]), None)
@@ -200,7 +203,7 @@ def _plain(value: Any) -> Any:
     return {name: _plain(getattr(value, name)) for name in value._fields} if isinstance(value, Value) else value
 
 
-def of_server(options: argparse.Namespace) -> int:
+def _of_server(options: argparse.Namespace) -> int:
     """The same for a server, which is named by a URL."""
     if options.peer or options.listen or options.host:
         raise ValueError("--peer, --listen and --with are for directories, not for servers")

@@ -1,7 +1,4 @@
-"""A LOCK that another program makes by rules of its own (_admin/kinds): refused to all that would take it or remove it.
-
-How it is shown and waited for: foreign_views.py.
-"""
+"""A LOCK that another program makes by rules of its own (_admin/kinds): refused to all that would take or remove it."""
 
 from __future__ import annotations
 
@@ -43,6 +40,11 @@ def look_at(path: str) -> Found | None:
         return None
 
 
+def told(seen: Found) -> str:
+    """Who has it, since when, how that is known, and what to do next."""
+    return f"{sentence(seen)}. {seen.advice}"
+
+
 def refuse(path: str, protocol: str | None) -> None:
     """ProtocolMismatch where another program's lock is at this absolute path, or would be believed to be.
 
@@ -53,8 +55,7 @@ def refuse(path: str, protocol: str | None) -> None:
     if seen is not None and not (is_persistent(protocol) and seen.status.evidence.source == "guard"):
         kind = seen.status.protocol
         raise ProtocolMismatch(
-            f"{path} is a lock of {kind}, which holdfast never takes, breaks or removes: {sentence(seen)}. "
-            f"{seen.advice}",
+            f"{path} is a lock of {kind}, which holdfast never takes, breaks or removes: {told(seen)}",
             path=path,
             protocol=protocol or "sema",
             holder=seen.status.holder,

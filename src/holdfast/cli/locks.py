@@ -1,4 +1,4 @@
-"""The locks that were described by what was typed. What else LOCK may mean, and what commands do with it: target.py."""
+"""What a LOCK is that was typed (a file, a semaphore, or on a server), and the object for it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ def is_url(text: str | None) -> bool:
     return text is not None and bool(scheme_of(text))
 
 
-def is_lock_file(options: argparse.Namespace) -> bool:
-    """Whether a command is about one lock file, or a directory, and about nothing else."""
+def apart_from_files(options: argparse.Namespace) -> str | None:
+    """The module for what a command is about, if that is no lock file or directory, nor several LOCKs."""
+    if len(getattr(options, "locks", ())) > 1:
+        return None
     if getattr(options, "slots", None) is not None:
-        return False
+        return "slots"
     words = [getattr(options, name, None) for name in ("lock", "place", "directory", "events")]
-    return not any(map(is_url, [*words, *getattr(options, "places", ())]))
+    return "server" if any(map(is_url, [*words, *getattr(options, "places", ())])) else None
 
 
 def refuse_empty(path: str | None) -> None:

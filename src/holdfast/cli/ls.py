@@ -12,13 +12,14 @@ from .._admin.found import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, LEFTO
 from .._admin.scan import Survey
 from .._core.messages import brief_command, printable
 from .._drivers.apart import at_place
+from .._drivers.sync import drive
 from .._platform import environment
-from ..errors import EngineUnavailable
-from .console import OF_STATE, Cell, Column, age_of, as_json, lines, user_name
+from ..engines import engine_of
+from ..errors import EngineUnavailable, HoldfastError
+from .console import OF_STATE, Cell, Column, age_of, as_json, lines, of_survey, user_name
 from .locks import absolute, is_url
 from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
 from .outcome import HELD as HELD_CODE
-from .target import found_at, of_survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _of_place(
     survey: Survey, place: str, entering: Callable[[str], object] | None, *, recursive: bool
 ) -> Iterator[Found | Unreadable | str]:
     if is_url(place):
-        yield from found_at(place)
+        yield from _on_server(place)
         return
     path = os.path.join(os.getcwd(), place) if ".." in place.split("/") else absolute(place)
     try:
@@ -209,6 +210,19 @@ def _of_place(
         yield Unreadable(path, error if isinstance(error, OSError) else OSError(0, str(error)))
         return
     yield one if one is not None else f"{path} is no lock file of a known protocol"
+
+
+def _on_server(url: str) -> Iterator[Found | Unreadable]:
+    """The locks there whose names begin so."""
+    try:
+        statuses = drive(engine_of(url).survey(environment(), url))
+    except EngineUnavailable as error:
+        yield Unreadable(masked(url), error)
+    except HoldfastError as error:
+        yield Unreadable(masked(url), OSError(0, str(error)))
+    else:
+        for status in statuses:
+            yield Found(status, "held" if status.locked else "free", (0, 0))
 
 
 def _of_place_in_time(

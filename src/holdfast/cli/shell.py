@@ -1,4 +1,4 @@
-"""`try`, `acquire`, `release`, `wait`: one lock, from a shell."""
+"""`try`, `acquire`, `release`: one lock, from a shell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
-from .locks import absolute, answered, lock_of
-from .outcome import DONE, USAGE, end_quickly, say, show
+from .locks import answered, lock_of
+from .outcome import DONE, USAGE, end_quickly, say
 from .owner import Owner, owner_of
 
 TYPE_CHECKING = False
@@ -135,41 +135,3 @@ def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace
     except HoldfastError as error:
         return tell_refused(options, before, str(error))
     return tell_released(options, lock, before, "not held")
-
-
-def wait_(options: argparse.Namespace) -> int:
-    """Wait until a contender would get the lock."""
-    if environment().may_block(absolute(options.lock)) or os.path.lexists(options.lock):
-        from .foreign_views import awaited
-
-        another = awaited(options)
-        if another is not None:
-            another.wait(options.timeout)
-            return another.tell_waited()
-    lock = lock_of(options, looks=True)
-    return tell_waited(lock, options, free=lock.wait(options.timeout))
-
-
-def tell_waited(lock: Lock, options: argparse.Namespace, *, free: bool) -> int:
-    """Say how a wait has ended; the exit status."""
-    status = lock.status() if options.json or not free else None
-    if status is not None and options.json:
-        from .console import as_json
-
-        show(as_json("free" if free else "held", status))
-    elif status is not None and not options.quiet:
-        say(_why_waited(lock, status))
-    if free and options.verbose:
-        say(f"{lock.path} is free")
-    return DONE if free else int(options.held_code)
-
-
-def _why_waited(lock: Lock, status: Status) -> str:
-    """Why the wait was in vain, by a look after it."""
-    from .._core.messages import advice, sentence
-
-    if not status.locked:
-        return f"{lock.path} was held all the time; it has become free since"
-    why = sentence(status)
-    still = f"is still {why}" if why.startswith("held ") else f"did not become free: {why}"
-    return f"{lock.path} {still}. {advice(status)}"

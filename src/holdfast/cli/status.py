@@ -1,4 +1,4 @@
-"""`status`: all that can be known of one lock."""
+"""`status`: all that can be known of a lock."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import os
 import time
 
 from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE
+from .._admin.kinds.base import View
 from .._admin.scan import LEFT_EMPTY, Survey, heartbeat, id_of, own_view, staleness, staleness_text
-from .._core.messages import advice, duration, first_holder, printable
+from .._core.messages import advice, duration, first_holder, moment, printable
 from .._drivers.apart import at_place
 from .._platform import environment
 from ..engines.file.inspect import mismatch, other_protocol
 from ..lock import Lock, file_request
 from ..protocols import is_persistent
-from .console import as_json, rows_of, rows_of_content, text_of
-from .locks import absolute, lock_options
-from .outcome import DONE, FAILED, say, show
+from . import perform, slots
+from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
+from .locks import absolute, each_of, lock_options
+from .outcome import DONE, FAILED, failed, say, show
 from .outcome import HELD as HELD_CODE
-from .target import Slots, of_survey, recognised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,21 +38,34 @@ _ALIKE = frozenset({"sema", "semats"})
 
 def status_(options: argparse.Namespace) -> int:
     """Show what is known; changes nothing. A file server that does not answer is not waited for without end."""
+    if len(options.locks) > 1:
+        return _status_of_each(options)
     apart = at_place(environment(), absolute(options.lock))
     return _status(options) if apart is None else apart.call(lambda: _status(options))
 
 
+def _status_of_each(options: argparse.Namespace) -> int:
+    """Each as if it were the only one, with an empty line in between; the exit status is the highest of all."""
+    worst = DONE
+    for number, one in enumerate(each_of(options)):
+        if number and not options.json and not options.quiet:
+            show("")
+        try:
+            worst = max(worst, perform(one))
+        except Exception as error:
+            worst = max(worst, failed(error))
+    return worst
+
+
 def _status(options: argparse.Namespace) -> int:
     survey = Survey(environment())
-    seen = recognised(survey, options.lock, options.protocol)
+    seen = slots.recognised(survey, options.lock, options.protocol)
     if seen is not None:
         options.slots, options.protocol = seen
-        return Slots(options, counted=False).status_()
+        return slots.status_(options, counted=False)
     another = _found(survey, options.lock) if options.protocol is None else None
     if another is not None and another.advice is not None:
-        from .foreign_views import of_status
-
-        return of_status(options, another)
+        return _status_of_another(options, another)
     named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
     if given is None and options.protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
@@ -74,6 +88,49 @@ def _status(options: argparse.Namespace) -> int:
     if other is not None:
         return FAILED  # as for a contender: waiting does not help, either
     return HELD_CODE if status.locked else DONE
+
+
+def _status_of_another(options: argparse.Namespace, found: Found) -> int:
+    """As `status` shows a lock of ours."""
+    status = found.status
+    if options.json:
+        more: dict[str, Any] = {
+            "content_protocol": None,
+            "kernel_lock": [],
+            "stale_for": [],
+            "heartbeat": None,
+            "next": found.advice,
+        }
+        result = "held" if status.locked else "free"
+        show(as_json(result, status, condition=found.condition, **of_survey(found), **more))
+    elif not options.quiet:
+        rows = _rows_of_another(found)
+        if options.verbose:
+            env = environment()
+            view = View(env, env.proc_files, status.path, env.stat(status.path))
+            link = view.link()
+            rows += [("content", f"-> {link}")] if link else rows_of_content("content", view.data())
+        show(text_of(rows))
+    return HELD_CODE if status.locked else DONE
+
+
+def _rows_of_another(found: Found) -> list[tuple[str, str]]:
+    status = found.status
+    rows = [("lock", f"{status.path} ({status.protocol}'s)"), ("state", found.condition)]
+    named = [one for one in status.holders if one.pid is not None or one.host is not None or one.tag is not None]
+    rows += [("" if number else "holder", holder_text(one)) for number, one in enumerate(named)]
+    user = of_survey(found)["user"]
+    if user is not None:
+        rows.append(("user", user))
+    if status.holder is not None and status.holder.since is not None:
+        rows.append(("since", f"{moment(status.holder.since)} ({duration(status.age or 0)} ago)"))
+    if status.holder is not None and status.holder.tag is not None:
+        rows.append(("tag", status.holder.tag))
+    rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))
+    rows.append(("verdict", status.reason))
+    if found.advice:
+        rows.append(("next", found.advice))
+    return rows + rows_of_waiters(status.waiters)
 
 
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:

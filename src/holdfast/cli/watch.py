@@ -22,7 +22,7 @@ from .._platform import environment
 from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording, line_of, url_id_of
-from .locks import absolute
+from .locks import absolute, is_url
 from .outcome import DONE, die_of, say, show
 
 _LONGEST_WAIT = 3600.0
@@ -139,8 +139,10 @@ def _output() -> int | None:
         return None
 
 
-def watch_server(options: argparse.Namespace) -> int:
+def _watch_server(options: argparse.Namespace) -> int:
     """What happens to the locks on a server; until a signal, or the end of the time."""
+    if len(options.places) > 1:
+        raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
     (url,) = options.places
     tell, changes = _teller(options), Changes()
     steps = engine_of(url).follow(environment(), url, lambda seen: tell(changes.since(seen, time.time())))
@@ -240,6 +242,8 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
 
 def watch_(options: argparse.Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of the reader."""
+    if any(map(is_url, options.places)):
+        return _watch_server(options)
     until = None if options.seconds is None else time.monotonic() + options.seconds
     tell = _teller(options)
     follower = follow(options.places or ["."])

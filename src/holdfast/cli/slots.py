@@ -1,0 +1,121 @@
+"""What commands show of a LOCK that is a semaphore.
+
+The number of slots of a semaphore is known to its users, and not written anywhere. Without `--slots` it is judged by
+the lock files that are there: as many as the highest number among them says. Then it is not `counted`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .._core.messages import advice, sentence
+from .._platform import environment
+from ..lock import Semaphore
+from ..protocols import is_persistent
+from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
+from .locks import is_url, lock_options
+from .outcome import DONE, HELD, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from .._admin.found import Found
+    from .._admin.scan import Survey
+    from ..model import SemaphoreStatus, Status
+
+
+def status_(options: argparse.Namespace, *, counted: bool = True) -> int:
+    """Show its slots; the exit status says whether a contender would get one."""
+    semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
+    status = semaphore.status()
+    if options.json:
+        show(as_json("held" if status.locked else "free", semaphore, status, counted=counted))
+    elif not options.quiet:
+        rows = _rows(semaphore, status, counted=counted)
+        if options.verbose:
+            taken = [(number, one.data) for number, one in enumerate(status) if one.data]
+            rows += [row for number, data in taken for row in rows_of_content(f"content {number}", data)]
+        show(text_of(rows))
+    return HELD if status.locked else DONE
+
+
+def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool = True) -> str:
+    """One line of JSON. Its fields are documented in docs/cli.md."""
+    slots = [object_of("held" if one.locked else "free", one) for one in status]
+    waiters: list[dict[str, Any]] = slots[0]["waiters"]
+    for one in slots:
+        del one["waiters"]
+    return dumped(
+        {
+            "result": result,
+            "path": semaphore.path,
+            "protocol": semaphore.protocol,
+            "state": "held" if status.locked else "free",
+            "free": status.free,
+            "counted": counted,
+            "slots": slots,
+            "waiters": waiters,
+        }
+    )
+
+
+def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> list[tuple[str, str]]:
+    many = f"{len(status)} slot{'s' if len(status) > 1 else ''}"
+    rows = [
+        ("lock", f"{semaphore.path} ({semaphore.protocol}), a semaphore"),
+        ("state", f"held: none of {many} is free" if status.locked else f"free: {status.free} of {many}"),
+    ]
+    if not counted:
+        kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
+        unseen = "" if kept else ", as a slot that nobody holds has no file"
+        rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
+    rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
+    return rows + rows_of_waiters(status.waiters)
+
+
+def _line(status: Status) -> str:
+    if status.locked:
+        return sentence(status)
+    return f"{state(status)}: {status.reason}" if status.stale else state(status)
+
+
+def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
+    """Why one would have to wait, and what to do next."""
+    taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
+    return f"{semaphore.path} has no free slot ({taken}{'; …' if len(status) > 3 else ''}). {advice(status[0])}"
+
+
+def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, str] | None:
+    """How many slots of that base are seen, and of which protocol; None where there is none, or a file of that name."""
+    base = os.path.join(os.getcwd(), given)
+    where, name = os.path.split(base)
+    if not name or any(map(os.path.lexists, (base, f"{base}.lock"))):
+        return None
+    found = [one for one in _beside(survey, where, name) if protocol in (None, one[1].status.protocol or protocol)]
+    if not found:
+        return None
+    spoken = next((one.status.protocol for _, one in found if one.status.protocol), "sema")
+    return max(number for number, _ in found) + 1, protocol or spoken
+
+
+def _beside(survey: Survey, where: str, base: str) -> list[tuple[int, Found]]:
+    from .._admin.detect import slot_of
+
+    found = []
+    try:
+        names = environment().list_directory(where or "/")
+    except OSError:
+        return []
+    for name in names:
+        slot = slot_of(name)
+        if slot is None or slot[0] != base or str(slot[1]) != name[len(base) + 1 : -len(".lock")]:
+            continue
+        try:
+            one = survey.file(os.path.join(where, name))
+        except OSError:
+            continue
+        if one is not None:
+            found.append((slot[1], one))
+    return found

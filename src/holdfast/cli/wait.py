@@ -1,0 +1,138 @@
+"""`wait`: until locks are free, without acquiring any of them."""
+
+from __future__ import annotations
+
+import os
+
+from .._core.messages import advice, sentence
+from .._drivers.sync import drive
+from .._platform import environment
+from ..lock import Lock
+from . import slots
+from .console import as_json
+from .locks import absolute, answered, each_of, is_url, lock_of, semaphore_of
+from .outcome import DONE, say, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from .._admin.found import Found
+
+
+def wait_(options: argparse.Namespace) -> int:
+    """Wait until a contender would get the lock; of several, until one look finds that of all of them."""
+    ones = each_of(options)
+    locks = [_waited_for(one) for one in ones]
+    free = [locks[0].wait(options.timeout)] if len(locks) == 1 else _wait_for_all(locks, options.timeout)
+    return max(map(_tell, locks, ones, free))
+
+
+def _wait_for_all(locks: Sequence[_Lock | _Slots | _OfAnother], timeout: float | None) -> list[bool]:
+    now = environment().monotonic
+    ends = None if timeout is None else now() + timeout
+    while True:
+        for lock in locks:
+            lock.wait(None if ends is None else max(0.0, ends - now()))
+        free = [lock.wait(0) for lock in locks]
+        if all(free) or (ends is not None and now() >= ends):
+            return free
+
+
+def _waited_for(options: argparse.Namespace) -> _Lock | _Slots | _OfAnother:
+    if options.slots is not None:
+        return _Slots(options)
+    path = absolute(options.lock)
+    may_be_anothers = options.protocol is None and not is_url(options.lock)
+    if may_be_anothers and (environment().may_block(path) or os.path.lexists(options.lock)):
+        from .foreign import look_at
+
+        if answered(Lock(path), options.timeout, lambda: look_at(path)) is not None:
+            return _OfAnother(path, quiet=options.quiet)
+    return _Lock(options)
+
+
+def _tell(lock: _Lock | _Slots | _OfAnother, options: argparse.Namespace, free: bool) -> int:
+    """Say how a wait has ended; the exit status."""
+    if options.json:
+        show(lock.as_json("free" if free else "held"))
+    elif not free and not options.quiet:
+        say(lock.why_held())
+    if free and options.verbose:
+        say(f"{lock.path} {lock.is_free}")
+    return DONE if free else int(options.held_code)
+
+
+class _Lock:
+    is_free = "is free"
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._lock = lock_of(options, looks=True)
+        self.path, self.wait = self._lock.path, self._lock.wait
+
+    def as_json(self, result: str) -> str:
+        return as_json(result, self._lock.status())
+
+    def why_held(self) -> str:
+        """Why the wait was in vain, by a look after it."""
+        status = self._lock.status()
+        if not status.locked:
+            return f"{self.path} was held all the time; it has become free since"
+        why = sentence(status)
+        still = f"is still {why}" if why.startswith("held ") else f"did not become free: {why}"
+        return f"{self.path} {still}. {advice(status)}"
+
+
+class _Slots:
+    is_free = "has a free slot"
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._semaphore = semaphore_of(options)
+        self.path, self.wait = self._semaphore.path, self._semaphore.wait
+
+    def as_json(self, result: str) -> str:
+        return slots.as_json(result, self._semaphore, self._semaphore.status())
+
+    def why_held(self) -> str:
+        return slots.why_held(self._semaphore, self._semaphore.status())
+
+
+class _OfAnother:
+    """A lock of another program (foreign.py): with a notice after a second."""
+
+    is_free = "is free"
+
+    def __init__(self, path: str, *, quiet: bool) -> None:
+        self.path = path
+        self._quiet = quiet
+        self._left: Found | None = None
+
+    def wait(self, timeout: float | None) -> bool:
+        from .._admin.kinds.waiting import until_free
+        from .foreign import look_at
+
+        env = environment()
+        watch = env.folder_watch()
+        notice = None if self._quiet else self._notice
+        try:
+            self._left = drive(until_free(env, watch, self.path, lambda: look_at(self.path), timeout, notice))
+        finally:
+            if watch is not None:
+                watch.close()
+        return self._left is None
+
+    def _notice(self, seen: Found) -> None:
+        from .foreign import told
+
+        say(f"waiting for {self.path} ({seen.status.protocol}'s): {told(seen)}")
+
+    def as_json(self, result: str) -> str:
+        return as_json(result, Lock(self.path).status() if self._left is None else self._left.status)
+
+    def why_held(self) -> str:
+        from .foreign import told
+
+        left = self._left
+        assert left is not None
+        return f"{self.path} ({left.status.protocol}'s) did not become free: {told(left)}"

@@ -56,6 +56,7 @@ class Column(Value):
     """`cut`: where what does not fit is cut off, `end` or `start`; None: never. `least` characters are kept.
 
     `drop`: columns with a higher number are left out first where even that is too wide; those with 0 stay.
+    `optional`: left out where nothing is in it.
     """
 
     title: str
@@ -63,30 +64,35 @@ class Column(Value):
     cut: str | None = None
     least: int = 8
     drop: int = 0
+    optional: bool = False
 
 
-def lines(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen, *, titles: bool = True) -> list[str]:
-    """The rows, escaped and aligned, below a line of titles."""
-    texts = [[printable(cell if isinstance(cell, str) else cell[0], _LONGEST) for cell in row] for row in rows]
-    sizes = [[width_of(text) for text in row] for row in texts]
-    widest = [
-        max([len(column.title) if titles else 0, *(row[number] for row in sizes)])
-        for number, column in enumerate(columns)
-    ]
-    shown = [number for number in range(len(columns)) if columns[number].title or widest[number]]
+def lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen, floors: dict[int, int] | None = None
+) -> list[str]:
+    """The rows, escaped and aligned, below a line of titles. `floors`: how wide each column is at least, by its number;
+    made larger by what is in it."""
+    cells = [[_measured(cell) for cell in row] for row in rows]
+    floors = {} if floors is None else floors
+    widths = {}
+    for number, column in enumerate(columns):
+        widest = max([floors.get(number, 0), *(row[number][1] for row in cells)])
+        if widest or not column.optional:
+            floors[number] = widest
+            widths[number] = max(len(column.title), widest)
     if on.width is None:
-        widths = {number: min(widest[number], _WIDEST_PADDED) for number in shown}
+        widths = {number: min(width, _WIDEST_PADDED) for number, width in widths.items()}
     else:
-        widths = _fitted(columns, {number: widest[number] for number in shown}, on.width)
-    found = []
-    if titles:
-        heads = [columns[number].title for number in widths]
-        found.append(on.paint(_line(columns, widths, heads, [*map(len, heads)], on), "bold"))
-    for row, text, size in zip(rows, texts, sizes, strict=True):
-        styles = [cell[1] if isinstance(cell := row[number], tuple) else "" for number in widths]
-        chosen = [text[number] for number in widths], [size[number] for number in widths]
-        found.append(_line(columns, widths, *chosen, on, styles))
-    return found
+        widths = _fitted(columns, widths, on.width)
+    titles = [(column.title, len(column.title), "") for column in columns]
+    return [on.paint(_line(columns, widths, titles, on), "bold"), *(_line(columns, widths, row, on) for row in cells)]
+
+
+def _measured(cell: Cell) -> tuple[str, int, str]:
+    """Its text, how wide that is, and its style."""
+    text, style = (cell, "") if isinstance(cell, str) else cell
+    text = printable(text, _LONGEST)
+    return text, width_of(text), style
 
 
 _NEVER_LESS = 4
@@ -113,24 +119,16 @@ def _fitted(columns: Sequence[Column], widths: dict[int, int], width: int) -> di
     return widths
 
 
-def _line(
-    columns: Sequence[Column],
-    widths: dict[int, int],
-    texts: Sequence[str],
-    sizes: Sequence[int],
-    on: Screen,
-    styles: Sequence[str] = (),
-) -> str:
+def _line(columns: Sequence[Column], widths: dict[int, int], cells: Sequence[tuple[str, int, str]], on: Screen) -> str:
     parts = []
-    last = len(widths) - 1
-    for place, (number, width) in enumerate(widths.items()):
-        column, text, size = columns[number], texts[place], sizes[place]
+    last = next(reversed(widths), None)
+    for number, width in widths.items():
+        column, (text, size, style) = columns[number], cells[number]
         if on.width is not None and size > width and column.cut:
             text = fit(text, width, column.cut)
             size = width_of(text)
-        padding = " " * (width - size)
-        styled = on.paint(text, styles[place]) if styles and styles[place] else text
-        parts.append(padding + styled if column.right else styled if place == last else styled + padding)
+        padding, styled = " " * (width - size), on.paint(text, style)
+        parts.append(padding + styled if column.right else styled if number == last else styled + padding)
     return (" " * _GAP).join(parts).rstrip()
 
 

@@ -40,12 +40,10 @@ _COLUMNS = (
     Column("AGE", right=True),
     Column("WAITS", right=True, drop=1),
     Column("PATH", cut="start", least=16),
-    Column("HOST", cut="end", least=6, drop=4),
-    Column("COMMAND", cut="end", least=10, drop=5),
-    Column("TAG", cut="end", least=8, drop=6),
+    Column("HOST", cut="end", least=6, drop=4, optional=True),
+    Column("COMMAND", cut="end", least=10, drop=5, optional=True),
+    Column("TAG", cut="end", least=8, drop=6, optional=True),
 )
-_ALWAYS = 7
-"""So many columns are shown even if nothing is in them."""
 _MOMENT = 1.0
 """Seconds after which what was found is shown, though there may be more."""
 _MANY = 20_000
@@ -96,7 +94,7 @@ class _Listing:
         self._pending: list[Found] = []
         self._due = time.monotonic() + _MOMENT
         self._titles: list[str] = []
-        self._widths = [0] * len(_COLUMNS)
+        self._floors = {number: len(column.title) for number, column in enumerate(_COLUMNS)}
 
     def follow(self, *, one_place: bool) -> None:
         """To be called before anything is added: a survey finds what is in one place in the order of the paths."""
@@ -128,22 +126,10 @@ class _Listing:
         """`whole`: it is all that there is, so that what is empty in it can be left out."""
         here = environment().identity().host
         rows = [_row(one, here) for one in found]
-        columns = [*enumerate(_COLUMNS)]
         if whole:
-            columns = [(n, one) for n, one in columns if n < _ALWAYS or any(row[n] not in ("", "-") for row in rows)]
-            return lines(
-                [one for _, one in columns], [[row[n] for n, _ in columns] for row in rows], screen(sys.stdout)
-            )
-        for number, column in columns:
-            longest = max(
-                [len(column.title), *(len(cell if isinstance(cell := row[number], str) else cell[0]) for row in rows)]
-            )
-            self._widths[number] = max(self._widths[number], min(longest, _WIDEST))
-        padded = [
-            column.replaced(title=column.title.rjust(width) if column.right else column.title.ljust(width))
-            for column, width in zip(_COLUMNS, self._widths, strict=True)
-        ]
-        title, *rest = lines(padded, rows, screen(sys.stdout))
+            return lines(_COLUMNS, rows, screen(sys.stdout))
+        title, *rest = lines(_COLUMNS, rows, screen(sys.stdout), self._floors)
+        self._floors = {number: min(width, _WIDEST) for number, width in self._floors.items()}
         again = title.split() != self._titles  # on a terminal, what is too wide may cost a column
         self._titles = title.split()
         return [title, *rest] if again else rest

@@ -430,13 +430,13 @@ _COLUMNS = (
     Column("LONGEST", right=True, drop=1),
     Column("PATH", cut="start", least=16),
     Column("PROTOCOL", drop=8),
-    Column("HOST", cut="end", least=6, drop=7),
-    Column("COMMAND", cut="end", least=10, drop=5),
-    Column("TAG", cut="end", least=8, drop=6),
-    Column("WAITERS", cut="end", least=7, drop=10),
+    Column("HOST", cut="end", least=6, drop=7, optional=True),
+    Column("COMMAND", cut="end", least=10, drop=5, optional=True),
+    Column("TAG", cut="end", least=8, drop=6, optional=True),
+    Column("WAITERS", cut="end", least=7, drop=10, optional=True),
 )
-_PATH, _ALWAYS = 6, 8
-"""Which is the path; and how many columns are shown even if nothing is in them."""
+_PATH = 6
+"""Which of them is the path."""
 _BESIDE_PATH = 8
 """What the narrowest table has besides the path: for how long."""
 _FAR = 10**9
@@ -483,7 +483,7 @@ def header(scene: Scene) -> list[str]:
 
 
 def table(rows: Sequence[Row], now: float, on: Screen, floors: dict[int, int] | None = None) -> list[str]:
-    """A line of titles and one for each row. `floors`: how wide each column is at least; made larger as it needs."""
+    """A line of titles and one for each row; `floors` as for `lines`."""
     width = on.width
     cells = [cells_of(row, now) for row in rows]
     columns = list(_COLUMNS)
@@ -493,17 +493,7 @@ def table(rows: Sequence[Row], now: float, on: Screen, floors: dict[int, int] | 
         # A path says most where there is room, so it gives way last.
         least = max(1, min(max(16, min(longest, width // 3)), width - _BESIDE_PATH))
         columns[_PATH] = columns[_PATH].replaced(least=least)
-    unused = {at for at in range(_ALWAYS, len(columns)) if not any(row[at] for row in cells)}
-    unused -= {at for at, size in (floors or {}).items() if size}
-    kept = [at for at in range(len(columns)) if at not in unused]
-    chosen = [[row[at] for at in kept] for row in cells]
-    if floors is None or width is None:
-        return lines([columns[at] for at in kept], chosen, on)
-    for at in kept:
-        sizes = [len(cell if isinstance(cell := row[at], str) else cell[0]) for row in cells]
-        floors[at] = max(floors.get(at, 0), *sizes, 0)
-    keeps_width: list[Cell] = ["x" * floors[at] for at in kept]
-    return lines([columns[at] for at in kept], [*chosen, keeps_width], on)[:-1]
+    return lines(columns, cells, on, floors)
 
 
 def _short(cell: Cell, width: int, at: int) -> Cell:

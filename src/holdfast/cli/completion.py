@@ -14,13 +14,14 @@ from .. import protocols
 from ..model import Value
 from .options import BEADS, SUMMARIES
 from .outcome import DONE, show
-from .parser import Parser, parser_of
+from .parser import parser_of
 
 _OWN_WORDS = ("sema", "semats")
 """Commands that take the arguments of another tool, and say what they are in a text of their own."""
 _LOOSE = "run"
 """The command whose CMD may begin without `--` (options.split_run)."""
-_FILES = {"FILE", "EVENTS", "PAGE"}
+_TAKEN = {"FILE": "files", "EVENTS": "files", "PAGE": "files", "PID": "processes"}
+"""What an option takes, by its metavar, where a shell can list that."""
 _OF_TEXT = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: <(\w+)>)? +(\S.*)$", re.MULTILINE)
 _COMMAND_OF_TEXT = re.compile(r"^  ([a-z-]+) +(\S.*)$", re.MULTILINE)
 
@@ -34,12 +35,9 @@ class Option(Value):
     choices: tuple[str, ...] = ()
 
     @property
-    def takes_file(self) -> bool:
-        return self.metavar in _FILES
-
-    @property
-    def takes_process(self) -> bool:
-        return self.metavar == "PID"
+    def takes(self) -> str:
+        """`files` or `processes`; empty for anything else."""
+        return _TAKEN.get(self.metavar or "", "")
 
 
 TOP = (
@@ -74,19 +72,16 @@ def commands() -> list[Command]:
     found: list[Command] = []
     for name, summary in SUMMARIES.items():
         if name == "beads":
-            found += _beads()
+            found += [_from_parser(f"beads {step}", summary) for step, summary in BEADS.items()]
         elif name in _OWN_WORDS:
-            found += [_from_text(name, summary)]
+            found.append(_from_text(name, summary))
         else:
-            found.append(_from_parser(name, summary, parser_of(name)))
+            found.append(_from_parser(name, summary))
     return found
 
 
-def _beads() -> list[Command]:
-    return [_from_parser(f"beads {step}", BEADS[step], parser_of(f"beads {step}")) for step in BEADS]
-
-
-def _from_parser(name: str, summary: str, parser: Parser) -> Command:
+def _from_parser(name: str, summary: str) -> Command:
+    parser = parser_of(name)
     options, operands = [], []
     words: tuple[str, ...] = ()
     for action in parser.actions():
@@ -115,17 +110,14 @@ def _from_text(name: str, summary: str) -> Command:
         from .semats import HELP as text
     above, _, below = text.partition("\nOptions:\n")
     options = tuple(
-        Option(_present(short, long), metavar or None, help_) for short, long, metavar, help_ in _OF_TEXT.findall(below)
+        Option((short, long) if short else (long,), metavar or None, help_)
+        for short, long, metavar, help_ in _OF_TEXT.findall(below)
     )
     words = tuple(word for word, _ in _COMMAND_OF_TEXT.findall(above))
     usage = text.partition("\n")[0].removeprefix("Usage: ")
     shown = text.partition("\nExamples:\n")[2].partition("\n\n")[0].splitlines()
     examples = tuple(f"holdfast {line.strip()}" for line in shown)
     return Command(name, summary, f"holdfast {usage}", options, words=words, text=text, examples=examples)
-
-
-def _present(*flags: str) -> tuple[str, ...]:
-    return tuple(filter(None, flags))
 
 
 def groups(found: Iterable[Command]) -> dict[str, list[str]]:
@@ -155,7 +147,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _flags(options: tuple[Option, ...]) -> str:
+def _flags(options: Iterable[Option]) -> str:
     return " ".join(flag for option in options for flag in option.flags)
 
 
@@ -256,35 +248,27 @@ def bash(found: list[Command]) -> str:
             "                compopt +o default +o bashdefault 2>/dev/null\n                return\n"
             f"            fi\n           {deeper or ' :'} ;;"
         )
-    values: dict[str, list[str]] = {}
-    files: list[str] = []
-    processes: list[str] = []
-    plain: list[str] = []
+    chosen: dict[tuple[str, ...], list[str]] = {}
+    taken: dict[str, list[str]] = {}
     for command in found:
         for option in command.options:
-            names = [f"{_pattern(command)}{_quoted(' ' + flag)}" for flag in option.flags]
-            if option.metavar is None:
-                continue
-            if option.choices:
-                values.setdefault(" ".join(option.choices), []).extend(names)
-            else:
-                (files if option.takes_file else processes if option.takes_process else plain).extend(names)
-    rows = [f"        {'|'.join(names)})\n            words={_quoted(words)} ;;" for words, names in values.items()]
+            if option.metavar is not None:
+                names = chosen.setdefault(option.choices, []) if option.choices else taken.setdefault(option.takes, [])
+                names += [f"{_pattern(command)}{_quoted(' ' + flag)}" for flag in option.flags]
+    values = [f"        {'|'.join(names)})\n            words={_quoted(' '.join(w))} ;;" for w, names in chosen.items()]
     options = [f"            {_pattern(c)}) words={_quoted(_flags(c.options))} ;;" for c in found]
-    filled = {
-        "COMMANDS": " ".join(SUMMARIES),
-        "TOP": _flags(TOP),
-        "SECONDS": "\n".join(seconds),
-        "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
-        "LOOSE": _LOOSE,
-        "TAKES": _takes(found),
-        "VALUES": "\n".join(rows),
-        "FILES": "|".join(files),
-        "PROCESSES": "|".join(processes),
-        "PLAIN": "|".join(plain),
-        "OPTIONS": "\n".join(options),
-    }
-    return _filled(_BASH, filled)
+    return _filled(
+        _BASH,
+        found,
+        COMMANDS=" ".join(SUMMARIES),
+        TOP=_flags(TOP),
+        SECONDS="\n".join(seconds),
+        VALUES="\n".join(values),
+        FILES="|".join(taken["files"]),
+        PROCESSES="|".join(taken["processes"]),
+        PLAIN="|".join(taken[""]),
+        OPTIONS="\n".join(options),
+    )
 
 
 def _pattern(command: Command) -> str:
@@ -292,13 +276,12 @@ def _pattern(command: Command) -> str:
     return f"{_quoted(command.name + ' ')}*" if command.text else _quoted(command.name)
 
 
-def _takes(found: list[Command]) -> str:
-    """The options of that command that have a value."""
+def _filled(template: str, found: list[Command], **values: str) -> str:
+    """The template with these values, and with what each shell asks of the commands that run another one."""
     (loose,) = [command for command in found if command.name == _LOOSE]
-    return " ".join(flag for option in loose.options if option.metavar is not None for flag in option.flags)
-
-
-def _filled(template: str, values: dict[str, str]) -> str:
+    values["LOOSE"] = loose.name
+    values["TAKES"] = _flags(option for option in loose.options if option.metavar is not None)
+    values["RUNNERS"] = "|".join(_quoted(command.name) for command in found if command.runs)
     return re.sub(r"@([A-Z]+)@", lambda name: values[name[1]], template)
 
 
@@ -382,20 +365,16 @@ def zsh(found: list[Command]) -> str:
             f"                compadd -- {' '.join(words)}\n                return\n            fi{pair}{name} ;;"
         )
     for command in found:
-        specs = [f"{_zsh_option(option)}" for option in command.options]
-        specs.append("'*:file:_files'")
-        lines = " \\\n                ".join(["_arguments -s", *specs])
+        lines = " \\\n                ".join(["_arguments -s", *map(_zsh_option, command.options), "'*:file:_files'"])
         options.append(f"        ({_pattern(command)})\n            {lines} ;;")
-    filled = {
-        "COMMANDS": "\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in SUMMARIES.items()),
-        "TOP": " ".join(map(_zsh_option, TOP)),
-        "SECONDS": "\n".join(seconds),
-        "RUNNERS": "|".join(_quoted(c.name) for c in found if c.runs),
-        "LOOSE": _LOOSE,
-        "TAKES": _takes(found),
-        "OPTIONS": "\n".join(options),
-    }
-    return _filled(_ZSH, filled)
+    return _filled(
+        _ZSH,
+        found,
+        COMMANDS="\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in SUMMARIES.items()),
+        TOP=" ".join(map(_zsh_option, TOP)),
+        SECONDS="\n".join(seconds),
+        OPTIONS="\n".join(options),
+    )
 
 
 def _colons(text: str) -> str:
@@ -405,9 +384,8 @@ def _colons(text: str) -> str:
 def _zsh_option(option: Option) -> str:
     what = "[" + _colons(option.help).replace("[", "\\[").replace("]", "\\]") + "]"
     if option.metavar is not None:
-        values = f"({' '.join(option.choices)})" if option.choices else ""
-        values = values or ("_files" if option.takes_file else "_pids" if option.takes_process else " ")
-        what += f":{option.metavar}:{values}"
+        given = {"files": "_files", "processes": "_pids", "": " "}[option.takes]
+        what += f":{option.metavar}:" + (f"({' '.join(option.choices)})" if option.choices else given)
     others = " ".join(option.flags)
     forms = [f"{flag}=" if flag.startswith("--") and option.metavar is not None else flag for flag in option.flags]
     return " ".join(_quoted(f"({others}){form}{what}") for form in forms)
@@ -468,7 +446,7 @@ complete -c holdfast -n __holdfast_next -a '(complete -C (commandline -ct))'"""
 
 def fish(found: list[Command]) -> str:
     """The script for fish."""
-    lines = [_filled(_FISH, {"LOOSE": _LOOSE, "TAKES": _takes(found)})]
+    lines = [_filled(_FISH, found)]
     for name, summary in SUMMARIES.items():
         lines.append(f"complete -c holdfast -n __holdfast_first -a {name} -d {_fish(summary)}")
     lines += [_fish_option("__holdfast_first", option) for option in TOP]
@@ -491,7 +469,6 @@ def _fish_option(condition: str, option: Option) -> str:
     words = ["complete -c holdfast", f"-n '{condition}'"]
     words += [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
     if option.metavar is not None:
-        values = _fish(" ".join(option.choices)) if option.choices else ""
-        values = values or ("'(__fish_complete_pids)'" if option.takes_process else "")
-        words.append("-r -F" if option.takes_file else "-x" + (f" -a {values}" if values else ""))
+        given = {"files": "-r -F", "processes": "-x -a '(__fish_complete_pids)'", "": "-x"}[option.takes]
+        words.append(f"-x -a {_fish(' '.join(option.choices))}" if option.choices else given)
     return " ".join([*words, f"-d {_fish(option.help)}"])

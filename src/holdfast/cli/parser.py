@@ -47,48 +47,34 @@ _ITEM = r"( +\S+(?: \S+)? {2,})(\S.*)"
 """A name, and what is said of it."""
 
 
-class _Part:
-    """A paragraph, an item of a list, or (`whole`) a line that has to stay one."""
-
-    def __init__(self, lead: str, text: str, *, whole: bool = False) -> None:
-        self.lead = lead
-        self.text = text
-        self.whole = whole
-
-    def folded(self, width: int) -> list[str]:
-        if self.whole:
-            return [self.lead + self.text]
-        room = max(10, width - len(self.lead))
-        lines = wrap(self.text, room, break_on_hyphens=False, break_long_words=False) or [""]
-        return [(self.lead if number == 0 else " " * len(self.lead)) + line for number, line in enumerate(lines)]
+_wrap = functools.partial(wrap, break_on_hyphens=False, break_long_words=False)
 
 
 def folded(text: str, width: int) -> str:
     """Blank lines stay; so do indented lines that are no items, such as commands to be copied."""
-    blocks = []
-    for block in text.split("\n\n"):
-        lines = block.split("\n")
-        if all(len(line) <= width for line in lines):
-            blocks.append(block)
-        else:
-            blocks.append("\n".join(line for part in _parts(lines) for line in part.folded(width)))
-    return "\n\n".join(blocks)
+    return "\n\n".join(_folded(block.split("\n"), width) for block in text.split("\n\n"))
 
 
-def _parts(lines: list[str]) -> list[_Part]:
-    parts: list[_Part] = []
+def _folded(lines: list[str], width: int) -> str:
+    if all(len(line) <= width for line in lines):
+        return "\n".join(lines)
+    parts: list[tuple[str, str]] = []
+    """A paragraph or an item of a list: what stands in front of it, and its text; without one, a line that stays."""
     for line in lines:
         text = line.lstrip()
-        indent = len(line) - len(text)
-        item = re.fullmatch(_ITEM, line)
-        last = parts[-1] if parts else None
-        if last is not None and not last.whole and indent == len(last.lead):
-            last.text += f" {text}"
-        elif item:
-            parts.append(_Part(item[1], item[2]))
+        indent = line[: len(line) - len(text)]
+        lead, before = parts[-1] if parts else ("", "")
+        if before and len(indent) == len(lead):
+            parts[-1] = (lead, f"{before} {text}")
+        elif item := re.fullmatch(_ITEM, line):
+            parts.append((item[1], item[2]))
         else:
-            parts.append(_Part(line[:indent], text, whole=bool(indent)))
-    return parts
+            parts.append((line, "") if indent else ("", text))
+    found = []
+    for lead, text in parts:
+        room = max(width, len(lead) + 10)
+        found += _wrap(text, room, initial_indent=lead, subsequent_indent=" " * len(lead)) or [lead]
+    return "\n".join(found)
 
 
 # -- what the help says ------------------------------------------------------------------------------------------------

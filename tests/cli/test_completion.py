@@ -51,6 +51,18 @@ def test_every_script_has_every_option_and_command() -> None:
                     assert word in script
 
 
+def test_the_catalogue_knows_which_options_of_the_other_tools_take_a_value() -> None:
+    taken = {
+        command.name: {option.flags[-1]: option.metavar for option in command.options if option.metavar is not None}
+        for command in commands()
+        if command.text
+    }
+    assert taken == {
+        "sema": {"--timeout": "S", "--stale": "S", "--tag": "STR"},
+        "semats": {"--tag": "text", "--timeout": "ms"},
+    }
+
+
 def test_the_catalogue_has_every_option_and_command(world: World) -> None:
     """Each command of the overview is there, and each option of each command's help."""
     every, *helps = world.each([["--help"], *([*command.name.split(), "--help"] for command in commands())])

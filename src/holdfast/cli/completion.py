@@ -22,7 +22,7 @@ _LOOSE = "run"
 """The command whose CMD may begin without `--` (options.split_run)."""
 _TAKEN = {"FILE": "files", "EVENTS": "files", "PAGE": "files", "PID": "processes"}
 """What an option takes, by its metavar, where a shell can list that."""
-_OF_TEXT = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: <(\w+)>)? +(\S.*)$", re.MULTILINE)
+_OF_TEXT = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: <?([A-Z]+|(?<=<)\w+)>?)? +(\S.*)$", re.MULTILINE)
 _COMMAND_OF_TEXT = re.compile(r"^  ([a-z-]+) +(\S.*)$", re.MULTILINE)
 
 

@@ -10,18 +10,15 @@ KA3  A file is told of once, with all who have it and all who wait, as one readi
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from .._core.messages import brief_command
+from .._platform.interface import ProcFiles, Surroundings
 from .._platform.values import LOCK_KINDS, FileLock
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Waiter
 from .found import HELD, Found
 from .scan import Survey
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .._platform.interface import ProcFiles, Surroundings
 
 
 def kernel_locks(env: Surroundings, survey: Survey, files: ProcFiles) -> Iterator[Found]:

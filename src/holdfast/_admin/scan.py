@@ -61,15 +61,13 @@ from .kinds.base import View
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
-    from typing import Any, TypeVar
+    from typing import Any
 
     from .._platform.interface import Entry, Environment, ProcFiles, ProcLocks, Stat, Surroundings
     from .._platform.values import Process
     from ..engines.file.inspect import Assessment
     from ..engines.file.policy import Verdict
     from ..model import Record
-
-    T = TypeVar("T")
 
 
 Step = tuple[str, str, frozenset[str]]

@@ -14,11 +14,11 @@ from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import signal
     from typing import Any, NoReturn
 
     from ..model import Status
+    from .options import Namespace
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
@@ -106,7 +106,7 @@ def _dispatch(arguments: list[str]) -> int:
         environment().asks_first = False
 
 
-def perform(options: argparse.Namespace) -> int:
+def perform(options: Namespace) -> int:
     """What the command does: a function of its name, in slots.py or server.py, or else in its own module."""
     from .locks import apart_from_files, refuse_empty
 
@@ -123,7 +123,7 @@ def _function(module: str, name: str) -> Any:
     return getattr(__import__(f"{__package__}.{module}", fromlist=[name]), name, None)
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: list[str]) -> Namespace:
     """The options of one command; exits with status 2 and a usage line for anything else."""
     from .options import read
 
@@ -163,7 +163,7 @@ def _drop_in(name: str, *words: str) -> int:
         return failed(error)
 
 
-def _command_to_break(options: argparse.Namespace | None, status: Status) -> str:
+def _command_to_break(options: Namespace | None, status: Status) -> str:
     """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
     import shlex
 

@@ -9,7 +9,6 @@ BD3  What goes wrong in a cycle is logged and is over with it: a command that fa
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import signal
@@ -20,6 +19,7 @@ import time
 from .._core.messages import moment, printable
 from ..beads import SyncGate
 from .console import dumped
+from .options import Namespace
 from .outcome import DONE, HELD, die_of, show
 from .run import heed_children, name_of, next_signal, received_with, without_core_dump
 
@@ -28,12 +28,12 @@ _LONGEST_WAIT = 3600.0
 _LONGEST_LINE = 4000
 
 
-def beads_(options: argparse.Namespace) -> int:
+def beads_(options: Namespace) -> int:
     """The command after `beads`."""
     return check(options) if options.step == "check" else _Daemon(options).run()
 
 
-def check(options: argparse.Namespace) -> int:
+def check(options: Namespace) -> int:
     """One check, as at the start of a cycle: 0 to proceed, 1 to skip."""
     lines: list[str] = []
     gate = SyncGate(options.lock, log=lines.append)
@@ -60,7 +60,7 @@ def check(options: argparse.Namespace) -> int:
 class _Daemon:
     """Cycles of one command, each behind the gate."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._command: list[str] = options.cmd
         self._interval: float = options.interval
         self._verbose: bool = options.verbose

@@ -5,7 +5,6 @@ The id names the one that is meant; without it, a terminal shows the holder and 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
@@ -24,6 +23,7 @@ from ..model import Evidence, Record, Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of
 from .locks import absolute, is_url, leave_to_its_program, refuse_empty
+from .options import Namespace
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
 
 _WORD = "break"
@@ -39,7 +39,7 @@ class _Breaking:
     done, aim = "removed", "remove it"
     means = _MEANS
 
-    def __init__(self, options: argparse.Namespace, status: Status, its_id: str | None) -> None:
+    def __init__(self, options: Namespace, status: Status, its_id: str | None) -> None:
         self.options = options
         self.status = status
         self.id = its_id
@@ -140,7 +140,7 @@ class _OnServer(_Breaking):
         pass  # its holder hears of it
 
 
-def break_(options: argparse.Namespace) -> int:
+def break_(options: Namespace) -> int:
     """Remove the lock file that is meant, or end the hold on a server."""
     refuse_empty(options.lock)
     if is_url(options.lock):
@@ -159,7 +159,7 @@ def break_(options: argparse.Namespace) -> int:
     return one.remove() if code is None else code
 
 
-def _status(options: argparse.Namespace) -> Status | None:
+def _status(options: Namespace) -> Status | None:
     """One look at it; None for what is there and is no lock file."""
     if options.protocol is not None:
         return Lock(options.lock, protocol=options.protocol).status()
@@ -183,7 +183,7 @@ def _refuse_kernel_lock(one: _Breaking) -> int:
     )
 
 
-def _break_on_server(options: argparse.Namespace) -> int:
+def _break_on_server(options: Namespace) -> int:
     lock = Lock(options.lock, **({} if options.protocol is None else {"protocol": options.protocol}))
     status = lock.status()
     one = _OnServer(options, status, url_id_of(status))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from .._platform import environment
 from ..errors import EngineUnavailable, HoldfastError
 from .console import dumped
 from .locks import absolute
+from .options import Namespace
 from .outcome import DONE, FAILED, HELD, folded, problem_at, say, show
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ _WOULD, _KEPT, _FAILED = "would remove", "kept", "failed"
 _VERBS = {_WOULD: "would remove", REMOVED: "removed", _KEPT: "kept", _FAILED: "could not remove", CHANGED: "left alone"}
 
 
-def clean_(options: argparse.Namespace) -> int:
+def clean_(options: Namespace) -> int:
     """Show what may go, or remove it."""
     report = _Report(options)
     env = PinnedEnvironment(environment())
@@ -64,7 +64,7 @@ def clean_(options: argparse.Namespace) -> int:
     return HELD if report.counts.get(_WOULD) or report.counts.get(_FAILED) else DONE
 
 
-def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -> None:
+def _clean(env: Any, place: str, options: Namespace, report: _Report) -> None:
     """Nothing is looked for before what was found before it is dealt with: directories are kept open for it."""
     pending: list[Leftover] = []
     found = _of_place(env, place, options, pending)
@@ -86,7 +86,7 @@ def _clean(env: Any, place: str, options: argparse.Namespace, report: _Report) -
 
 
 def _of_place(
-    env: Any, place: str, options: argparse.Namespace, pending: list[Leftover]
+    env: Any, place: str, options: Namespace, pending: list[Leftover]
 ) -> Iterator[Leftover | Kept | Unreadable]:
     """What may go. A directory stays open while something in it is `pending` (M13), or those in it are yet to come."""
     approved = options.approve_stale
@@ -126,9 +126,7 @@ def _of_place(
         yield one
 
 
-def _remove(
-    env: Any, pending: list[Leftover], options: argparse.Namespace, report: _Report, apart: Apart | None
-) -> None:
+def _remove(env: Any, pending: list[Leftover], options: Namespace, report: _Report, apart: Apart | None) -> None:
     jobs = [remove(env, one, approved=options.approve_stale) for one in pending]
     removals = (
         drive(side_by_side(jobs)) if apart is None else apart.call(lambda: drive(side_by_side(jobs)), meanwhile=bool)
@@ -151,7 +149,7 @@ def _problem(failure: Removal | OSError | HoldfastError) -> str:
 class _Report:
     """Says what becomes of each thing, and counts."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._options = options
         self.counts: dict[str, int] = {}
         self.unseen = 0

@@ -18,11 +18,11 @@ from ..errors import set_error_path
 from ..events import listen
 from ..model import Value
 from .locks import is_url
+from .options import Namespace
 from .outcome import DONE, HELD, problem_at, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
     from typing import Any, TextIO
 
@@ -339,7 +339,7 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
     return "\n".join(line.rstrip() for line in found)
 
 
-def tell_released(options: argparse.Namespace, lock: Lock, before: Status, result: str) -> int:
+def tell_released(options: Namespace, lock: Lock, before: Status, result: str) -> int:
     """It is free, or has been before."""
     if options.json:
         show(as_json(result, before))
@@ -348,7 +348,7 @@ def tell_released(options: argparse.Namespace, lock: Lock, before: Status, resul
     return DONE
 
 
-def tell_refused(options: argparse.Namespace, before: Status, why: str) -> int:
+def tell_refused(options: Namespace, before: Status, why: str) -> int:
     """It stays as it is."""
     if options.json:
         show(as_json("refused", before))

@@ -5,7 +5,6 @@ Of a server: whether locks can be listed, and whether one can be acquired and re
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -39,6 +38,7 @@ from ..lock import Lock
 from ..model import Value
 from .console import dumped
 from .locks import is_url
+from .options import Namespace
 from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
 TYPE_CHECKING = False
@@ -138,7 +138,7 @@ _LEAST = 30
 """Columns for a finding; else it stands below its name."""
 
 
-def doctor_(options: argparse.Namespace) -> int:
+def doctor_(options: Namespace) -> int:
     """Probe, and say what came out."""
     if is_url(options.place):
         return _of_server(options)
@@ -178,7 +178,7 @@ def _absolute(place: str) -> str:
     return directory if ".." in directory.split("/") else os.path.normpath(directory)
 
 
-def _between(options: argparse.Namespace, directory: str) -> list[Finding]:
+def _between(options: Namespace, directory: str) -> list[Finding]:
     """What holds between the directory and another mount of it, or between this machine and another."""
     env = environment()
     if options.peer:
@@ -203,14 +203,14 @@ def _plain(value: Any) -> Any:
     return {name: _plain(getattr(value, name)) for name in value._fields} if isinstance(value, Value) else value
 
 
-def _of_server(options: argparse.Namespace) -> int:
+def _of_server(options: Namespace) -> int:
     """The same for a server, which is named by a URL."""
     if options.peer or options.listen or options.host:
         raise ValueError("--peer, --listen and --with are for directories, not for servers")
     return _tell(options, "url", masked(options.place), findings_of(options.place))
 
 
-def _tell(options: argparse.Namespace, kind: str, shown: str, findings: list[Finding], **more: Any) -> int:
+def _tell(options: Namespace, kind: str, shown: str, findings: list[Finding], **more: Any) -> int:
     """Say what was found, and what that comes to; the exit status."""
     verdict = worst(findings)
     if options.json:

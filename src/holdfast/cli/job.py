@@ -46,6 +46,7 @@ from ..lock import guarded_hold, keep_from_now, requests_of
 from .detached import held_here
 from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
+from .options import Namespace
 from .outcome import FAILED, not_started, say
 from .run import (
     NOT_EXECUTABLE,
@@ -62,7 +63,6 @@ from .run import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import subprocess
     from collections.abc import Sequence
     from typing import Any, NoReturn
@@ -80,7 +80,7 @@ _APART = 0x8 | 0x200
 """DETACHED_PROCESS and CREATE_NEW_PROCESS_GROUP (JG4)."""
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Hold the lock while the command runs; its exit status."""
     command = _Command(options)
     try:
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
 class _Command:
     """The command, and all that it starts."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._options = options
         self._job: Job | None = None
         self._program: Program | None = None
@@ -244,7 +244,7 @@ class _Guardian:
         return True
 
 
-def _guardian_of(holds: Sequence[Hold], job: Job, options: argparse.Namespace, terms: Terms) -> _Guardian | None:
+def _guardian_of(holds: Sequence[Hold], job: Job, options: Namespace, terms: Terms) -> _Guardian | None:
     """One that has half of each guard (JG1); None where a lock cannot be handed over, or it cannot be started."""
     import subprocess
 
@@ -286,11 +286,10 @@ class _Life:
     """The guardian itself."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        import argparse
-
         from .._platform.windows import Job
 
-        options = argparse.Namespace(**told["options"])
+        options = Namespace()
+        vars(options).update(told["options"])
         self._until: str = options.until
         self._terms = Terms(options.kill_after, options.until, told["left"])
         self._job = Job(told["job"])

@@ -38,12 +38,12 @@ from .._platform import environment
 from ..errors import AcquireTimeout, LockLost
 from ..lock import file_hold, keep_from_now, requests_of
 from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
+from .options import Namespace
 from .outcome import DONE, FAILED, failed, say, show
 from .owner import KEEPER, Owner, tell_bound, tell_if_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import signal
     from collections.abc import Iterable
     from typing import NoReturn
@@ -65,7 +65,7 @@ def is_possible() -> bool:
     return hasattr(os, "fork") and hasattr(os, "setsid")
 
 
-def tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: int | None, token: int | None) -> None:
+def tell_acquired(lock: Lock, options: Namespace, owner: int, keeper: int | None, token: int | None) -> None:
     """The owner's own news."""
     if options.json:
         from .console import as_json
@@ -80,7 +80,7 @@ def tell_acquired(lock: Lock, options: argparse.Namespace, owner: int, keeper: i
     tell_bound(options, owner)
 
 
-def tell_held(lock: Lock, options: argparse.Namespace, error: AcquireTimeout) -> int:
+def tell_held(lock: Lock, options: Namespace, error: AcquireTimeout) -> int:
     """That it could not be had in time; the exit status."""
     if options.json:
         from .console import as_json
@@ -263,7 +263,7 @@ def _unblock(before: Iterable[int]) -> None:
 # -- of a lock on a server ---------------------------------------------------------------------------------------------
 
 
-def acquire_on_server(lock: Lock, options: argparse.Namespace, pid: int) -> int:
+def acquire_on_server(lock: Lock, options: Namespace, pid: int) -> int:
     """Have a keeper acquire the lock for the process `pid`; the exit status."""
     if options.no_keeper or not is_possible():
         raise ValueError(
@@ -298,7 +298,7 @@ def acquire_on_server(lock: Lock, options: argparse.Namespace, pid: int) -> int:
 
 
 class _ServerLife(_Life):
-    def __init__(self, lock: Lock, owner: Owner, options: argparse.Namespace, tell: int, heard: int) -> None:
+    def __init__(self, lock: Lock, owner: Owner, options: Namespace, tell: int, heard: int) -> None:
         super().__init__(owner)
         self._lock, self._options = lock, options
         self._tell, self._heard = tell, heard

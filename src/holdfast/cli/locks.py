@@ -9,11 +9,11 @@ from .._platform import environment
 from ..engines import scheme_of
 from ..errors import InvalidPath
 from ..lock import Lock, Semaphore, announce, file_request, give_up_of
+from .options import Namespace
 from .outcome import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ def is_url(text: str | None) -> bool:
     return text is not None and bool(scheme_of(text))
 
 
-def apart_from_files(options: argparse.Namespace) -> str | None:
+def apart_from_files(options: Namespace) -> str | None:
     """The module for what a command is about, if that is no lock file or directory, nor several LOCKs."""
     if len(getattr(options, "locks", ())) > 1:
         return None
@@ -64,7 +64,7 @@ def absolute(place: str) -> str:
     return os.path.abspath(place).replace(os.sep, "/")
 
 
-def each_of(options: argparse.Namespace) -> list[argparse.Namespace]:
+def each_of(options: Namespace) -> list[Namespace]:
     """The options of a command for each of its LOCKs."""
     if len(options.locks) == 1:
         return [options]
@@ -77,7 +77,7 @@ def each_of(options: argparse.Namespace) -> list[argparse.Namespace]:
     return found
 
 
-def lock_options(options: argparse.Namespace) -> dict[str, Any]:
+def lock_options(options: Namespace) -> dict[str, Any]:
     """The options of `Lock` among those of a command."""
     found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
     if is_url(options.lock):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
@@ -85,7 +85,7 @@ def lock_options(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def lock_of(options: argparse.Namespace, *, looks: bool = False, **more: Any) -> Lock:
+def lock_of(options: Namespace, *, looks: bool = False, **more: Any) -> Lock:
     """The lock that the options describe; its wait is announced after a second. `looks`: nothing is to be acquired."""
     lock = Lock(options.lock, **lock_options(options), **more)
     if not looks and not is_url(options.lock):
@@ -111,12 +111,12 @@ def leave_to_its_program(path: str, protocol: str | None) -> None:
             refuse(path, protocol)
 
 
-def semaphore_of(options: argparse.Namespace, **more: Any) -> Semaphore:
+def semaphore_of(options: Namespace, **more: Any) -> Semaphore:
     """The same with `--slots`."""
     return _announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
 
 
-def _announced(lock: R, options: argparse.Namespace) -> R:
+def _announced(lock: R, options: Namespace) -> R:
     announce(lock, None if options.quiet else _WaitingNotice(lock, options))
     return lock
 
@@ -131,7 +131,7 @@ def _holders(refusal: Refusal) -> list[Holder | None]:
 class _WaitingNotice:
     """Tells of a wait, and again when the place in the queue has changed."""
 
-    def __init__(self, lock: Resource, options: argparse.Namespace) -> None:
+    def __init__(self, lock: Resource, options: Namespace) -> None:
         self._lock = lock
         self._options = options
         self._told: str | None = None

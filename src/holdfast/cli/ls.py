@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -18,16 +17,13 @@ from ..engines import engine_of
 from ..errors import EngineUnavailable, HoldfastError
 from .console import OF_STATE, Cell, Column, age_of, as_json, lines, of_survey, user_name
 from .locks import absolute, is_url
+from .options import Namespace
 from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
 from .outcome import HELD as HELD_CODE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _MAGIC = frozenset("*?[")
-_ORDERS: dict[str, Callable[[Found], Any]] = {
-    "path": lambda one: one.status.path,
+_ORDERS: dict[str, Callable[[Found], tuple[object, ...]]] = {
+    "path": lambda one: (one.status.path,),
     "age": lambda one: (one.status.age is None, -(one.status.age or 0.0), one.status.path),
     "pid": lambda one: (_pid(one) is None, _pid(one) or 0, one.status.path),
     "state": lambda one: (CONDITIONS.index(one.condition), one.status.path),
@@ -52,7 +48,7 @@ _WIDEST = 60
 """Columns of a terminal to which a cell aligns what is shown later."""
 
 
-def ls_(options: argparse.Namespace) -> int:
+def ls_(options: Namespace) -> int:
     """List what is found; what could not be looked at is told on stderr."""
     places = options.places or ["."]
     wanted = _Wanted(options)
@@ -85,7 +81,7 @@ class _Listing:
     more is kept than a moment's finds, and a list that takes no longer is a table like any other.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._order = _ORDERS[options.sort]
         self._as_json: bool = options.json
         self._by_path = options.sort == "path"
@@ -141,9 +137,7 @@ def as_object(one: Found) -> str:
     return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
 
 
-def _everything(
-    places: Sequence[str], listing: _Listing, options: argparse.Namespace
-) -> Iterator[Found | Unreadable | str]:
+def _everything(places: Sequence[str], listing: _Listing, options: Namespace) -> Iterator[Found | Unreadable | str]:
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
     named = [
@@ -248,7 +242,7 @@ def _expanded(place: str) -> list[str]:
 class _Wanted:
     """What is asked for. `--held` and `--stale` are a sum; an age is a condition for all of it."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._only_held = options.held or options.held_longer_than is not None
         conditions = {HELD, ELSEWHERE, MALFORMED, EMPTY} if self._only_held else set()
         if options.stale:
@@ -274,7 +268,7 @@ class _Wanted:
         return self._only_held and one.condition == LEFTOVER and one.status.locked
 
 
-def _described(options: argparse.Namespace) -> str:
+def _described(options: Namespace) -> str:
     kinds = [name for name in ("held", "stale") if getattr(options, name)]
     older = options.older_than is not None or options.held_longer_than is not None
     what = " or ".join(kinds) + " lock files" if kinds else "lock files"

@@ -15,7 +15,7 @@ from .outcome import HELD, HELD_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import Namespace
+    from argparse import Namespace as Namespace
     from collections.abc import Sequence
     from typing import Any
 else:

@@ -19,14 +19,10 @@ import sys
 from .._platform import environment
 from .._platform.values import Presence
 from ..engines import scheme_of
+from ..model import Holder
 from .detached import readable
+from .options import Namespace
 from .outcome import FAILED, masked, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from ..model import Holder
 
 KEEPER = "holdfast-keeper"
 """What a keeper (keeper.py) is called in lists of processes: this, and for whom it keeps its lock."""
@@ -42,7 +38,7 @@ _OPERATORS = frozenset(";&|\n<>(){}`$")
 _SHOWN = 60
 
 
-def owner_of(options: argparse.Namespace, *, binds: bool) -> int | None:
+def owner_of(options: Namespace, *, binds: bool) -> int | None:
     """Its pid; None, and said why, if there is none. One that is to be bound to has to be a shell, unless it is named.
 
     Without `binds` only its number counts: nothing is to be left to it.
@@ -64,7 +60,7 @@ def owner_of(options: argparse.Namespace, *, binds: bool) -> int | None:
     return pid
 
 
-def tell_bound(options: argparse.Namespace, owner: int) -> None:
+def tell_bound(options: Namespace, owner: int) -> None:
     """To whom the lock is bound, unless the caller knows it, or reads it elsewhere."""
     if not (options.quiet or options.json or options.verbose or options.owner_pid):
         say(f"bound to process {_shown(owner)}: free when that ends")
@@ -103,7 +99,7 @@ def _why_not(pid: int) -> str | None:
     return None
 
 
-def tell_if_ours(options: argparse.Namespace, *holders: Holder | None) -> None:
+def tell_if_ours(options: Namespace, *holders: Holder | None) -> None:
     """Say so if one of those that hold the lock has called this command, which would wait for itself: a shell that has
     acquired it, or a process that waits for the end of this one. Of a semaphore, if that goes for all its slots."""
     from .._platform.tree import ancestors
@@ -138,14 +134,14 @@ def kept_for(pid: int) -> int | None:
     return None if titled is None else int(titled[1])
 
 
-def _is_of_here(options: argparse.Namespace, holder: Holder) -> bool:
+def _is_of_here(options: Namespace, holder: Holder) -> bool:
     """Whether the holder's pid is a number of this machine and PID namespace, where its command can be seen."""
     if holder.command is not None:
         return True
     return bool(scheme_of(getattr(options, "lock", None) or "")) and holder.host == environment().identity().host
 
 
-def _told_of(options: argparse.Namespace) -> list[int]:
+def _told_of(options: Namespace) -> list[int]:
     """The ancestors that this command has already named; the options of each of its locks share the list.
 
     No set, as a guardian on Windows gets the options as JSON (job.py)."""
@@ -153,7 +149,7 @@ def _told_of(options: argparse.Namespace) -> list[int]:
     return found
 
 
-def _tell_to_release(options: argparse.Namespace, pid: int) -> None:
+def _tell_to_release(options: Namespace, pid: int) -> None:
     import shlex
 
     lock: str = options.lock

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-
 from ..engines import engine_of
+from .options import Namespace
 from .outcome import DONE, masked, say, show
 
 
-def postgresql_(options: argparse.Namespace) -> int:
+def postgresql_(options: Namespace) -> int:
     """Make the schema and the table, if they are not there; or only say how."""
     if engine_of(options.url).name != "postgresql":
         raise ValueError(f"{masked(options.url)} is no postgresql:// URL")

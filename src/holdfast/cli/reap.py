@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 
 from .._admin.reaper import Reaper
 from .._drivers.sync import drive
 from .._platform import environment
+from .options import Namespace
 from .outcome import say
 
 
-def reap_(options: argparse.Namespace) -> int:
+def reap_(options: Namespace) -> int:
     """Runs until a signal ends it."""
     directory = os.path.realpath(options.directory).replace(os.sep, "/")  # a watch follows no links
 

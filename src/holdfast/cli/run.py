@@ -31,11 +31,11 @@ from ..lock import keep_from_now, keep_later, release_all, state_of
 from .detached import LONGEST_WAIT
 from .guardian import ENDED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
+from .options import Namespace
 from .outcome import FAILED, LOST, die_of, not_started, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import signal
     from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
@@ -84,7 +84,7 @@ class _Interrupted(BaseException):
         self.number = number
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Hold the lock while the command runs; the exit status, or death by the same signal."""
     child = _Child(options)
     try:
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     return end(holds, child, status, options)
 
 
-def locks_for(options: argparse.Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
+def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
     """What is to be held while the command runs; the run is recorded, where that was asked for."""
     if options.record is not None:
         from .console import recorded
@@ -145,7 +145,7 @@ def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequenc
         raise ValueError(f"{what}; leave one out") from None
 
 
-def refused(error: AcquireTimeout, options: argparse.Namespace) -> int:
+def refused(error: AcquireTimeout, options: Namespace) -> int:
     """Say that it could not be had in time, and do what was asked for in that case; the exit status."""
     if not options.quiet:
         from .owner import tell_if_ours
@@ -163,14 +163,14 @@ def refused(error: AcquireTimeout, options: argparse.Namespace) -> int:
     return int(options.held_code)
 
 
-def tell_acquired(holds: Iterable[Hold], options: argparse.Namespace) -> None:
+def tell_acquired(holds: Iterable[Hold], options: Namespace) -> None:
     """With `--verbose`."""
     for hold in holds if options.verbose else ():
         behind = _recovered(hold)
         say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
 
 
-def end(holds: Sequence[Hold], child: Work, status: int, options: argparse.Namespace) -> int:
+def end(holds: Sequence[Hold], child: Work, status: int, options: Namespace) -> int:
     """Release, or leave the locks to the guardian; then end as the command ended."""
     left = child.leaves(holds, quiet=options.quiet)
     for hold in reversed([] if left else holds):
@@ -185,7 +185,7 @@ def end(holds: Sequence[Hold], child: Work, status: int, options: argparse.Names
     return status
 
 
-def _release(hold: Hold, child: Work, status: int, options: argparse.Namespace) -> int:
+def _release(hold: Hold, child: Work, status: int, options: Namespace) -> int:
     """Release one; the status so far, or that of a failure."""
     try:
         hold.release()
@@ -204,7 +204,7 @@ def _release(hold: Hold, child: Work, status: int, options: argparse.Namespace) 
     return status
 
 
-def limit_reached(holds: Iterable[Hold], options: argparse.Namespace) -> str:
+def limit_reached(holds: Iterable[Hold], options: Namespace) -> str:
     """What is said when the time of `--limit` is up."""
     from .._core.messages import span
 
@@ -214,7 +214,7 @@ def limit_reached(holds: Iterable[Hold], options: argparse.Namespace) -> str:
 class _Child:
     """The command."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._command: list[str] = options.cmd
         self._options = options
         self._guardian: Guardian | None = None

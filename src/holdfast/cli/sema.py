@@ -32,10 +32,6 @@ from ..lock import Lock, announce, file_request, leave_to
 from ..model import Record
 from .outcome import DONE, FAILED, HELD, USAGE, show
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 class Kind(Enum):
     """What is at a path."""
@@ -118,7 +114,7 @@ def complain(text: str) -> None:
         pass
 
 
-def json_of(value: dict[str, Any], *, indent: int | None = None) -> str:
+def json_of(value: dict[str, object], *, indent: int | None = None) -> str:
     """JSON with whatever is printable as it is, as those commands write it, and all else escaped."""
     import json
 

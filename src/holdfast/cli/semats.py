@@ -22,11 +22,6 @@ from ..model import Record
 from .outcome import DONE, HELD, STDOUT, show
 from .sema import Kind, acquire_and_leave, clear, complain, json_of, kind_of, look_at, remove, speak_utf8, system_error
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-
 _FAILED = HELD
 HELP = """\
 Usage: semats <command> <path> [options]
@@ -302,7 +297,7 @@ def _word(value: object) -> str:
     return clear(str(value))
 
 
-def _present(fields: dict[str, Any]) -> dict[str, Any]:
+def _present(fields: dict[str, object]) -> dict[str, object]:
     return {
         name: _present(value) if isinstance(value, dict) else value
         for name, value in fields.items()

@@ -10,20 +10,16 @@ from .._core.messages import advice
 from ..lock import Lock
 from .console import as_json, rows_of, rows_of_content, tell_refused, tell_released, text_of, url_id_of
 from .locks import lock_of, lock_options
+from .options import Namespace
 from .outcome import DONE, HELD, USAGE, show
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any, NoReturn
 
-
-def status_(options: argparse.Namespace) -> int:
+def status_(options: Namespace) -> int:
     """What only files have is null or empty."""
     status = Lock(options.lock, **lock_options(options)).status()
     result, its_id = "held" if status.locked else "free", url_id_of(status)
     if options.json:
-        more: dict[str, Any] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
+        more: dict[str, object] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
         more.update(kind=None, slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
         more["next"] = advice(status) if status.locked else None
         show(as_json(result, status, **more))
@@ -37,12 +33,12 @@ def status_(options: argparse.Namespace) -> int:
     return HELD if status.locked else DONE
 
 
-def try_(options: argparse.Namespace) -> int:
+def try_(options: Namespace) -> int:
     options.timeout = 0.0
     return acquire_(options)
 
 
-def acquire_(options: argparse.Namespace) -> int:
+def acquire_(options: Namespace) -> int:
     """A keeper process acquires it, and has the connection."""
     from .keeper import acquire_on_server
     from .owner import owner_of
@@ -51,7 +47,7 @@ def acquire_(options: argparse.Namespace) -> int:
     return USAGE if pid is None else acquire_on_server(lock_of(options), options, pid)
 
 
-def release_(options: argparse.Namespace) -> int:
+def release_(options: Namespace) -> int:
     """End what a keeper holds for this owner."""
     from .keepers import end_keeper_on_server
     from .owner import owner_of
@@ -80,7 +76,7 @@ _NOT_HERE = {
 }
 
 
-def _refuse(options: argparse.Namespace) -> NoReturn:
+def _refuse(options: Namespace) -> int:
     raise ValueError(_NOT_HERE[options.command])
 
 

@@ -11,12 +11,12 @@ from ..lock import bind, file_hold, file_request, leave_to, release_all
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
 from .locks import answered, lock_of
+from .options import Namespace
 from .outcome import DONE, USAGE, end_quickly, say
 from .owner import Owner, owner_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import NoReturn
 
     from ..engines.file.inspect import Assessment, Observation
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ..model import Record, Status
 
 
-def try_(options: argparse.Namespace) -> int:
+def try_(options: Namespace) -> int:
     """Acquire for the owner, once."""
     options.timeout = 0.0
     return acquire_(options)
 
 
-def acquire_(options: argparse.Namespace) -> int:
+def acquire_(options: Namespace) -> int:
     """Acquire for the owner: its life is the life of the lock, which a keeper process holds for it."""
     pid = owner_of(options, binds=True)
     if pid is None:
@@ -58,7 +58,7 @@ def acquire_(options: argparse.Namespace) -> int:
         raise
 
 
-def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, owner: Owner) -> NoReturn:
+def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owner) -> NoReturn:
     """Tell of the lock before it is left to the keeper: a caller that does not hear of it does not get it."""
     try:
         tell_acquired(lock, options, owner.pid, keeper.pid, keeper.token)
@@ -68,7 +68,7 @@ def _leave_to_keeper(lock: Lock, keeper: Keeper, options: argparse.Namespace, ow
     end_quickly(DONE if keeper.go() else owner.tell_ended(lock.path))
 
 
-def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Owner) -> int:
+def _leave_alone(lock: Lock, hold: Hold, options: Namespace, owner: Owner) -> int:
     """Leave the plain file, which names the owner."""
     if not leave_to(hold, owner.pid):
         return owner.tell_ended(lock.path)
@@ -83,7 +83,7 @@ def _leave_alone(lock: Lock, hold: Hold, options: argparse.Namespace, owner: Own
     return DONE
 
 
-def release_(options: argparse.Namespace) -> int:
+def release_(options: Namespace) -> int:
     """Remove the lock file if the owner holds it; its keeper ends."""
     from .._core.messages import first_holder, sentence
     from ..engines.file.remove import remove_if
@@ -126,7 +126,7 @@ def release_(options: argparse.Namespace) -> int:
     return tell_released(options, lock, before, result)
 
 
-def _release_kernel_lock(lock: Lock, before: Status, options: argparse.Namespace) -> int:
+def _release_kernel_lock(lock: Lock, before: Status, options: Namespace) -> int:
     """A shell can hold none, so there is none to release; the file stays."""
     from .console import tell_refused, tell_released
 

@@ -14,11 +14,11 @@ from ..lock import Semaphore
 from ..protocols import is_persistent
 from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
 from .locks import is_url, lock_options
+from .options import Namespace
 from .outcome import DONE, HELD, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
     from .._admin.found import Found
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..model import SemaphoreStatus, Status
 
 
-def status_(options: argparse.Namespace, *, counted: bool = True) -> int:
+def status_(options: Namespace, *, counted: bool = True) -> int:
     """Show its slots; the exit status says whether a contender would get one."""
     semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
     status = semaphore.status()

@@ -5,29 +5,23 @@ from __future__ import annotations
 import os
 import time
 
-from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE
+from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE, Found
 from .._admin.kinds.base import View
 from .._admin.scan import LEFT_EMPTY, Survey, heartbeat, id_of, own_view, staleness, staleness_text
 from .._core.messages import advice, duration, first_holder, moment, printable
 from .._drivers.apart import at_place
 from .._platform import environment
+from .._platform.values import LockOwner
 from ..engines.file.inspect import mismatch, other_protocol
 from ..lock import Lock, file_request
+from ..model import Status
 from ..protocols import is_persistent
 from . import perform, slots
 from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
 from .locks import absolute, each_of, lock_options
+from .options import Namespace
 from .outcome import DONE, FAILED, failed, say, show
 from .outcome import HELD as HELD_CODE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from .._admin.found import Found
-    from .._platform.values import LockOwner
-    from ..model import Status
 
 _USUAL = "sema"
 _BESIDE = ("sidecar", "proper-lockfile")
@@ -36,7 +30,7 @@ _ALIKE = frozenset({"sema", "semats"})
 """Their records are the same."""
 
 
-def status_(options: argparse.Namespace) -> int:
+def status_(options: Namespace) -> int:
     """Show what is known; changes nothing. A file server that does not answer is not waited for without end."""
     if len(options.locks) > 1:
         return _status_of_each(options)
@@ -44,7 +38,7 @@ def status_(options: argparse.Namespace) -> int:
     return _status(options) if apart is None else apart.call(lambda: _status(options))
 
 
-def _status_of_each(options: argparse.Namespace) -> int:
+def _status_of_each(options: Namespace) -> int:
     """Each as if it were the only one, with an empty line in between; the exit status is the highest of all."""
     worst = DONE
     for number, one in enumerate(each_of(options)):
@@ -57,7 +51,7 @@ def _status_of_each(options: argparse.Namespace) -> int:
     return worst
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: Namespace) -> int:
     survey = Survey(environment())
     seen = slots.recognised(survey, options.lock, options.protocol)
     if seen is not None:
@@ -90,11 +84,11 @@ def _status(options: argparse.Namespace) -> int:
     return HELD_CODE if status.locked else DONE
 
 
-def _status_of_another(options: argparse.Namespace, found: Found) -> int:
+def _status_of_another(options: Namespace, found: Found) -> int:
     """As `status` shows a lock of ours."""
     status = found.status
     if options.json:
-        more: dict[str, Any] = {
+        more: dict[str, object] = {
             "content_protocol": None,
             "kernel_lock": [],
             "stale_for": [],
@@ -197,7 +191,7 @@ def condition_of(status: Status, found: Found | None) -> str:
     return MALFORMED if status.record is None and not kernel else HELD
 
 
-def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict[str, Any]:
+def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict[str, object]:
     """What JSON has besides the status."""
     return {
         "condition": condition_of(status, found),

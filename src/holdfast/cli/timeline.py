@@ -8,7 +8,6 @@ slots, which is another path: that ends the wait.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import math
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import set_error_path
 from ..model import Value
+from .options import Namespace
 from .outcome import DONE, FAILED, STDIN, say, show_bytes
 
 TYPE_CHECKING = False
@@ -229,7 +229,7 @@ _LONGEST = 25
 _PLACE = "/*EVENTS*/null"
 
 
-def timeline_(options: argparse.Namespace) -> int:
+def timeline_(options: Namespace) -> int:
     """Read the events, write the page."""
     history = _recorded(options.events)
     if history.bad:

@@ -11,7 +11,6 @@ for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import select
@@ -32,13 +31,9 @@ from ..model import Holder, Value
 from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of
 from .locks import absolute
 from .ls import as_object, short_path
+from .options import Namespace
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
 from .watch import as_line, follow, lock_events
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 try:
     import termios
@@ -306,7 +301,8 @@ class Rows:
                 known = (held.found, waits, self._row(held, waits, users))
             self._made[path] = known
         for path, found in waiting.items():
-            row = Row(path, WAITED_FOR, found[0].protocol, **self._of_waits(found))
+            seen, all_seen = self._of_waits(found)
+            row = Row(path, WAITED_FOR, found[0].protocol, waits=seen, all_seen=all_seen)
             self._made[path] = (None, (), row)
         return [row for _, _, row in self._made.values()]
 
@@ -325,14 +321,14 @@ class Rows:
             holder.tag or "",
             held.since,
             not (holder.since is None and held.since <= (self._began or 0.0)),
-            **self._of_waits(waits),
+            *self._of_waits(waits),
         )
 
-    def _of_waits(self, waits: Iterable[SeenWait]) -> dict[str, Any]:
-        """The kernel does not tell since when a process waits."""
+    def _of_waits(self, waits: Iterable[SeenWait]) -> tuple[tuple[tuple[float, int | None], ...], bool]:
+        """`waits` and `all_seen` of a row. The kernel does not tell since when a process waits."""
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
-        return {"waits": tuple(ordered), "all_seen": not unseen}
+        return tuple(ordered), not unseen
 
 
 class _Users:
@@ -361,11 +357,11 @@ def _command(text: str | None) -> str:
 
 # -- order -------------------------------------------------------------------------------------------------------------
 
-ORDERS: dict[str, tuple[str, Callable[[Row], Any]]] = {
+ORDERS: dict[str, tuple[str, Callable[[Row], tuple[object, ...]]]] = {
     "wait": ("longest wait", lambda row: (row.waits[0][0] if row.waits else _NEVER, _since(row), row.path)),
     "held": ("longest hold", lambda row: (_since(row), row.path)),
     "waiters": ("most waiters", lambda row: (-len(row.waits), _since(row), row.path)),
-    "path": ("path", lambda row: row.path),
+    "path": ("path", lambda row: (row.path,)),
     "pid": ("pid", lambda row: (row.pid is None, row.pid or 0, row.path)),
     "state": ("state", lambda row: (_STATES.index(row.state), row.path)),
 }
@@ -599,7 +595,7 @@ _SHARE = 4
 """At most one part in so many of the time goes into pictures."""
 
 
-def top_(options: argparse.Namespace) -> int:
+def top_(options: Namespace) -> int:
     """Show it until the user quits; without a terminal, as it is now."""
     places = options.places or ["."]
     live = not (options.once or options.json)
@@ -633,7 +629,7 @@ def _has_terminal() -> bool:
         return False
 
 
-def _as_json(places: Sequence[str], options: argparse.Namespace) -> int:
+def _as_json(places: Sequence[str], options: Namespace) -> int:
     """As `ls --json`, in the order of the rows."""
     followed = follow(places).scope
     survey = Survey(environment())

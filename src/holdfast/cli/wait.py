@@ -11,17 +11,17 @@ from ..lock import Lock
 from . import slots
 from .console import as_json
 from .locks import absolute, answered, each_of, is_url, lock_of, semaphore_of
+from .options import Namespace
 from .outcome import DONE, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from .._admin.found import Found
 
 
-def wait_(options: argparse.Namespace) -> int:
+def wait_(options: Namespace) -> int:
     """Wait until a contender would get the lock; of several, until one look finds that of all of them."""
     ones = each_of(options)
     locks = [_waited_for(one) for one in ones]
@@ -40,7 +40,7 @@ def _wait_for_all(locks: Sequence[_Lock | _Slots | _OfAnother], timeout: float |
             return free
 
 
-def _waited_for(options: argparse.Namespace) -> _Lock | _Slots | _OfAnother:
+def _waited_for(options: Namespace) -> _Lock | _Slots | _OfAnother:
     if options.slots is not None:
         return _Slots(options)
     path = absolute(options.lock)
@@ -53,7 +53,7 @@ def _waited_for(options: argparse.Namespace) -> _Lock | _Slots | _OfAnother:
     return _Lock(options)
 
 
-def _tell(lock: _Lock | _Slots | _OfAnother, options: argparse.Namespace, free: bool) -> int:
+def _tell(lock: _Lock | _Slots | _OfAnother, options: Namespace, free: bool) -> int:
     """Say how a wait has ended; the exit status."""
     if options.json:
         show(lock.as_json("free" if free else "held"))
@@ -67,7 +67,7 @@ def _tell(lock: _Lock | _Slots | _OfAnother, options: argparse.Namespace, free: 
 class _Lock:
     is_free = "is free"
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._lock = lock_of(options, looks=True)
         self.path, self.wait = self._lock.path, self._lock.wait
 
@@ -87,7 +87,7 @@ class _Lock:
 class _Slots:
     is_free = "has a free slot"
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._semaphore = semaphore_of(options)
         self.path, self.wait = self._semaphore.path, self._semaphore.wait
 

@@ -6,7 +6,6 @@ there, the events are the differences between one look and the next (`Changes`).
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import select
@@ -23,6 +22,7 @@ from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording, line_of, url_id_of
 from .locks import absolute, is_url
+from .options import Namespace
 from .outcome import DONE, die_of, say, show
 
 _LONGEST_WAIT = 3600.0
@@ -139,7 +139,7 @@ def _output() -> int | None:
         return None
 
 
-def _watch_server(options: argparse.Namespace) -> int:
+def _watch_server(options: Namespace) -> int:
     """What happens to the locks on a server; until a signal, or the end of the time."""
     if len(options.places) > 1:
         raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
@@ -150,7 +150,7 @@ def _watch_server(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _teller(options: argparse.Namespace) -> Callable[[list[LockEvent]], None]:
+def _teller(options: Namespace) -> Callable[[list[LockEvent]], None]:
     """Shows events, and records them where that was asked for."""
     record = Recording(options.record) if options.record is not None else None
 
@@ -240,7 +240,7 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
     return LockEvent(kind, at, status.path, status.protocol, who.pid, None, who.tag, who.command, waited)
 
 
-def watch_(options: argparse.Namespace) -> int:
+def watch_(options: Namespace) -> int:
     """Tell until a signal, the end of the time, or the end of the reader."""
     if any(map(is_url, options.places)):
         return _watch_server(options)

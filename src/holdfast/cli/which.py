@@ -5,14 +5,13 @@ The table is here alone: a test compares docs/which-protocol.md with it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from textwrap import wrap
 
 from .. import protocols
 from ..model import Value
-from .options import PROTOCOLS
+from .options import PROTOCOLS, Namespace
 from .outcome import DONE, screen, show
 from .parser import folded
 
@@ -72,7 +71,7 @@ What else uses the lock, and what to write (-p, or protocol= in Python). All use
 of one lock must use one protocol: two different ones do not exclude each other."""
 
 
-def protocols_(options: argparse.Namespace) -> int:
+def protocols_(options: Namespace) -> int:
     """Print the table, by what people know: what else uses the lock."""
     if options.json:
         for name in protocols.names():

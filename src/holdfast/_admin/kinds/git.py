@@ -8,14 +8,11 @@ it open, or else a git command that works in that repository. Git never removes 
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from os.path import join
 
 from ..found import LEFTOVER, Found
 from .base import Verdict, View, quoted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FILES = frozenset(
     """

@@ -180,6 +180,17 @@ def test_waiting_until_it_is_free_does_not_take_it(prefix: str, face: Any) -> No
     assert not lock.status().locked
 
 
+def test_waiting_until_it_is_free_makes_no_events(prefix: str, face: Any) -> None:
+    """One that waits for the next time it is free is none of the contenders that metrics count."""
+    heard: list[events.Event] = []
+    lock = face.Lock(prefix + "a", on_event=heard.append)
+    with face.Lock(prefix + "a"):
+        assert not lock.wait(timeout=0)
+        assert not lock.wait(timeout=0.05)
+    assert lock.wait(timeout=10)
+    assert heard == []
+
+
 def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> None:
     with pytest.raises(holdfast.WouldDeadlock, match="owner="):
         twice(face, prefix + "a")

@@ -40,7 +40,7 @@ from .base import Engine
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any
+    from typing import Any, ClassVar
 
     Result = HoldRef | Refusal
 
@@ -92,6 +92,8 @@ class Attempt(Deadline):
     """One contender's wait, as far as it is the same for all servers: its deadline and its events."""
 
     request: RemoteRequest
+    acquires = True
+    """Else it only waits until the lock is free, which makes no events."""
 
     def __init__(
         self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
@@ -109,7 +111,8 @@ class Attempt(Deadline):
             self._has_waited = True
             if self.env.operations.entered:
                 self.env.operations.leave_dropped()  # J5: perhaps what we are about to wait for
-        self.attempt_events.waiting(who)
+        if self.acquires:
+            self.attempt_events.waiting(who)
         self.announce(lambda: self.refusal(look))
 
     def refusal(self, look: Callable[[], tuple[Status, ...]]) -> Refusal:
@@ -139,7 +142,8 @@ class RemoteHold(HoldState):
         self.why_lost = ""
         super().__init__(env, request, name)
         self.token = token
-        enrol(self)
+        with forking:
+            _held.setdefault(_name(env.generation, request), []).append(self)
 
     # -- what an engine does -------------------------------------------------------------------------------------------
 
@@ -223,7 +227,11 @@ class RemoteHold(HoldState):
         return not self.why_lost and self.env.monotonic() < self.lapses
 
     def _forget(self) -> None:
-        forget(self)
+        name = _name(self.generation, self.request)
+        with forking:
+            left = [one for one in _held.pop(name, ()) if one is not self]
+            if left:
+                _held[name] = left
         super()._forget()
 
     def _undo(self) -> None:
@@ -258,9 +266,14 @@ def undo_with_operation(env: Environment, step: Contender | _InLine) -> None:
 class Contender(ABC):
     """One caller that wants a lock on a server, implemented by each engine."""
 
-    attempt: Attempt
     closed = False
     """Among what an operation is to close, it stays until the end of that."""
+
+    def __init__(
+        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+    ) -> None:
+        self.env = env
+        self.attempt = Attempt(env, requests, timeout, context)
 
     @abstractmethod
     def close(self) -> None:
@@ -269,6 +282,10 @@ class Contender(ABC):
     @abstractmethod
     def acquire(self) -> Generator[Wait, None, Result]:
         """Contend until there is a hold or the time is up."""
+
+    @abstractmethod
+    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+        """None once it is free; makes no events."""
 
     @abstractmethod
     def look_for_people(self) -> Generator[Wait, None, None]:
@@ -292,19 +309,38 @@ class Contender(ABC):
         return self.refuse()
 
 
-def enrol(held: RemoteHold) -> None:
-    """Add it to this process's holds."""
-    with forking:
-        _held.setdefault(_name(held.env.generation, held.request), []).append(held)
+class RemoteEngine(Engine):
+    """What the engines that talk to a server do alike."""
 
+    contender: ClassVar[Callable[..., Contender]]
+    """Makes one of the arguments of `acquire`; asks nothing of the server."""
 
-def forget(held: RemoteHold) -> None:
-    """Remove it from this process's holds. Idempotent."""
-    name = _name(held.generation, held.request)
-    with forking:
-        left = [one for one in _held.pop(name, ()) if one is not held]
-        if left:
-            _held[name] = left
+    def acquire(
+        self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Result]:
+        contender = self.contender(env, requests, timeout, context)
+        undo_with_operation(env, contender)
+        try:
+            return (yield from contend_as_owner(contender))
+        except BaseException:
+            contender.attempt.attempt_events.gave_up()
+            raise
+        finally:
+            contender.close()
+
+    def wait_until_free(
+        self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
+    ) -> Generator[Wait, None, Refusal | None]:
+        contender = self.contender(env, requests, timeout, context)
+        contender.attempt.acquires = False
+        undo_with_operation(env, contender)
+        try:
+            return (yield from contender.wait_until_free())
+        finally:
+            contender.close()
+
+    def break_lock(self, env: Environment, request: Any) -> Generator[Wait, None, Record | None]:
+        return self.break_if(env, request, lambda _: True)
 
 
 def _name(generation: int, request: RemoteRequest) -> tuple[object, ...]:

@@ -330,14 +330,14 @@ def test_an_interrupt_while_a_hold_is_made_costs_no_later_one(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J3: undone before it has what the end of its constructor makes."""
-    real = remote.enrol
+    real = remote.RemoteHold.__init__
 
-    def interrupted(held: remote.RemoteHold) -> None:
-        real(held)
+    def interrupted(held: remote.RemoteHold, *arguments: Any) -> None:
+        real(held, *arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(remote, "enrol", interrupted)
+        patched.setattr(remote.RemoteHold, "__init__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             Lock(postgres.url("a")).acquire(timeout=10)
     for name in ("b", "a"):

@@ -9,8 +9,9 @@ http.py     one connection                    wire.py     what etcd's answers me
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
@@ -19,23 +20,22 @@ from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError
 from ...model import Record, Status
-from ..base import Engine
+from ..remote import RemoteEngine
 from .client import cluster_of
-from .lock import acquire, wait_until_free
+from .lock import AcquireAttempt
 from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
 from .queue import Queue, compare_of
 from .url import EtcdRequest, LockUrl, parse
 from .wire import Refused
 
-T = TypeVar("T")
-
 _MOST_SLOTS = 1000
 
 
-class Etcd(Engine):
+class Etcd(RemoteEngine):
     """The engine. It keeps nothing: connections are the process's (client.py)."""
 
     name = "etcd"
+    contender = AcquireAttempt
 
     def request(self, resource: str | os.PathLike[str], options: Options) -> Request:
         return EtcdRequest(self, str(resource), options)
@@ -48,53 +48,45 @@ class Etcd(Engine):
         return tuple([EtcdRequest(self, str(resource), options, slot) for slot in range(slots)])
 
     def acquire(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, HoldRef | Refusal]:
-        own = _own(requests)
-        return (yield from _told(own[0].lock_url, acquire(env, own, timeout, context)))
+        with _told(requests[0].lock_url):
+            return (yield from super().acquire(env, requests, timeout, context))
 
     def wait_until_free(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
-        own = _own(requests)
-        return (yield from _told(own[0].lock_url, wait_until_free(env, own, timeout, context)))
+        with _told(requests[0].lock_url):
+            return (yield from super().wait_until_free(env, requests, timeout, context))
 
-    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
-        own = _own(requests)
-        return (yield from _told(own[0].lock_url, self._look(env, own)))
-
-    def _look(self, env: Environment, own: Sequence[EtcdRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
-        lock_url = own[0].lock_url
-        queue = Queue(lock_url, None if own[0].slot is None else len(own))
-        seen, slots, _ = yield from keys_of(cluster_of(env, lock_url.access), queue, env.monotonic() + ANSWER)
-        return statuses_of(env, queue, own[0].target, seen, slots)
-
-    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
-        return self.break_if(env, request, lambda _: True)
+    def look(self, env: Environment, requests: Sequence[EtcdRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
+        first = requests[0]
+        queue = Queue(first.lock_url, None if first.slot is None else len(requests))
+        with _told(first.lock_url):
+            cluster = cluster_of(env, first.lock_url.access)
+            seen, slots, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
+        return statuses_of(env, queue, first.target, seen, slots)
 
     def break_if(
-        self, env: Environment, request: Request, agreed: Callable[[Record], bool]
-    ) -> Generator[Wait, None, Record | None]:
-        lock_url = _own([request])[0].lock_url
-        return (yield from _told(lock_url, self._break(env, lock_url, agreed)))
-
-    def _break(
-        self, env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
+        self, env: Environment, request: EtcdRequest, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
         """Delete the first key, if it is still the one that was seen. Its holder watches it (ET8)."""
-        cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
-        seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
-        if not seen or not agreed(record_of(seen[0])):
-            return None
-        compare = compare_of(seen[0].key, seen[0].created)
-        delete = {"request_delete_range": {"key": compare["key"]}}
-        deleted = yield from cluster.delete([compare], [delete], env.monotonic() + ANSWER)
-        return record_of(seen[0]) if deleted else None
+        lock_url = request.lock_url
+        with _told(lock_url):
+            cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
+            seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
+            if not seen or not agreed(record_of(seen[0])):
+                return None
+            compare = compare_of(seen[0].key, seen[0].created)
+            delete = {"request_delete_range": {"key": compare["key"]}}
+            deleted = yield from cluster.delete([compare], [delete], env.monotonic() + ANSWER)
+            return record_of(seen[0]) if deleted else None
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
         lock_url = parse(resource, many=True)
-        return (yield from _told(lock_url, survey(env, lock_url)))
+        with _told(lock_url):
+            return (yield from survey(env, lock_url))
 
     def follow(
         self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]
@@ -105,7 +97,8 @@ class Etcd(Engine):
         beginning; later ones are waited for.
         """
         lock_url = parse(resource, many=True)
-        yield from _told(lock_url, follow(env, lock_url, tell))
+        with _told(lock_url):
+            yield from follow(env, lock_url, tell)
 
 
 def guard(record: Record) -> dict[str, Any]:
@@ -123,14 +116,11 @@ def guard(record: Record) -> dict[str, Any]:
     return compare_of(key, created)
 
 
-def _own(requests: Sequence[Request]) -> list[EtcdRequest]:
-    return [request for request in requests if isinstance(request, EtcdRequest)]
-
-
-def _told(lock_url: LockUrl, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
-    """The same; what a server refuses becomes an error that says what to do."""
+@contextmanager
+def _told(lock_url: LockUrl) -> Iterator[None]:
+    """What a server refuses becomes an error that says what to do."""
     try:
-        return (yield from steps)
+        yield
     except Refused as error:
         raise _refusal(lock_url, error) from None
     except EngineUnavailable as error:

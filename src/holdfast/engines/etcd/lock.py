@@ -43,15 +43,7 @@ from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
 from ...model import Record, Status
-from ..remote import (
-    Attempt,
-    Contender,
-    RemoteHold,
-    RemoteRequest,
-    contend_as_owner,
-    require_no_deadlock,
-    undo_with_operation,
-)
+from ..remote import Contender, RemoteHold, RemoteRequest, require_no_deadlock
 from .client import Cluster, cluster_of
 from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
@@ -90,10 +82,9 @@ class AcquireAttempt(Contender):
         timeout: float | None,
         context: tuple[object, ...],
     ) -> None:
-        self.env = env
+        super().__init__(env, requests, timeout, context)
         self.requests = requests
         self.timeout = timeout
-        self.attempt = Attempt(env, requests, timeout, context)
         first = requests[0]
         self.queue = Queue(first.lock_url, None if first.slot is None else len(requests))
         self.cluster: Cluster = cluster_of(env, first.lock_url.access)
@@ -259,31 +250,28 @@ class AcquireAttempt(Contender):
     def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
         require_no_deadlock(self.attempt, len(self.requests))
         failing_since: float | None = None
-        try:
-            while True:
-                try:
-                    seen, slots, revision = yield from keys_of(self.cluster, self.queue, self._until())
-                    failing_since = None
-                    self._note(seen, slots)
-                    if self._is_free(seen, slots):
-                        return None
-                    if self.attempt.is_over():
-                        return self.refuse()
-                    self.attempt.waiting(self.last, self.who)
-                    yield from self._watch_holders({one.key for one in seen}, self.queue.taken(slots), revision)
-                except (Unreachable, EngineUnavailable):
-                    self._end_watch()
-                    failing_since = failing_since or self.env.monotonic()
-                    if self._statuses is None or self.env.monotonic() - failing_since > _PATIENCE:
-                        raise
-                    yield from self._pause(_AGAIN)
-                except Refused as error:
-                    self._end_watch()
-                    if not self.cluster.forget_token(error):
-                        raise
-                    yield from self._pause(_AGAIN)
-        finally:
-            self._end_watch()
+        while True:
+            try:
+                seen, slots, revision = yield from keys_of(self.cluster, self.queue, self._until())
+                failing_since = None
+                self._note(seen, slots)
+                if self._is_free(seen, slots):
+                    return None
+                if self.attempt.is_over():
+                    return self.attempt.refusal(self.last)
+                self.attempt.waiting(self.last, self.who)
+                yield from self._watch_holders({one.key for one in seen}, self.queue.taken(slots), revision)
+            except (Unreachable, EngineUnavailable):
+                self._end_watch()
+                failing_since = failing_since or self.env.monotonic()
+                if self._statuses is None or self.env.monotonic() - failing_since > _PATIENCE:
+                    raise
+                yield from self._pause(_AGAIN)
+            except Refused as error:
+                self._end_watch()
+                if not self.cluster.forget_token(error):
+                    raise
+                yield from self._pause(_AGAIN)
 
     def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
         ranges: list[Json] = [{"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}]
@@ -353,26 +341,6 @@ class AcquireAttempt(Contender):
         if self.queue.slots is not None:
             facts["slots"] = self.queue.slots
         return facts
-
-
-def acquire(
-    env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, HoldRef | Refusal]:
-    contender = AcquireAttempt(env, requests, timeout, context)
-    undo_with_operation(env, contender)
-    try:
-        return (yield from contend_as_owner(contender))
-    except BaseException:
-        contender.attempt.attempt_events.gave_up()
-        raise
-
-
-def wait_until_free(
-    env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Refusal | None]:
-    contender = AcquireAttempt(env, requests, timeout, context)
-    undo_with_operation(env, contender)
-    return (yield from contender.wait_until_free())
 
 
 def _gone(watch: Watch) -> tuple[set[str], bool]:

@@ -11,17 +11,15 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from ..._core.attempt import Refusal
-from ..._core.hold import HoldRef
 from ..._core.options import Options, Request
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
-from ...errors import HoldfastError, InvalidPath
+from ...errors import HoldfastError
 from ...model import Record, Status
-from ..base import Engine
+from ..remote import RemoteEngine
 from .connect import NAME, LockUrl, leave, obtain, parse, refusal, unreachable
 from .connection import Broken, Connection, Refused
-from .lock import PostgresqlRequest, acquire, wait_until_free
+from .lock import AcquireAttempt, PostgresqlRequest
 from .look import look_at, look_at_all
 from .schema import ddl as ddl
 from .schema import init as init
@@ -31,7 +29,6 @@ T = TypeVar("T")
 
 _WITHIN = 10.0
 _BREAK_WITHIN_MS = 5000
-_OPTIONS = frozenset({"heartbeat", "stale_after"})
 _BREAK = """
 select l.pid, pg_terminate_backend(l.pid, $2::bigint)
   from pg_locks l
@@ -42,13 +39,14 @@ select l.pid, pg_terminate_backend(l.pid, $2::bigint)
    and ((l.classid::bigint << 32) | l.objid::bigint) = $1::bigint"""
 
 
-class Postgresql(Engine):
+class Postgresql(RemoteEngine):
     """Advisory locks of the server, each held by a session of its own; a row for each name has the fencing token."""
 
     name = NAME
+    contender = AcquireAttempt
 
     def request(self, resource: str | os.PathLike[str], options: Options) -> Request:
-        return _request(self, resource, options)
+        return PostgresqlRequest(self, resource, options)
 
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:  # noqa: ARG002
         raise ValueError(
@@ -56,36 +54,13 @@ class Postgresql(Engine):
             "cannot let N holders in, in order. Use a Semaphore on etcd or on files, or one Lock for each slot"
         )
 
-    def acquire(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, HoldRef | Refusal]:
-        return acquire(env, _only(requests), timeout, context)
-
-    def wait_until_free(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Refusal | None]:
-        return wait_until_free(env, _only(requests), timeout, context)
-
-    def look(self, env: Environment, requests: Sequence[Request]) -> Generator[Wait, None, tuple[Status, ...]]:
-        lock_url = _only(requests).lock_url
-
-        def steps(connection: Connection, until: float) -> Generator[Wait, None, Status]:
-            return look_at(connection, lock_url, until)
-
-        return ((yield from _asking(env, lock_url, steps)),)
-
-    def break_lock(self, env: Environment, request: Request) -> Generator[Wait, None, Record | None]:
-        return self.break_if(env, request, lambda _: True)
+    def look(self, env: Environment, requests: Sequence[PostgresqlRequest]) -> Generator[Wait, None, tuple[Status]]:
+        return ((yield from _asking(env, requests[0].lock_url, look_at)),)
 
     def break_if(
-        self, env: Environment, request: Request, agreed: Callable[[Record], bool]
+        self, env: Environment, request: PostgresqlRequest, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
-        lock_url = _only((request,)).lock_url
-        return (
-            yield from _asking(
-                env, lock_url, lambda connection, until: _break(env, connection, lock_url, agreed, until)
-            )
-        )
+        return _asking(env, request.lock_url, _break, agreed)
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         return survey(env, resource)
@@ -96,12 +71,11 @@ def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ..
 
     Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
     """
-    lock_url = parse(url, named=False)
-    return (yield from _asking(env, lock_url, lambda connection, until: look_at_all(connection, lock_url, until)))
+    return (yield from _asking(env, parse(url, named=False), look_at_all))
 
 
 def _break(
-    env: Environment, connection: Connection, lock_url: LockUrl, agreed: Callable[[Record], bool], until: float
+    connection: Connection, lock_url: LockUrl, until: float, agreed: Callable[[Record], bool]
 ) -> Generator[Wait, None, Record | None]:
     """End the session that has it, if it has still that very hold; else look again."""
     while True:
@@ -123,7 +97,7 @@ def _break(
                 protocol=NAME,
                 holder=status.holder,
             ) from None
-        if env.monotonic() >= until:
+        if connection.env.monotonic() >= until:
             raise HoldfastError(
                 f"{lock_url.shown} was not broken: it changed hands each time that it was looked at",
                 path=lock_url.shown,
@@ -131,15 +105,15 @@ def _break(
 
 
 def _asking(
-    env: Environment, lock_url: LockUrl, steps: Callable[[Connection, float], Generator[Wait, None, T]]
+    env: Environment, lock_url: LockUrl, steps: Callable[..., Generator[Wait, None, T]], *more: object
 ) -> Generator[Wait, None, T]:
-    """What these steps find, on a connection of their own."""
+    """What these steps find, on a connection of their own; they are given it, the URL, until when, and `more`."""
     until = env.monotonic() + _WITHIN
     connection = yield from obtain(env, lock_url, until)
     try:
         while True:
             try:
-                return (yield from steps(connection, until))
+                return (yield from steps(connection, lock_url, until, *more))
             except Broken:
                 if not connection.used:
                     raise
@@ -151,22 +125,6 @@ def _asking(
         raise refusal(lock_url, refused) from None
     finally:
         leave(connection)
-
-
-def _request(engine: Engine, resource: str | os.PathLike[str], options: Options) -> PostgresqlRequest:
-    if not isinstance(resource, str):
-        raise InvalidPath(f"a lock on {NAME} is named by a URL, a str", protocol=NAME)
-    lock_url = parse(resource)
-    request = PostgresqlRequest(engine, resource, lock_url.shown, options, _OPTIONS)
-    request.lock_url = lock_url
-    request.check()
-    return request
-
-
-def _only(requests: Sequence[Request]) -> PostgresqlRequest:
-    (request,) = requests
-    assert isinstance(request, PostgresqlRequest)
-    return request
 
 
 ENGINE = Postgresql()

@@ -52,30 +52,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from typing import TypeVar
 
 from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.hold import HoldRef
+from ..._core.options import Options
 from ..._core.wait import Wait
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
-from ...errors import EngineUnavailable, HoldfastError
+from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...model import Record, Status
-from ..remote import (
-    Attempt,
-    Contender,
-    RemoteHold,
-    RemoteRequest,
-    contend_as_owner,
-    require_no_deadlock,
-    slept,
-    undo_with_operation,
-)
-from .connect import NAME, STALE_AFTER, LockUrl, connect, is_passing, leave, obtain, only, refusal, unreachable
+from ..base import Engine
+from ..remote import Contender, RemoteHold, RemoteRequest, require_no_deadlock, slept
+from .connect import NAME, STALE_AFTER, connect, is_passing, leave, obtain, only, parse, refusal, unreachable
 from .connection import Broken, Connection, Refused, Row
 from .look import comment, free, look_at
+
+T = TypeVar("T")
 
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
@@ -117,13 +113,15 @@ class AcquireAttempt(Contender):
     """One caller, from its first step until it has the lock or has given up."""
 
     def __init__(
-        self, env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
+        self,
+        env: Environment,
+        requests: Sequence[PostgresqlRequest],
+        timeout: float | None,
+        context: tuple[object, ...],
     ) -> None:
-        self.env = env
-        self.request = request
-        self.lock_url = request.lock_url
-        self.context = context
-        self.attempt = Attempt(env, (request,), timeout, context)
+        super().__init__(env, requests, timeout, context)
+        (self.request,) = requests
+        self.lock_url = self.request.lock_url
         self._seen: Status | None = None
         """By the last look."""
         self._connection: Connection | None = None
@@ -134,7 +132,7 @@ class AcquireAttempt(Contender):
         self._failures = 0
         """How often it could not be reached, or went away, since it last did what it was asked."""
         self._spins = 0
-        self._tag = None if request.tag is None else request.tag.replace("\0", " ")
+        self._tag = None if self.request.tag is None else self.request.tag.replace("\0", " ")
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
@@ -145,7 +143,6 @@ class AcquireAttempt(Contender):
         return result or self.refuse()
 
     def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
-        """None once it is free."""
         require_no_deadlock(self.attempt)
         result = yield from self._through_failures(shared=True)
         return None if result else self.attempt.refusal(self.last)
@@ -264,20 +261,15 @@ class AcquireAttempt(Contender):
         return False
 
     def _look_aside(self) -> Generator[Wait, None, None]:
-        """Look who waits now, by a session of its own: the other one waits."""
+        """Look who waits now."""
         limit = self.env.monotonic() + _GRACE
-        try:
-            other = yield from connect(self.env, self.lock_url, limit)
-            try:
-                self._seen = yield from look_at(other, self.lock_url, limit)
-            finally:
-                other.close()
-        except (Broken, Refused, EngineUnavailable):
-            pass
+        seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit))
+        self._seen = seen or self._seen
 
     def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
         """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
-        asking = self._ask_aside(connection)
+        limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
+        asking = self._aside(limit, lambda other: other.ask(_WAITING, (connection.backend,), limit))
         try:
             while True:
                 wait = next(asking)
@@ -287,21 +279,22 @@ class AcquireAttempt(Contender):
                 if connection.is_answered():
                     return True
         except StopIteration as end:
-            return bool(end.value)
+            return end.value is None or bool(end.value)  # PG9
         finally:
             asking.close()
 
-    def _ask_aside(self, connection: Connection) -> Generator[Wait, None, bool]:
-        """Whether the session of this connection waits, asked by another one; True where there is no answer (PG9)."""
-        limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
+    def _aside(
+        self, limit: float, steps: Callable[[Connection], Generator[Wait, None, T]]
+    ) -> Generator[Wait, None, T | None]:
+        """What these steps find by a session of their own, as ours waits; None where there is no answer."""
         try:
             other = yield from connect(self.env, self.lock_url, limit)
             try:
-                return bool((yield from other.ask(_WAITING, (connection.backend,), limit)))
+                return (yield from steps(other))
             finally:
                 other.close()
         except (Broken, Refused, EngineUnavailable):
-            return True
+            return None
 
     def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
         """The lock is ours, after a wait."""
@@ -337,7 +330,7 @@ class AcquireAttempt(Contender):
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
         held = PostgresqlHold(self.env, self.request, connection, record, token, sent, self.attempt.attempt_events)
         try:
-            ref = held.ref(self.context)
+            ref = held.ref(self.attempt.context)
             self._connection = None  # not before: an interruption closes it
             return ref
         except BaseException:
@@ -376,31 +369,6 @@ class AcquireAttempt(Contender):
         return min(now + _REACH_WITHIN, max(self.attempt.deadline, self.attempt.started + _REACH_AT_LEAST, now + 1.0))
 
 
-def acquire(
-    env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, HoldRef | Refusal]:
-    contender = AcquireAttempt(env, request, timeout, context)
-    undo_with_operation(env, contender)
-    try:
-        return (yield from contend_as_owner(contender))
-    except BaseException:
-        contender.attempt.attempt_events.gave_up()
-        raise
-    finally:
-        contender.close()
-
-
-def wait_until_free(
-    env: Environment, request: PostgresqlRequest, timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Refusal | None]:
-    contender = AcquireAttempt(env, request, timeout, context)
-    undo_with_operation(env, contender)
-    try:
-        return (yield from contender.wait_until_free())
-    finally:
-        contender.close()
-
-
 _RELEASE_WITHIN = 5.0
 _RELEASE_AT_ONCE = 0.2
 """Seconds, where the server has not answered a release shortly before: a process that ends may have many to make."""
@@ -408,17 +376,31 @@ _SHORTLY = 30.0
 _silent: dict[str, float] = {}
 """Until when a server counts as one that does not answer: for a while after a release that was given all its time, or
 until it has answered."""
-_SHORTEST = 3.0
+_SHORTEST, _LONGEST = 3, 86400
+"""Seconds of `stale_after`."""
 _BEAT = "select pg_backend_pid()"
 _UNLOCK = "select pg_advisory_unlock($1)"
 
 
 class PostgresqlRequest(RemoteRequest):
-    """One lock, and how often its hold is proven."""
+    """One lock, and how often its hold is proven. ValueError for numbers that do not go together."""
 
     __slots__ = ("lock_url",)
 
-    lock_url: LockUrl
+    def __init__(self, engine: Engine, resource: object, options: Options) -> None:
+        if not isinstance(resource, str):
+            raise InvalidPath(f"a lock on {NAME} is named by a URL, a str", protocol=NAME)
+        self.lock_url = parse(resource)
+        super().__init__(engine, resource, self.lock_url.shown, options, frozenset({"heartbeat", "stale_after"}))
+        if self.lease is not None and not _SHORTEST <= self.lease <= _LONGEST:
+            raise ValueError(
+                f"stale_after is from {_SHORTEST:g} to {_LONGEST:g} seconds for a lock on {NAME}, not {self.lease:g}"
+            )
+        if self.lease is not None and self.every != math.inf and self.every > self.lease / 3:
+            raise ValueError(
+                f"heartbeat is at most a third of stale_after ({self.lease / 3:g} s), not {self.every:g} s: a hold "
+                "lapses after two thirds without an answer"
+            )
 
     @property
     def full_name(self) -> str:
@@ -438,18 +420,6 @@ class PostgresqlRequest(RemoteRequest):
     def every(self) -> float:
         """Seconds between heartbeats."""
         return self.beat_every or self.keeps / 6
-
-    def check(self) -> None:
-        """ValueError for numbers that do not go together."""
-        if self.lease is not None and (self.lease < _SHORTEST or self.lease > 86400):
-            raise ValueError(
-                f"stale_after is from {_SHORTEST:g} to 86400 seconds for a lock on postgresql, not {self.lease:g}"
-            )
-        if self.lease is not None and self.every != math.inf and self.every > self.lease / 3:
-            raise ValueError(
-                f"heartbeat is at most a third of stale_after ({self.lease / 3:g} s), not {self.every:g} s: a hold "
-                "lapses after two thirds without an answer"
-            )
 
 
 class PostgresqlHold(RemoteHold):

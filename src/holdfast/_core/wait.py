@@ -10,7 +10,7 @@ from ..model import INFINITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from .._platform.interface import Environment
     from .options import Request
@@ -72,6 +72,12 @@ class Wait:
     def replaced(self, *, deadline: float) -> Wait:
         """The same wait with another deadline."""
         return Wait(self.fds, deadline, self.signal, self.writes)
+
+
+def pause(env: Environment, until: float) -> Generator[Wait, None, None]:
+    """Wait until then, whatever wakes us before."""
+    while env.monotonic() < until:
+        yield Wait((), until)
 
 
 _NOTICE_AFTER = 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from .._core.wait import Wait
+from .._core.wait import pause
 from ..errors import EngineUnavailable, HoldfastError
 
 TYPE_CHECKING = False
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .._core.attempt import Refusal
     from .._core.hold import HoldRef
     from .._core.options import Options, Request
+    from .._core.wait import Wait
     from .._platform.interface import Environment
     from ..model import Record, Status
 
@@ -99,9 +100,7 @@ class Engine(ABC):
         """
         tell((yield from self.survey(env, resource)))
         while True:
-            again = env.monotonic() + _LOOK_EVERY
-            while env.monotonic() < again:
-                yield Wait((), again)
+            yield from pause(env, env.monotonic() + _LOOK_EVERY)
             try:
                 statuses = yield from self.survey(env, resource)
             except EngineUnavailable:

@@ -78,8 +78,7 @@ class Etcd(RemoteEngine):
             if not seen or not agreed(record_of(seen[0])):
                 return None
             compare = compare_of(seen[0].key, seen[0].created)
-            delete = {"request_delete_range": {"key": compare["key"]}}
-            deleted = yield from cluster.delete([compare], [delete], env.monotonic() + ANSWER)
+            deleted = yield from cluster.delete([compare], [seen[0].key], env.monotonic() + ANSWER)
             return record_of(seen[0]) if deleted else None
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:

@@ -17,14 +17,14 @@ import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from ..._core.wait import Signal, Wait
+from ..._core.wait import Signal, Wait, pause
 from ..._platform.fork import forking
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
 from ..connections import Pool
 from .http import Connection, Unreachable, connect
 from .url import Access, Endpoint
-from .wire import Json, Refused, Watch, answer_of
+from .wire import Json, Refused, Watch, answer_of, encoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,12 +99,25 @@ class Cluster:
         answer: Json = yield from self._round_robin(until, rounds, path, data)
         return answer
 
+    def transact(
+        self,
+        until: float,
+        *success: Json,
+        compare: Sequence[Json] = (),
+        failure: Sequence[Json] = (),
+        rounds: float = 1,
+    ) -> Generator[Wait, None, Json]:
+        """The answer to a transaction; else as `call`."""
+        body = {"compare": compare, "success": success, "failure": failure}
+        return self.call("/v3/kv/txn", body, until, rounds=rounds)
+
     def delete(
-        self, compare: list[Json], delete: list[Json], until: float, *, rounds: float = 1
+        self, compare: Sequence[Json], keys: Sequence[str], until: float, *, rounds: float = 1
     ) -> Generator[Wait, None, bool]:
-        """Whether a transaction has deleted what it was to delete, perhaps when it was first sent (queue.py, EQ4)."""
+        """Whether a transaction has deleted these keys, perhaps when it was first sent (queue.py, EQ4)."""
         sent: list[Endpoint] = []
         """Each server that was asked: more than one, or one twice, if an answer was lost."""
+        delete = [{"request_delete_range": {"key": encoded(key)}} for key in keys]
         data = json.dumps({"compare": compare, "success": delete}).encode()
         answer = yield from self._round_robin(until, rounds, "/v3/kv/txn", data, sent=sent)
         return bool(answer.get("succeeded")) or len(sent) > 1
@@ -148,9 +161,7 @@ class Cluster:
             rounds -= 1
             if not passing and rounds <= 0:
                 raise self._unavailable(failed)
-            pause = min(until, self.env.monotonic() + _PAUSE)
-            while self.env.monotonic() < pause:
-                yield Wait((), pause)
+            yield from pause(self.env, min(until, self.env.monotonic() + _PAUSE))
 
     def _order(self) -> tuple[Endpoint, ...]:
         all_of_them = self.access.endpoints
@@ -212,23 +223,19 @@ class Cluster:
                 if connection.is_open:
                     self._pool.keep(self.env, endpoint, connection, _IDLE)
                 return answer
-            except Unreachable as error:
+            except BaseException as error:
                 if connection is not None:
                     connection.close()
-                if error.fresh or self.env.monotonic() >= until:
+                if not isinstance(error, Unreachable) or error.fresh or self.env.monotonic() >= until:
                     raise
                 # The server has closed an idle connection: EC4, EC1.
-            except BaseException:
-                if connection is not None:
-                    connection.close()
-                raise
 
     def _stream(
         self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float
     ) -> Generator[Wait, None, Connection]:
         connection = yield from connect(self.env, endpoint, self._context(), until)
         try:
-            yield from connection.open_stream(path, [*headers, _WITH_LEADER], data, until)
+            yield from connection.send(path, [*headers, _WITH_LEADER], data, until)
             return connection
         except BaseException:
             connection.close()

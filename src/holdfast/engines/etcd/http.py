@@ -66,7 +66,7 @@ class Connection:
 
     def ask(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Generator[Wait, None, bytes]:
         """The body of the answer to a POST. Unreachable if it does not come by then."""
-        yield from self._send(path, headers, body, until)
+        yield from self.send(path, headers, body, until)
         answer, size = [], 0
         while True:
             event = yield from self._event(until)
@@ -83,12 +83,6 @@ class Connection:
         else:
             self.close()
         return b"".join(answer)
-
-    def open_stream(
-        self, path: str, headers: list[tuple[str, str]], body: bytes, until: float
-    ) -> Generator[Wait, None, None]:
-        """Send a request whose answer has no end; `lines` are what has come of it."""
-        yield from self._send(path, headers, body, until)
 
     def lines(self) -> list[bytes]:
         """The lines that are there by now, without waiting (EW3). Unreachable once the stream has ended."""
@@ -127,9 +121,8 @@ class Connection:
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
-    def _send(
-        self, path: str, headers: list[tuple[str, str]], body: bytes, until: float
-    ) -> Generator[Wait, None, None]:
+    def send(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Generator[Wait, None, None]:
+        """A POST. If its answer has no end, `lines` are what has come of it."""
         head = h11.Request(
             method="POST",
             target=path,
@@ -141,7 +134,11 @@ class Connection:
             ],
         )
         parts = (head, h11.Data(data=body), h11.EndOfMessage())
-        yield from self._write(b"".join([self._http.send(part) or b"" for part in parts]), until)
+        data = b"".join([self._http.send(part) or b"" for part in parts])
+        if self._tls is not None:
+            self._tls.write(data)
+            data = self._outgoing.read()
+        yield from self._write(data, until)
 
     def _event(self, until: float) -> Generator[Wait, None, Any]:
         while True:
@@ -163,22 +160,29 @@ class Connection:
 
     def _receive(self) -> bool:
         """Whether something has come; the end counts."""
+        data = self._read()
+        if data is None:
+            return False
+        if self._tls is not None and not self._ended:
+            return self._decrypt()
+        self._ended = self._ended or not data
+        self._http.receive_data(data)
+        return True
+
+    def _read(self) -> bytes | None:
+        """What has come, also put into what is to be decrypted; nothing at the end; None if it has yet to come."""
         self._require_open()
         try:
             data = receive(self.fd, _CHUNK)
         except BlockingIOError:
-            return False
+            return None
         except OSError as error:
             raise Unreachable(error.strerror or str(error), fresh=not self.is_used) from None
-        if self._tls is None or self._ended:
-            self._ended = self._ended or not data
-            self._http.receive_data(data)
-            return True
-        if data:
-            self._incoming.write(data)
-        else:
+        if not data:
             self._incoming.write_eof()
-        return self._decrypt()
+        elif self._tls is not None and not self._ended:
+            self._incoming.write(data)
+        return data
 
     def _decrypt(self) -> bool:
         assert self._tls is not None
@@ -201,9 +205,6 @@ class Connection:
         return True
 
     def _write(self, data: bytes, until: float) -> Generator[Wait, None, None]:
-        if self._tls is not None:
-            self._tls.write(data)
-            data = self._outgoing.read()
         view = memoryview(data)
         while view:
             self._require_open()
@@ -231,31 +232,12 @@ class Connection:
                 self._tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
-                yield from self._write_raw(until)
-                data = yield from self._read_raw(until)
-                if data:
-                    self._incoming.write(data)
-                else:
-                    self._incoming.write_eof()
+                yield from self._write(self._outgoing.read(), until)
+                while self._read() is None:
+                    yield from self._wait(until, reading=True)
             except ssl.SSLError as error:
                 raise Unreachable(_tls_reason(error)) from None
-        yield from self._write_raw(until)
-
-    def _write_raw(self, until: float) -> Generator[Wait, None, None]:
-        tls, self._tls = self._tls, None
-        try:
-            yield from self._write(self._outgoing.read(), until)
-        finally:
-            self._tls = tls
-
-    def _read_raw(self, until: float) -> Generator[Wait, None, bytes]:
-        while True:
-            try:
-                return receive(self.fd, _CHUNK)
-            except BlockingIOError:
-                yield from self._wait(until, reading=True)
-            except OSError as error:
-                raise Unreachable(error.strerror or str(error)) from None
+        yield from self._write(self._outgoing.read(), until)
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
@@ -288,14 +270,12 @@ def connect(
                 yield Wait((), until, None, (connection.fd,))
             yield from connection.shake_hands(until)
             return connection
-        except Unreachable as error:
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, Unreachable):
+                raise
             why = error
-            if connection is not None:
-                connection.close()
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
     raise why
 
 
@@ -306,28 +286,24 @@ def _begin(
     with forking:  # a child must find the descriptor among those that it closes (EW2)
         made = socket.socket(family, socket.SOCK_STREAM)
         fd: int = owner.take(made.detach, Socket)  # EW5
-    plug = socket.socket(family, socket.SOCK_STREAM, fileno=fd)
     try:
-        plug.setblocking(False)
-        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        failed = plug.connect_ex(address)
-    except BaseException as error:
-        plug.detach()
-        env.close(fd)
-        if isinstance(error, OSError):
-            raise Unreachable(error.strerror or str(error)) from None
-        raise
-    plug.detach()
-    if failed and failed not in _IN_PROGRESS:
-        env.close(fd)
-        raise Unreachable(reason(failed))
-    try:
+        plug = socket.socket(family, socket.SOCK_STREAM, fileno=fd)
+        try:
+            plug.setblocking(False)
+            plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            failed = plug.connect_ex(address)
+        finally:
+            plug.detach()
+        if failed and failed not in _IN_PROGRESS:
+            raise Unreachable(reason(failed))
         connection = Connection(env, endpoint, fd, tls)
         env.keep(fd)
         return connection
-    except BaseException:
+    except BaseException as error:
         env.close(fd)
+        if isinstance(error, OSError):
+            raise Unreachable(error.strerror or str(error)) from None
         raise
 
 

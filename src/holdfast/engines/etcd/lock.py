@@ -36,7 +36,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
-from ..._core.wait import Signal, Wait
+from ..._core.wait import Signal, Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
@@ -49,7 +49,7 @@ from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
 from .queue import Entrant, Queue, Seen
 from .url import EtcdRequest
-from .wire import Json, Refused, Watch, decoded, encoded, end_of, number
+from .wire import Json, Refused, Watch, encoded, end_of
 
 _PATIENCE = 5.0
 """Seconds in which a server must answer a caller that is not in the queue yet."""
@@ -185,12 +185,12 @@ class AcquireAttempt(Contender):
                 self._end_watch()
                 if self.attempt.is_over():
                     return self.refuse()
-                yield from self._pause(_AGAIN)
+                yield from self._pause()
             except Refused as error:
                 self._end_watch()
                 if not self.cluster.forget_token(error):
                     raise
-                yield from self._pause(_AGAIN)
+                yield from self._pause()
         return None
 
     def _turn(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
@@ -229,11 +229,11 @@ class AcquireAttempt(Contender):
             self._has_entered()
         recheck = self.env.monotonic() + RECHECK
         while True:
-            gone, canceled = _gone(self._watch)
+            gone, canceled = self._watch.deleted()
             watched.keys -= gone
             if canceled:
                 self._end_watch()
-                yield from self._pause(_AGAIN)
+                yield from self._pause()
             if canceled or entrant.key in gone or len(watched.keys) < watched.room:
                 return
             if self.attempt.is_over() or self.attempt.announces or lease.is_over():
@@ -266,12 +266,12 @@ class AcquireAttempt(Contender):
                 failing_since = failing_since or self.env.monotonic()
                 if self._statuses is None or self.env.monotonic() - failing_since > _PATIENCE:
                     raise
-                yield from self._pause(_AGAIN)
+                yield from self._pause()
             except Refused as error:
                 self._end_watch()
                 if not self.cluster.forget_token(error):
                     raise
-                yield from self._pause(_AGAIN)
+                yield from self._pause()
 
     def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
         ranges: list[Json] = [{"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}]
@@ -282,11 +282,11 @@ class AcquireAttempt(Contender):
         recheck = self.env.monotonic() + RECHECK
         try:
             while True:
-                gone, canceled = _gone(self._watch)
+                gone, canceled = self._watch.deleted()
                 keys -= gone
                 taken -= gone
                 if canceled:
-                    yield from self._pause(_AGAIN)
+                    yield from self._pause()
                 if canceled or max(len(keys), len(taken)) < self.queue.room or self.env.monotonic() >= recheck:
                     return
                 if self.attempt.is_over() or self.attempt.announces:
@@ -323,10 +323,8 @@ class AcquireAttempt(Contender):
         now = self.env.monotonic()
         return min(now + patience, max(self.attempt.deadline, now) + _GRACE)
 
-    def _pause(self, seconds: float) -> Generator[Wait, None, None]:
-        until = self.env.monotonic() + seconds
-        while self.env.monotonic() < until:
-            yield Wait((), until)
+    def _pause(self) -> Generator[Wait, None, None]:
+        return pause(self.env, self.env.monotonic() + _AGAIN)
 
     def _end_watch(self) -> None:
         if self._watch is not None:
@@ -341,16 +339,6 @@ class AcquireAttempt(Contender):
         if self.queue.slots is not None:
             facts["slots"] = self.queue.slots
         return facts
-
-
-def _gone(watch: Watch) -> tuple[set[str], bool]:
-    """The keys that were deleted, and whether the server has ended the watch."""
-    gone: set[str] = set()
-    canceled = False
-    for result in watch.take():
-        gone.update(decoded(event["kv"]["key"]) for event in result.get("events", ()))
-        canceled = canceled or bool(result.get("canceled"))
-    return gone, canceled
 
 
 _RELEASE_WITHIN = 2.0
@@ -421,22 +409,23 @@ class EtcdHold(RemoteHold):
             yield from self._tell_since()
         while not self.lost and not self.entrant.lease.is_over():
             watch: Watch | None = None
-            pause = _WATCH_AGAIN
+            again = _WATCH_AGAIN
             try:
                 watch = yield from self.cluster.watch([self._own()], self.entrant.lease.lapses)
                 if (yield from self._watch(watch)):
+                    self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
+                    if not self.released:
+                        self.entrant.lease.end()  # ET10
                     return
             except (Unreachable, EngineUnavailable):
                 pass
             except Refused as error:
                 if not self.cluster.forget_token(error):
-                    pause = RECHECK  # a right was taken away; the lease is kept all the same
+                    again = RECHECK  # a right was taken away; the lease is kept all the same
             finally:
                 if watch is not None:
                     watch.close()
-            again = self.env.monotonic() + pause
-            while self.env.monotonic() < again:
-                yield Wait((), again)
+            yield from pause(self.env, self.env.monotonic() + again)
 
     def _own(self) -> Json:
         start = str(self.entrant.revision + 1)  # ET8
@@ -446,30 +435,16 @@ class EtcdHold(RemoteHold):
         """Whether the key is gone; False when the stream is to begin anew."""
         recheck = self.env.monotonic() + RECHECK
         while True:
-            for result in watch.take():
-                if any(decoded(event["kv"]["key"]) == self.entrant.key for event in result.get("events", ())):
-                    self._deleted()
+            gone, canceled = watch.deleted()
+            if self.entrant.key in gone:
+                return True
+            if canceled or self.env.monotonic() >= recheck:  # a compaction or a stream that is stuck: no event can tell
+                if (yield from self.entrant.look(self.entrant.lease.lapses)) is None:
                     return True
-                if result.get("canceled") or number(result.get("compact_revision")):
-                    return (yield from self._is_gone())
-            if self.env.monotonic() >= recheck:  # a stream that is stuck says nothing
-                if (yield from self._is_gone()):
-                    return True
+                if canceled:
+                    return False  # from the revision of that look on the next watch begins
                 recheck = self.env.monotonic() + RECHECK
             yield Wait((watch.fd,), recheck)
-
-    def _is_gone(self) -> Generator[Wait, None, bool]:
-        """Ask, where no event can tell (a compaction); from its revision on the next watch begins."""
-        if (yield from self.entrant.look(self.entrant.lease.lapses)) is None:
-            self._deleted()
-            return True
-        return False
-
-    def _deleted(self) -> None:
-        """ET10."""
-        self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
-        if not self.released:
-            self.entrant.lease.end()
 
     def _tell_since(self) -> Generator[Wait, None, None]:
         """Write into the key since when it is held; it says since when we have waited."""

@@ -6,10 +6,11 @@ EO1  A look is one read of all keys of a lock, so it is true of one moment. It s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from typing import Any
 
-from ..._core.wait import Wait
+from ..._core.wait import Wait, pause
 from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
@@ -19,7 +20,7 @@ from .client import Cluster, cluster_of
 from .http import Unreachable
 from .queue import Queue, Seen, kvs_of
 from .url import LockUrl, lease_of
-from .wire import Json, Refused, Watch, encoded, end_of, number
+from .wire import Refused, Watch, encoded, end_of, number
 
 NAME = "etcd"
 ANSWER = 5.0
@@ -116,8 +117,8 @@ def _status(path: str, holder: Seen | None, token: int | None, now: float) -> St
 
 def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen], int]]:
     """All keys of a lock, those of its slots, and the revision at which that is so."""
-    body: Json = {"success": [{"request_range": queue.range()}, {"request_range": queue.slot_range()}]}
-    answer = yield from cluster.call("/v3/kv/txn", body, until)
+    wanted = {"request_range": queue.range()}, {"request_range": queue.slot_range()}
+    answer = yield from cluster.transact(until, *wanted)
     first, second = answer["responses"]
     return queue.own(kvs_of(first)), [Seen(kv) for kv in kvs_of(second)], number(answer["header"]["revision"])
 
@@ -126,9 +127,8 @@ def first_of(
     cluster: Cluster, queue: Queue, until: float, waiters: int = 0
 ) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
     """The keys of who holds it and of so many who wait, and those of its slots: no more, however many wait (ET6)."""
-    first = queue.range(limit=str(queue.room + waiters))
-    body: Json = {"success": [{"request_range": first}, {"request_range": queue.slot_range()}]}
-    answer = yield from cluster.call("/v3/kv/txn", body, until)
+    first = {"request_range": queue.range(limit=str(queue.room + waiters))}
+    answer = yield from cluster.transact(until, first, {"request_range": queue.slot_range()})
     found, slots = map(kvs_of, answer["responses"])
     seen = queue.own(found)
     if len(seen) < len(found):  # some of them are of deeper names (EU2)
@@ -181,18 +181,17 @@ def follow(
         try:
             until = env.monotonic() + ANSWER
             watch = yield from cluster.watch([{**where, "start_revision": str(revision + 1)}], until)
-            while True:
+            recheck, canceled = math.inf, False
+            while not canceled:
                 results = watch.take()
-                if any(result.get("events") or result.get("canceled") for result in results):
+                canceled = any(result.get("canceled") for result in results)
+                stuck = env.monotonic() >= recheck  # a stream that is stuck says nothing
+                if canceled or stuck or any(result.get("events") for result in results):
                     statuses, revision = yield from _survey(env, lock_url)
                     tell(statuses)
-                if any(result.get("canceled") for result in results):
-                    break
-                recheck = env.monotonic() + RECHECK
-                yield Wait((watch.fd,), recheck)
-                if env.monotonic() >= recheck:  # a stream that is stuck says nothing
-                    statuses, revision = yield from _survey(env, lock_url)
-                    tell(statuses)
+                if not canceled:
+                    recheck = env.monotonic() + RECHECK
+                    yield Wait((watch.fd,), recheck)
         except (Unreachable, EngineUnavailable):
             pass
         except Refused as error:
@@ -201,9 +200,7 @@ def follow(
         finally:
             if watch is not None:
                 watch.close()
-        again = env.monotonic() + _AGAIN
-        while env.monotonic() < again:
-            yield Wait((), again)
+        yield from pause(env, env.monotonic() + _AGAIN)
 
 
 def _text(value: object) -> str | None:

@@ -30,13 +30,14 @@ EL4  That is left to the agent, which begins at once and goes on until the lease
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from ..._core.wait import Wait
+from ..._core.wait import Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
@@ -129,8 +130,7 @@ class Lease:
 
     def _keeping(self, due: float) -> Generator[Wait, None, None]:
         while not self.is_over():
-            while self.env.monotonic() < min(due, self.lapses):
-                yield Wait((), min(due, self.lapses))
+            yield from pause(self.env, min(due, self.lapses))
             if self._given_up:
                 return
             try:
@@ -169,7 +169,7 @@ class Seen:
         self.key = decoded(kv.get("key", ""))
         self.created = number(kv.get("create_revision"))
         self.lease = number(kv.get("lease"))
-        self.data: bytes = _bytes(kv.get("value", ""))
+        self.data: bytes = base64.b64decode(kv.get("value", ""))
         try:
             value = json.loads(self.data) if self.data else {}
         except ValueError:
@@ -239,13 +239,11 @@ class Entrant:
         ranges: list[Json] = [{"request_range": self.queue.range(limit=str(self.queue.room))}]
         if self.queue.slots is not None:
             ranges.append({"request_range": self.queue.slot_range()})
-        compare = {"key": encoded(self.key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
-        body = {
-            "compare": [compare],
-            "success": [put, *ranges],
-            "failure": [{"request_range": {"key": encoded(self.key)}}, *ranges],
-        }
-        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+        there = {"request_range": {"key": encoded(self.key)}}
+        compare = [compare_of(self.key, 0)]
+        answer = yield from self._cluster.transact(
+            until, put, *ranges, compare=compare, failure=[there, *ranges], rounds=math.inf
+        )
         self.revision = number(answer["header"]["revision"])
         first, *rest = answer["responses"]
         self.created = self.revision
@@ -287,15 +285,15 @@ class Entrant:
         for slot in range(self.queue.room):
             if slot in self._taken:
                 continue
-            key = encoded(self.queue.slot_key(slot))
-            mine = {"key": key, "value": encoded(f"{self.lease.id:x}"), "lease": str(self.lease.id)}
-            nobody = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
-            body = {
-                "compare": [self.compare(), nobody],
-                "success": [{"request_put": mine}],
-                "failure": [{"request_range": self.queue.slot_range()}],
-            }
-            answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+            key = self.queue.slot_key(slot)
+            mine = {"key": encoded(key), "value": encoded(f"{self.lease.id:x}"), "lease": str(self.lease.id)}
+            answer = yield from self._cluster.transact(
+                until,
+                {"request_put": mine},
+                compare=[self.compare(), compare_of(key, 0)],
+                failure=[{"request_range": self.queue.slot_range()}],
+                rounds=math.inf,
+            )
             if answer.get("succeeded"):
                 self.slot, self.token = slot, number(answer["header"]["revision"])
                 return True
@@ -313,28 +311,24 @@ class Entrant:
     def update(self, facts: Json, until: float) -> Generator[Wait, None, None]:
         """Write other facts, if the key is still ours."""
         self.facts = facts
-        body = {"compare": [self.compare()], "success": [{"request_put": self._put()}]}
-        yield from self._cluster.call("/v3/kv/txn", body, until)
+        yield from self._cluster.transact(until, {"request_put": self._put()}, compare=[self.compare()])
 
     def leave(self, until: float) -> Generator[Wait, None, bool]:
         """Delete the key (EQ4), and wait until that is done; whether it was still there."""
-        delete: list[Json] = [{"request_delete_range": {"key": encoded(self.key)}}]
-        compare = [self.compare()]
         if self.slot is not None:
-            slot = encoded(self.queue.slot_key(self.slot))
-            both = [*delete, {"request_delete_range": {"key": slot}}]
-            ours = {"key": slot, "target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
-            if (yield from self._cluster.delete([*compare, ours], both, until, rounds=math.inf)):
+            slot = self.queue.slot_key(self.slot)
+            ours = {"key": encoded(slot), "target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
+            if (yield from self._cluster.delete([self.compare(), ours], [self.key, slot], until, rounds=math.inf)):
                 return True
-        return (yield from self._cluster.delete(compare, delete, until, rounds=math.inf))
+        return (yield from self._cluster.delete([self.compare()], [self.key], until, rounds=math.inf))
 
     def compare(self) -> Json:
-        """That the key is still ours, as a transaction asks it."""
+        """That the key is still ours."""
         return compare_of(self.key, self.created)
 
     def _range_if_ours(self, request: Json, until: float) -> Generator[Wait, None, list[Json] | None]:
-        body = {"compare": [self.compare()], "success": [{"request_range": request}]}
-        answer = yield from self._cluster.call("/v3/kv/txn", body, until, rounds=math.inf)
+        compare = [self.compare()]
+        answer = yield from self._cluster.transact(until, {"request_range": request}, compare=compare, rounds=math.inf)
         self.revision = number(answer["header"]["revision"])
         return kvs_of(answer["responses"][0]) if answer.get("succeeded") else None
 
@@ -353,6 +347,7 @@ class Entrant:
 
 
 def compare_of(key: str, created: int) -> Json:
+    """That the key is the one of that revision, as a transaction asks it; 0: that there is none."""
     return {"key": encoded(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(created)}
 
 
@@ -360,9 +355,3 @@ def kvs_of(response: Json) -> list[Json]:
     """The keys in the answer to a range, alone or in a transaction."""
     kvs: list[Json] = response.get("response_range", response).get("kvs", [])
     return kvs
-
-
-def _bytes(text: str) -> bytes:
-    import base64
-
-    return base64.b64decode(text)

@@ -141,16 +141,8 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
     prefix = given.get("prefix", PREFIX)
     if "\0" in prefix:
         _refuse(url, "has a NUL in its prefix")
-    access = Access(
-        endpoints,
-        tls,
-        unquote(user),
-        unquote(password),
-        given.get("password_file", ""),
-        given.get("ca", ""),
-        given.get("cert", ""),
-        given.get("key", ""),
-    )
+    files = [given.get(name, "") for name in ("password_file", "ca", "cert", "key")]
+    access = Access(endpoints, tls, unquote(user), unquote(password), *files)
     if bool(access.cert) != bool(access.key):
         _refuse(url, "needs both cert= and key= for a client certificate, or neither")
     public = urlencode({k: v for k, v in given.items() if k not in ("key", "password_file")}, safe="/")  # EU1
@@ -158,17 +150,6 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
     servers = ",".join(map(str, endpoints))
     shown = f"{'etcds' if tls else 'etcd'}://{who}{servers}/{quote(name)}{'?' if public else ''}{public}"
     return LockUrl(access, shown, prefix, name, _ttl(url, given.get("ttl")))
-
-
-def lease_seconds(wanted: float | None, lock_url: LockUrl) -> int:
-    """The lease to be asked for. ValueError for one that etcd would lengthen, or not take."""
-    if wanted is None:
-        return lock_url.ttl
-    if not SMALLEST_TTL <= wanted <= _LONGEST_TTL:
-        raise ValueError(
-            f"stale_after is how long etcd waits for a silent holder, at least {SMALLEST_TTL} s, not {wanted!r}"
-        )
-    return math.ceil(wanted)
 
 
 def _endpoint(url: str, text: str) -> Endpoint:
@@ -255,7 +236,11 @@ class EtcdRequest(RemoteRequest):
     def __init__(self, engine: Engine, resource: str, options: Options, slot: int | None = None) -> None:
         self.lock_url = parse(resource)
         super().__init__(engine, resource, self.lock_url.shown, options, frozenset({"stale_after"}))
-        self.lease_seconds = lease_seconds(self.lease, self.lock_url)
+        if self.lease is not None and not SMALLEST_TTL <= self.lease <= _LONGEST_TTL:
+            raise ValueError(
+                f"stale_after is how long etcd waits for a silent holder, at least {SMALLEST_TTL} s, not {self.lease!r}"
+            )
+        self.lease_seconds = self.lock_url.ttl if self.lease is None else math.ceil(self.lease)
         if slot is not None:
             self.slot = slot
             self.path = f"{self.target}#{slot}"

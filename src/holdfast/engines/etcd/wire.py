@@ -49,6 +49,12 @@ class Watch:
         """What has come since, without waiting: `created`, `canceled`, `events`. Refused or Unreachable at its end."""
         return [result_of(line) for line in self._connection.lines() if line.strip()]
 
+    def deleted(self) -> tuple[set[str], bool]:
+        """The keys that were deleted since, and whether the server has ended the watch. Raises as `take`."""
+        results = self.take()
+        gone = {decoded(event["kv"]["key"]) for result in results for event in result.get("events", ())}
+        return gone, any(result.get("canceled") or number(result.get("compact_revision")) for result in results)
+
     def close(self) -> None:
         self._connection.close()
 

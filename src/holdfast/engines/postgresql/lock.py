@@ -59,7 +59,7 @@ from typing import TypeVar
 from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.hold import HoldRef
 from ..._core.options import Options
-from ..._core.wait import Wait
+from ..._core.wait import Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
@@ -359,9 +359,8 @@ class AcquireAttempt(Contender):
         """Before the next attempt: longer each time, and not in step with all others who have lost the server."""
         longest = min(_RETRY_EVERY, _RETRY_AFTER * 2 ** min(self._failures, 10))
         self._failures += 1
-        until = min(self.env.monotonic() + longest * random.uniform(0.5, 1.0), self.attempt.deadline)
-        while self.env.monotonic() < until:
-            yield Wait((), until)
+        until = self.env.monotonic() + longest * random.uniform(0.5, 1.0)
+        yield from pause(self.env, min(until, self.attempt.deadline))
 
     def _limit(self) -> float:
         """Until when the server has to answer."""

@@ -27,9 +27,9 @@ from ._drivers.background import call_aside
 from ._platform import environment
 from ._platform.operations import Operation
 from .errors import AcquireTimeout, EngineUnavailable, LockLost, WouldDeadlock
-from .lock import UNSET, BaseHold, BaseLock, Exit, Leaving, Resource, Slots, give_up_of, leave_to_statement, leaving
+from .lock import UNSET, BaseHold, BaseLock, Exit, Leaving, Resource, Slots, leave_to_statement, leaving
 from .model import Record, SemaphoreStatus, Status
-from .several import BaseHolds, Plan, checked, finished, note, raise_first, release_in_turn
+from .several import BaseHolds, Plan, checked, finished, give_up_of_all, limit_of, note, raise_first, release_in_turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -449,7 +449,8 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
     operation = begin(environment(), caller())
     got: dict[int, AsyncHold] = {}
     try:
-        plan = await _planned(wanted, timeout) if may_block else Plan(wanted, timeout)
+        limit = limit_of(wanted, timeout)
+        plan = await _planned(wanted, limit) if may_block else Plan(wanted, limit)
         for number in plan.order:
             found = await wanted[number]._acquire(plan.left(), operation)
             if found.__class__ is Refusal:  # no call before it is on the list of what is to be given back
@@ -484,11 +485,8 @@ async def _give_back_each(got: dict[int, AsyncHold], error: BaseException) -> No
     note(error, failed)
 
 
-async def _planned(wanted: list[AsyncAcquirable], timeout: float | None) -> Plan:
-    """As `several.planned`."""
-    limit = Plan.limit_of(wanted, timeout)
-    apart = next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
-    plan = partial(Plan, wanted, timeout)
+async def _planned(wanted: list[AsyncAcquirable], limit: float | None) -> Plan:
+    apart, plan = give_up_of_all(wanted, limit), partial(Plan, wanted, limit)
     return await (in_thread(plan) if apart is None else call_apart(apart, plan))
 
 

@@ -11,10 +11,13 @@ is what the caller derives from an event, and empty by default.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from .events import Event, listen
+
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 """Upper bounds of the histogram buckets, in seconds: from a hand-over between processes to a batch job."""
@@ -62,15 +65,16 @@ class _Exporter:
         self._made: list[Counter | Gauge | Histogram] = []
         try:
             self._counters = {
-                "acquired": self._counter("acquired", "Locks acquired."),
-                "gave-up": self._counter("gave_up", "Acquisitions that ended without the lock."),
-                "reclaimed": self._counter("reclaimed", "Locks taken over from a dead or stale holder."),
-                "lost": self._counter("lost", "Holds whose lock file was removed, replaced or written over."),
+                "acquired": self._add(Counter, "acquired", "Locks acquired."),
+                "gave-up": self._add(Counter, "gave_up", "Acquisitions that ended without the lock."),
+                "reclaimed": self._add(Counter, "reclaimed", "Locks taken over from a dead or stale holder."),
+                "lost": self._add(Counter, "lost", "Holds whose lock file was removed, replaced or written over."),
             }
-            self._wait = self._histogram("wait", "How long callers waited, whatever the end.", buckets)
-            self._hold = self._histogram("hold", "How long locks were held.", buckets)
-            self._waiters = self._gauge("waiters", "Callers of this process that wait for a lock.")
-            self._holds = self._gauge("holds", "Locks that this process holds.")
+            waited = "How long callers waited, whatever the end."
+            self._wait = self._add(Histogram, "wait_seconds", waited, buckets=buckets)
+            self._hold = self._add(Histogram, "hold_seconds", "How long locks were held.", buckets=buckets)
+            self._waiters = self._add(Gauge, "waiters", "Callers of this process that wait for a lock.")
+            self._holds = self._add(Gauge, "holds", "Locks that this process holds.")
         except ValueError:
             self.leave()
             raise
@@ -127,19 +131,7 @@ class _Exporter:
         if kind in ("gave-up", "joined", "released"):
             self._labels.pop(number, None)
 
-    def _counter(self, name: str, about: str) -> Counter:
-        made = Counter(f"holdfast_{name}", about, ("protocol", "name"), registry=self._registry)
-        self._made.append(made)
-        return made
-
-    def _gauge(self, name: str, about: str) -> Gauge:
-        made = Gauge(f"holdfast_{name}", about, ("protocol", "name"), registry=self._registry)
-        self._made.append(made)
-        return made
-
-    def _histogram(self, name: str, about: str, buckets: Sequence[float]) -> Histogram:
-        made = Histogram(
-            f"holdfast_{name}_seconds", about, ("protocol", "name"), registry=self._registry, buckets=buckets
-        )
+    def _add(self, kind: type[M], name: str, about: str, **more: Any) -> M:
+        made = kind(f"holdfast_{name}", about, ("protocol", "name"), registry=self._registry, **more)
         self._made.append(made)
         return made

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from ._core.attempt import Refusal
     from ._core.options import Request
+    from ._drivers.apart import Apart
     from .errors import AcquireTimeout
     from .lock import BaseHold, Cancel
 
@@ -158,7 +159,7 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
     TypeError for an AsyncLock: await `holdfast.aio.acquire_all`.
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
-    plan = planned(wanted, timeout)
+    plan = _planned(wanted, limit_of(wanted, timeout))
     if not wanted:
         return finished(Holds, {})
     env = environment()
@@ -203,34 +204,34 @@ def checked(locks: Iterable[R], kind: type[R], instead: str) -> list[R]:
     return wanted
 
 
-def planned(wanted: Sequence[Resource], timeout: float | None) -> Plan:
-    """The plan. It looks at the directories; where a server may not answer, no longer than the caller wants to wait."""
-    limit = Plan.limit_of(wanted, timeout)
-    apart = next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
-    return Plan(wanted, timeout) if apart is None else apart.call(lambda: Plan(wanted, timeout))
+def limit_of(wanted: Sequence[Resource], timeout: float | None) -> float | None:
+    """How long to wait for all of them, in seconds; None for ever."""
+    own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
+    return min(own, default=None) if timeout is UNSET else check_timeout(timeout)
+
+
+def give_up_of_all(wanted: Sequence[Resource], limit: float | None) -> Apart | None:
+    """A plan looks at the directories: what lets it give up waiting for their servers, if they have one."""
+    return next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
+
+
+def _planned(wanted: Sequence[Resource], limit: float | None) -> Plan:
+    apart = give_up_of_all(wanted, limit)
+    return Plan(wanted, limit) if apart is None else apart.call(lambda: Plan(wanted, limit))
 
 
 class Plan:
     """In which order to acquire them, and until when."""
 
-    def __init__(self, wanted: Sequence[Resource], timeout: float | None) -> None:
+    def __init__(self, wanted: Sequence[Resource], limit: float | None) -> None:
         self._wanted = wanted
-        self._limit = self.limit_of(wanted, timeout)
-        self._until = self._now() + (math.inf if self._limit is None else self._limit)
+        self._limit = limit
+        self._until = math.inf if limit is None else environment().monotonic() + limit
         self.order = in_order(wanted)
-
-    @staticmethod
-    def limit_of(wanted: Sequence[Resource], timeout: float | None) -> float | None:
-        """How long to wait for all of them, in seconds; None for ever."""
-        own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
-        return min(own, default=None) if timeout is UNSET else check_timeout(timeout)
-
-    def _now(self) -> float:
-        return environment().monotonic()
 
     def left(self) -> float | None:
         """Seconds that are left for all the others; None for ever."""
-        return None if self._limit is None else max(0.0, self._until - self._now())
+        return None if self._limit is None else max(0.0, self._until - environment().monotonic())
 
     def error(self, refusal: Refusal) -> AcquireTimeout:
         with forking:

@@ -55,26 +55,6 @@ def say_how_to_break(way: Callable[[Status], str] | None) -> None:
 class AttemptEvents:
     """One acquisition, from its first step until its hold has ended."""
 
-    __slots__ = (
-        "_acquired",
-        "_context",
-        "_delivering",
-        "_ended",
-        "_env",
-        "_generation",
-        "_holder",
-        "_lost",
-        "_mutex",
-        "_name",
-        "_outbox",
-        "_request",
-        "_since",
-        "_started",
-        "_waited",
-        "_waiting",
-        "number",
-    )
-
     def __init__(self, env: Environment, request: Request, context: tuple[object, ...]) -> None:
         self.number = next(_numbers)
         self._env = env

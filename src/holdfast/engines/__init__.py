@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 
 
 GROUP = "holdfast.engines"
-_BUILT_IN: dict[str, tuple[str, str, str]] = {
-    "etcd": (".etcd", "ENGINE", "etcd"),
-    "etcds": (".etcd", "ENGINE", "etcd"),
-    "postgres": (".postgresql", "ENGINE", "postgresql"),
-    "postgresql": (".postgresql", "ENGINE", "postgresql"),
-}
-"""By scheme: the module, the engine in it, and the extra that installs what it needs. Imported on demand."""
+_BUILT_IN = {"etcd": "etcd", "etcds": "etcd", "postgres": "postgresql", "postgresql": "postgresql"}
+"""By scheme: the module, imported on demand, and the extra that installs what it needs."""
 _made: dict[str, Engine] = {}
 
 
@@ -77,13 +72,13 @@ def names() -> list[str]:
 def _import(scheme: str) -> Engine:
     import importlib
 
-    module, name, extra = _BUILT_IN[scheme]
+    name = _BUILT_IN[scheme]
     try:
-        found: Engine = getattr(importlib.import_module(module, __package__), name)
+        found: Engine = importlib.import_module(f".{name}", __package__).ENGINE
     except ImportError as error:
         raise EngineUnavailable(
             f"locks at {scheme}:// need a package that is not installed ({error.name}): "
-            f"pip install '.[{extra}]' in a clone of holdfast",
-            protocol=extra,
+            f"pip install '.[{name}]' in a clone of holdfast",
+            protocol=name,
         ) from error
     return found

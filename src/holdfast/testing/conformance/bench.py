@@ -363,6 +363,11 @@ class Bench:
         if os.path.lexists(self.lock):
             raise Failed(f"{expected}: no lock file any more", "it is still there", self.found())
 
+    def expect_own_hold(self, running: Running) -> None:
+        """One that holds the lock: the record is its own, and it releases."""
+        self.expect_own_record(running)
+        self.expect_released(running)
+
     def expect_released_to(self, holder: Running, waiter: Running) -> None:
         """The holder lets go and ends, and the waiter gets in."""
         holder.let_go()
@@ -407,15 +412,6 @@ class Bench:
         except OSError:
             return None
         return found.st_dev, found.st_ino
-
-    def eventually(self, condition: Callable[[], bool]) -> bool:
-        """Whether the condition comes true in time."""
-        deadline = time.monotonic() + self.adapter.limit
-        while not condition():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.002)
-        return True
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -43,8 +43,7 @@ def a_waiter_gets_in_when_somebody_else_removes_the_lock(bench: Bench) -> None:
     bench.expect_silent(waiter, "it to wait while somebody else holds")
     bench.remove()
     bench.expect_held(waiter, "the waiter to get in once the lock file is removed")
-    bench.expect_own_record(waiter)
-    bench.expect_released(waiter)
+    bench.expect_own_hold(waiter)
 
 
 @scenario(*EVERY, needs="hold", basis="care")
@@ -65,8 +64,7 @@ def of_four_who_try_at_once_one_gets_in(bench: Bench) -> None:
         if len(inside) != 1 or odd:
             said = "; ".join(map(str, answers))
             raise Failed("one to hold the lock, and three to be refused", f"{len(inside)} hold it: {said}")
-        bench.expect_own_record(inside[0])
-        bench.expect_released(inside[0])
+        bench.expect_own_hold(inside[0])
 
 
 @scenario("sema", "semats", "beads", needs="hold reclaim", basis="care")
@@ -87,8 +85,7 @@ def two_who_remove_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
         if len(inside) > 1:
             raise Failed("one at a time", "two are inside", bench.found())
         for running in inside:
-            bench.expect_own_record(running)
-            bench.expect_released(running)
+            bench.expect_own_hold(running)
 
 
 @scenario(*ALL, needs="hold", basis="care")
@@ -115,8 +112,7 @@ def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
             aside = following
             _spin(max(_FREE, _FREE_SHARE * (time.perf_counter() - taken)))
         bench.expect_held(running)
-        bench.expect_own_record(running)
-        bench.expect_released(running)
+        bench.expect_own_hold(running)
 
 
 def _stay(bench: Bench, running: Running, inode: int) -> None:

@@ -6,12 +6,11 @@ Reading here is strict, because it judges what an implementation writes; what it
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -181,7 +180,7 @@ def _indented(said: Mapping[str, Any]) -> bytes:
 
 
 def _beads_shell(claim: Claim) -> bytes:
-    said = _beads(replace(claim, at=claim.at))
+    said = _beads(claim)
     said["started_at"] = re.sub(r"\.\d+", "", said["started_at"])
     members = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in said.items())
     return f"{{\n{members}\n}}\n".encode()
@@ -229,8 +228,3 @@ DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (Lines("sema", 0o644), Lines("semats", 0o600), Sidecar(), Beads(), Directories())
 }
-
-
-def claim_of(pid: int | None = None, at: float | None = None, host: str | None = None) -> Claim:
-    """A claim of this process, unless another is named."""
-    return Claim(os.getpid() if pid is None else pid, at, host)

@@ -55,8 +55,7 @@ def a_directory_is_stale_after_10_seconds_and_not_before(bench: Bench) -> None:
         raise Failed("the lock to be respected until it is 10 s old", f"before that it said {line!r}")
     if line is None:
         bench.expect_held(waiter, "the lock to be taken over when it is 10 s old")
-    bench.expect_own_record(waiter)
-    bench.expect_released(waiter)
+    bench.expect_own_hold(waiter)
 
 
 @scenario(DIRECTORY, needs="hold", waits=True)

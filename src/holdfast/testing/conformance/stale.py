@@ -15,9 +15,7 @@ from .dialects import Claim
 def a_stale_lock_is_reclaimed(bench: Bench) -> None:
     """A holder that crashed must not keep everybody out forever."""
     bench.put(bench.record(pid=bench.dead_pid(), age=3700))
-    running = bench.get()
-    bench.expect_own_record(running)
-    bench.expect_released(running)
+    bench.expect_own_hold(bench.get())
 
 
 @scenario("sema", "semats", needs="try reclaim")
@@ -28,9 +26,7 @@ def a_stale_lock_with_unknown_fields_is_reclaimed(bench: Bench) -> None:
         bench.record(pid=bench.dead_pid(), age=3700).replace(b"\n", b"\r\n"),
     ):
         bench.put(data)
-        running = bench.get()
-        bench.expect_own_record(running)
-        bench.expect_released(running)
+        bench.expect_own_hold(bench.get())
 
 
 @scenario("sema", "semats", needs="hold reclaim", waits=True)
@@ -46,8 +42,7 @@ def a_lock_is_stale_after_3600_seconds_and_not_before(bench: Bench) -> None:
         raise Failed("the lock to be respected until it is 3601 s old", f"at {age:.3f} s it said {line!r}")
     if line is None:
         bench.expect_held(waiter, "the lock to be reclaimed when it is 3601 s old")
-    bench.expect_own_record(waiter)
-    bench.expect_released(waiter)
+    bench.expect_own_hold(waiter)
 
 
 @scenario("beads", needs="try reclaim")
@@ -56,18 +51,14 @@ def the_lock_of_a_dead_process_is_reclaimed(bench: Bench) -> None:
     host = socket.gethostname()
     for name in (host, host.upper(), host.lower()):
         bench.put(bench.record(pid=bench.dead_pid(), host=name))
-        running = bench.get()
-        bench.expect_own_record(running)
-        bench.expect_released(running)
+        bench.expect_own_hold(bench.get())
 
 
 @scenario("beads", needs="try reclaim")
 def the_lock_of_a_dead_process_with_unknown_fields_is_reclaimed(bench: Bench) -> None:
     """A member that is not known does not make a record malformed."""
     bench.put(bench.dialect.with_stranger(bench.claim(pid=bench.dead_pid())))
-    running = bench.get()
-    bench.expect_own_record(running)
-    bench.expect_released(running)
+    bench.expect_own_hold(bench.get())
 
 
 @scenario("sidecar")
@@ -119,9 +110,7 @@ def without_createdat_the_time_of_the_file_counts(bench: Bench) -> None:
 def a_stale_lock_is_removed_where_the_application_says_so(bench: Bench) -> None:
     """`remove-if-unchanged`, with an application that agrees."""
     bench.put(bench.record(pid=bench.dead_pid(), age=100))
-    running = bench.get("recover")
-    bench.expect_own_record(running)
-    bench.expect_released(running)
+    bench.expect_own_hold(bench.get("recover"))
     if os.path.lexists(bench.lock + ".reclaim"):
         raise Failed("no directory `.reclaim` to be left", "it is still there")
 

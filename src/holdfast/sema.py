@@ -273,26 +273,26 @@ class Semaphore:
         This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath for what
         can be no lock file, and OSError as the system gives it.
         """
-        return self._try(None)
+        return self._acquire(None, 0, AlreadyLocked)
 
     def try_acquire_with_info(self, info: LockInfo) -> SemaphoreGuard:
         """The same, with the tag of `info`. Its pid and timestamp are not used: the record names this process, now."""
-        return self._try(info.tag)
+        return self._acquire(info.tag, 0, AlreadyLocked)
 
     def acquire(self) -> SemaphoreGuard:
         """Acquire the lock, waiting for at most `acquire_timeout` seconds of the configuration; then Timeout is raised.
 
         WouldDeadlock if this very thread holds it and the wait would have no end.
         """
-        return self._wait(None, self._config.acquire_timeout)
+        return self._acquire(None, self._config.acquire_timeout)
 
     def acquire_with_info(self, info: LockInfo) -> SemaphoreGuard:
         """The same, with the tag of `info`. The record is stamped when the lock is acquired, not when `info` was."""
-        return self._wait(info.tag, self._config.acquire_timeout)
+        return self._acquire(info.tag, self._config.acquire_timeout)
 
     def acquire_timeout(self, seconds: float | None) -> SemaphoreGuard:
         """The same, for at most `seconds`. 0: try once; None: forever."""
-        return self._wait(None, seconds)
+        return self._acquire(None, seconds)
 
     def is_locked(self) -> bool:
         """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
@@ -315,22 +315,13 @@ class Semaphore:
         """As the function of that name."""
         return is_process_running(pid)
 
-    def _try(self, tag: str | None) -> SemaphoreGuard:
-        try:
-            return self._acquire(tag, 0)
-        except AcquireTimeout as error:
-            raise renamed(error, AlreadyLocked) from None
-
-    def _wait(self, tag: str | None, timeout: float | None) -> SemaphoreGuard:
-        try:
-            return self._acquire(tag, timeout)
-        except AcquireTimeout as error:
-            raise renamed(error, Timeout) from None
-
-    def _acquire(self, tag: str | None, timeout: float | None) -> SemaphoreGuard:
+    def _acquire(self, tag: str | None, timeout: float | None, error: type[AcquireTimeout] = Timeout) -> SemaphoreGuard:
         lock = self._lock if tag is None else self._tagged(self.path, tag)
         guard = SemaphoreGuard()
-        guard._hold = lock.acquire(timeout)  # made before: an interruption finds the hold in it, and drops it
+        try:
+            guard._hold = lock.acquire(timeout)  # made before: an interruption finds the hold in it, and drops it
+        except AcquireTimeout as refused:
+            raise renamed(refused, error) from None
         leave_to_others(guard._hold)
         return guard
 

@@ -159,10 +159,7 @@ class Semaphore:
         This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath for what
         can be no lock file, and OSError as the system gives it.
         """
-        try:
-            return self._acquire(tag, 0)
-        except AcquireTimeout as error:
-            raise renamed(error, AlreadyLocked) from None
+        return self._acquire(tag, 0, AlreadyLocked)
 
     def try_acquire_with_info(self, info: LockInfo) -> LockInfo:
         """As `try_acquire` with the tag of that info; its pid and timestamp are not used, but those of now."""
@@ -178,10 +175,7 @@ class Semaphore:
         None waits forever, 0 tries once; left out, `acquire_timeout` counts. WouldDeadlock if this very thread holds
         it and the wait would have no end.
         """
-        try:
-            return self._acquire(tag, file_request(self._lock).timeout if timeout is UNSET else timeout)
-        except AcquireTimeout as error:
-            raise renamed(error, Timeout) from None
+        return self._acquire(tag, timeout, Timeout)
 
     def release(self, force: bool = False) -> None:
         """Release what this process holds; with `force`, also another holder's lock.
@@ -251,9 +245,12 @@ class Semaphore:
     ) -> None:
         self._lock.__exit__(kind, error, traceback)
 
-    def _acquire(self, tag: str | None, timeout: float | None) -> LockInfo:
+    def _acquire(self, tag: str | None, timeout: float | None, error: type[AcquireTimeout]) -> LockInfo:
         lock = self._lock if tag is None else self._tagged(self.path, tag)
-        hold = lock.acquire(timeout)
+        try:
+            hold = lock.acquire(timeout)
+        except AcquireTimeout as refused:
+            raise renamed(refused, error) from None
         earlier, self._hold = self._hold, hold
         if earlier is not None and can_be_released(earlier):  # it was lost, or this would have been refused
             try:

@@ -58,6 +58,7 @@ from .manager import (
     with_sync,
 )
 from .options import (
+    Called,
     CompromisedInfo,
     FileLockOptions,
     FileLockStale,
@@ -124,7 +125,7 @@ def acquire_file_lock_sync(target: Path, **options: Unpack[FileLockOptions]) -> 
 
     Raises as `acquire_file_lock`; WouldDeadlock when this thread holds it already and would wait for ever.
     """
-    return acquire_sync(target, options)
+    return acquire_sync(target, options, Called("acquire_file_lock_sync", "acquire_file_lock"))
 
 
 def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
@@ -133,7 +134,7 @@ def with_file_lock_sync(target: Path, fn: Callable[[], T], **options: Unpack[Fil
     Raises as `acquire_file_lock_sync`, and what `fn` raises; TypeError for a coroutine function, whose body would run
     after the release. A lock that was lost meanwhile is no error.
     """
-    return with_sync(target, options, fn)
+    return with_sync(target, options, fn, Called("with_file_lock_sync", "with_file_lock"))
 
 
 def create_file_lock_manager_sync(key: str) -> FileLockSyncManager:

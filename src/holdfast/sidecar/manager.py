@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Path = str | os.PathLike[str]
 
-_OF_MANAGER = {"called": "a manager for threads", "instead": "one of create_file_lock_manager"}
+_OF_MANAGER = "a manager for threads", "one of create_file_lock_manager"
 
 
 class HeldEntry(Value):
@@ -214,12 +214,20 @@ class _Manager:
 
         What could not be removed is tried again when the process ends. `drain` tells what went wrong.
         """
-        for entry in self._held():
+        held = self._held()
+        self._release_each(held)  # what fails is ignored, as fs-safe does: this is for tests and hot reloads
+        for entry in held:
+            _entries.pop(entry.held, None)
+
+    def _release_each(self, held: list[_Entry]) -> list[Exception]:
+        """All of them, whatever fails."""
+        failed: list[Exception] = []
+        for entry in held:
             try:
                 entry.force_release()
-            except Exception:  # as fs-safe does: this is for tests and hot reloads
-                pass
-            _entries.pop(entry.held, None)
+            except Exception as error:
+                failed.append(error)
+        return failed
 
     def _held(self) -> list[_Entry]:
         return [entry for entry in list(_entries.values()) if entry.key == self._key and entry.is_held]
@@ -239,23 +247,18 @@ class FileLockSyncManager(_Manager):
 
     def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
         """As `acquire_file_lock_sync`, under this manager's key."""
-        return acquire_sync(target, options, self._key, **_OF_MANAGER)
+        return acquire_sync(target, options, Called(*_OF_MANAGER), self._key)
 
     def with_lock(self, target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
         """As `with_file_lock_sync`, under this manager's key."""
-        return with_sync(target, options, fn, self._key, **_OF_MANAGER)
+        return with_sync(target, options, fn, Called(*_OF_MANAGER), self._key)
 
     def drain(self) -> None:
         """Release whatever is held under this key, with all handles, and return when that is done.
 
         The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
         """
-        failed: list[Exception] = []
-        for entry in self._held():
-            try:
-                entry.force_release()
-            except Exception as error:
-                failed.append(error)
+        failed = self._release_each(self._held())
         if failed:
             for other in failed[1:]:
                 failed[0].add_note(str(other))
@@ -296,14 +299,9 @@ class FileLockManager(_Manager):
 
 
 def acquire_sync(
-    target: Path,
-    options: FileLockOptions,
-    key: str | None = None,
-    *,
-    called: str = "acquire_file_lock_sync",
-    instead: str = "acquire_file_lock",
+    target: Path, options: FileLockOptions, functions: Called, key: str | None = None
 ) -> FileLockSyncHandle:
-    wanted = Wanted(target, options, Called(called, instead), key, holds=_holds)
+    wanted = Wanted(target, options, functions, key, holds=_holds)
     hold = acquire_or_raise(Acquirable((wanted.request,), wanted.engine), wanted.timeout, wanted.refused)
     assert hold is not None
     try:
@@ -315,17 +313,11 @@ def acquire_sync(
 
 
 def with_sync(
-    target: Path,
-    options: FileLockOptions,
-    fn: Callable[[], T],
-    key: str | None = None,
-    *,
-    called: str = "with_file_lock_sync",
-    instead: str = "with_file_lock",
+    target: Path, options: FileLockOptions, fn: Callable[[], T], functions: Called, key: str | None = None
 ) -> T:
     if inspect.iscoroutinefunction(fn):
         raise TypeError("fn is a coroutine function: its body would run after the release; await with_file_lock")
-    with acquire_sync(target, options, key, called=called, instead=instead):
+    with acquire_sync(target, options, functions, key):
         return fn()
 
 

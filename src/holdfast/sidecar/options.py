@@ -77,17 +77,11 @@ class Called:
         function(news)
 
     def _run(self, questions: Questions) -> Any:
-        answer = None
-        while True:
-            question, result = _next(questions, answer)
-            if question is None:
-                return result
-            name, function, arguments = question
-            answer = function(*arguments)
-            if inspect.isawaitable(answer):
-                if inspect.iscoroutine(answer):
-                    answer.close()
-                raise self._refused(name)
+        name, result = _ask(questions)
+        if name is not None:
+            _close(result)
+            raise self._refused(name)
+        return result
 
     def _refused(self, name: str) -> TypeError:
         return TypeError(
@@ -118,14 +112,14 @@ class Awaited:
         if answer is None or answer.about != about:
             if answer is not None and answer.task is not None:
                 answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # that answer is not needed any more
-            answer = self._ask(about, questions)
+            answer = self._begun(about, questions)
         if not answer.known.is_set:
             self._judgement = answer
             return answer.known
         return answer.result()
 
     def prepare(self, questions: Questions) -> Signal | None:
-        self._composed = self._ask(None, questions)
+        self._composed = self._begun(None, questions)
         return self._composed.known
 
     def payload(self) -> Any:
@@ -153,7 +147,7 @@ class Awaited:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _ask(self, about: object, questions: Questions) -> _Answer:
+    def _begun(self, about: object, questions: Questions) -> _Answer:
         import asyncio
 
         answer = _Answer(about)
@@ -168,19 +162,14 @@ class Awaited:
         return answer
 
     def _begin(self, questions: Questions, answer: _Answer) -> None:
-        """Ask until something has to be awaited: plain functions alone need no task."""
-        result: Any = None
+        """Plain functions alone need no task."""
         try:
-            while True:
-                question, result = _next(questions, result)
-                if question is None:
-                    answer.give(result)
-                    return
-                result = question[1](*question[2])
-                if inspect.isawaitable(result):
-                    break
+            name, result = _ask(questions)
         except Exception as error:
             answer.fail(error)
+            return
+        if name is None:
+            answer.give(result)
             return
         answer.task = self._loop.create_task(_finish(questions, result, answer))
         self._tasks.add(answer.task)
@@ -218,14 +207,9 @@ class _Answer:
 
 async def _finish(questions: Questions, waited_for: Any, answer: _Answer) -> None:
     try:
-        result = await waited_for
-        while True:
-            question, result = _next(questions, result)
-            if question is None:
-                break
-            result = question[1](*question[2])
-            if inspect.isawaitable(result):
-                result = await result
+        name, result = _ask(questions, await waited_for)
+        while name is not None:
+            name, result = _ask(questions, await result)
     except BaseException as error:
         answer.fail(error)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -234,12 +218,25 @@ async def _finish(questions: Questions, waited_for: Any, answer: _Answer) -> Non
         answer.give(result)
 
 
-def _next(questions: Questions, answer: object) -> tuple[Question | None, Any]:
-    """The next question; or None, and what follows from the answers."""
-    try:
-        return questions.send(answer), None
-    except StopIteration as done:
-        return None, done.value
+def _ask(questions: Questions, answer: object = None) -> tuple[str | None, Any]:
+    """Go on asking until an answer has to be awaited: the name of that option, and what to await.
+
+    Else None, and what follows from the answers.
+    """
+    while True:
+        try:
+            name, function, arguments = questions.send(answer)
+        except StopIteration as done:
+            return None, done.value
+        answer = function(*arguments)
+        if inspect.isawaitable(answer):
+            return name, answer
+
+
+def _close(awaitable: object) -> None:
+    """It will not be awaited."""
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
 
 
 def _check_callable(name: str, function: object) -> None:
@@ -655,8 +652,7 @@ def _plain(name: str, function: Any) -> Any:
 
 def _settled(name: str, result: Any) -> Any:
     if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
+        _close(result)
         raise _asynchronous(name)
     return result
 

@@ -215,6 +215,13 @@ def _line(event: Event) -> str:
     return f"{' '.join(words)} ({event.context}, {event.number})"
 
 
+def report(what: str, error: Exception) -> None:
+    """Log an error that has no caller to be raised in."""
+    import logging
+
+    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)
+
+
 def _log_failure(callback: object, event: Event, error: Exception) -> None:
     try:
         import logging

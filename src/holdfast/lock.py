@@ -655,7 +655,8 @@ class Lock(BaseLock, Acquirable):
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
-      background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first.
+      background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first. What it raises is
+      logged, or is the cause of the `LockLost` that `release` and `ensure_held` raise.
     - `on_event`: called with a `holdfast.events.Event` when this process starts to wait for the lock, acquires it,
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 

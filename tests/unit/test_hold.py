@@ -299,6 +299,23 @@ def test_an_on_lost_that_fails_does_not_hide_the_loss_from_one_who_asks(disk: Pa
         held.release()
 
 
+def test_an_on_lost_that_fails_is_logged_where_nobody_asked_for_an_error(
+    disk: Path, contend: Contend, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_error: LockLost) -> None:
+        raise ZeroDivisionError("the caller's mistake")
+
+    for ask in (lambda held: held.check(), lambda held: held.join((object(),))):
+        held = contend(disk / "l", on_lost=fail).get()
+        (disk / "l").unlink()
+        caplog.clear()
+        assert not ask(held)
+        assert held.lost
+        assert "the caller's mistake" in caplog.text
+        with pytest.raises(LockLost):
+            held.release()
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["written in two parts", "no room for the second part"])
 @pytest.mark.parametrize("options", [{}, {"lease": 60}], ids=["plain", "lease"])
 def test_a_heartbeat_of_which_only_a_part_is_written_keeps_the_lock(

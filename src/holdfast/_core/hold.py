@@ -24,7 +24,7 @@ import sys
 from abc import abstractmethod
 
 from ..errors import LockLost, NotHeld, set_error_path
-from ..events import is_heard
+from ..events import is_heard, report
 from ..model import INFINITY
 from .attempt import AttemptEvents
 
@@ -235,7 +235,10 @@ class HoldState:
         """The same; calls `on_lost` the first time that the lock is found lost."""
         ours = self.verify()
         if not ours and not self.released and not self.lost and not self.inert:
-            self._tell_lost()
+            try:
+                self._tell_lost()
+            except Exception as error:  # of the caller's on_lost, which is not what is asked for
+                report(f"in on_lost for {self.path}", error)
         return ours
 
     def ensure(self) -> None:

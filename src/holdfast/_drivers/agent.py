@@ -31,7 +31,8 @@ from collections.abc import Collection, Generator
 from .._core.wait import Wait
 from .._platform.interface import Environment
 from .._platform.sockets import receive, send
-from .background import report, ring, start
+from ..events import report
+from .background import ring, start
 
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""

@@ -38,8 +38,9 @@ from .._core.options import Request
 from .._platform.fork import forking
 from .._platform.operations import partial
 from ..errors import EngineUnavailable
+from ..events import report
 from ..model import INFINITY
-from .background import report, start
+from .background import start
 from .sync import LOOK_EVERY, wait_for
 
 TYPE_CHECKING = False

@@ -36,6 +36,7 @@ import sys
 import time
 
 from .._core.wait import Signal, Wait
+from ..events import report
 from ..model import INFINITY
 from .sync import wait_for
 
@@ -483,9 +484,3 @@ def call_aside(callback: Callable[[], object], what: str) -> None:
         threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
     except RuntimeError:
         run()  # there is no thread to be had, or the interpreter ends (Python 3.12): better here than not at all
-
-
-def report(what: str, error: Exception) -> None:
-    import logging
-
-    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)

@@ -53,12 +53,9 @@ class AsyncHold(BaseHold):
         self._may_block = may_block
 
     async def release(self) -> None:
-        """Release the lock, from any task. A second call, or one in a forked child, does nothing.
+        """Release the lock, from any task, as `Hold.release` does.
 
         A cancellation cannot stop it half-way: it is raised after the release.
-
-        Raises LockLost if the lock file has been removed or replaced, and leaves alone what is at the path now. OSError
-        as the system gives it if the file cannot be removed: the lock is given up all the same.
         """
         if self._held.waits:
             try:
@@ -263,14 +260,10 @@ class AsyncAcquirable(Resource):
 
         `None` waits without limit, `0` tries once. Without an argument, the `timeout` of the lock applies. A
         cancellation, also by `asyncio.timeout()`, ends the wait and leaves nothing behind. The lock stays held until
-        the handle is released or the process ends, even if the task ends. A handle that is dropped without a release
-        leaves it held, with a ResourceWarning.
+        the handle is released or the process ends, even if the task ends.
 
-        Raises AcquireTimeout, which names the holder; WouldDeadlock if this task holds the lock (all slots of a
-        semaphore) and would wait without limit, with no timeout here or of asyncio; LockStale if the protocol leaves a
-        stale lock to the caller (sidecar); ProtocolMismatch; InvalidPath; UnsupportedFilesystem; EngineUnavailable;
-        MalformedRecord for a damaged counter of fencing tokens; OSError as the system gives it; and what `payload` or a
-        callable `stale` raises.
+        Raises what `Lock.acquire` raises, but for AcquireCancelled; WouldDeadlock if this task holds the lock (all
+        slots of a semaphore) and would wait without limit, with no timeout here or of asyncio.
         """
         timeout = self._limit(timeout)
         hold = await self._acquire(timeout)
@@ -322,8 +315,7 @@ class AsyncAcquirable(Resource):
     async def wait(self, timeout: float | None = UNSET) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
-        `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
-        process may acquire it before the caller does. Raises what `acquire` raises, except AcquireTimeout.
+        As `Lock.wait`, without blocking the event loop.
         """
         return await _left_to_asyncio(self._wait_within, self._limit(timeout)) is None
 
@@ -418,10 +410,9 @@ class AsyncLock(BaseLock, AsyncAcquirable):
         return (await self._drive(self._engine.look(self._env, self._requests)))[0]
 
     async def break_lock(self) -> Record | None:
-        """Remove the lock file even if it is held, and return its record; None if it had none that can be read.
+        """Remove the lock file even if it is held, as `Lock.break_lock` does, and return its record.
 
-        The holder is not stopped: it finds its lock lost. Use it only when certain that the holder is gone. Raises
-        as `Lock.break_lock`. After a cancellation, the lock file is either untouched or removed.
+        After a cancellation, the lock file is either untouched or removed.
         """
         return await self._drive(self._engine.break_lock(self._env, self._request))
 

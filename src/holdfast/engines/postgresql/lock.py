@@ -426,6 +426,8 @@ class PostgresqlHold(RemoteHold):
 
     __slots__ = ("_every", "_job", "_left", "_patience", "_slept", "connection")
 
+    request: PostgresqlRequest
+
     def __init__(
         self,
         env: Environment,
@@ -507,7 +509,7 @@ class PostgresqlHold(RemoteHold):
         try:
             if connection.busy:
                 yield from connection.answer(until)  # a heartbeat was under way
-            rows = yield from connection.ask_often(_UNLOCK, (self.request_key,), until)
+            rows = yield from connection.ask_often(_UNLOCK, (self.request.lock_url.key,), until)
         except (Broken, Refused) as error:
             if not was_silent and self.env.monotonic() >= until:  # a short one proves nothing
                 _silent[connection.label] = until + _SHORTLY
@@ -519,12 +521,6 @@ class PostgresqlHold(RemoteHold):
             return False
         connection.spotless = True
         return True
-
-    @property
-    def request_key(self) -> int:
-        request = self.request
-        assert isinstance(request, PostgresqlRequest)
-        return request.lock_url.key
 
     def _take(self) -> None:
         """PS1. The agent is not to wake up for the answers to come, either."""

@@ -403,7 +403,7 @@ class Resource:
         entered = self._entered.copy()
         if not entered:
             raise NotHeld(f"{self.path} was not entered by `with`", path=self.path, protocol=self.protocol)
-        return next((hold for hold in reversed(entered) if caller_of(hold) == me), entered[-1])
+        return next((hold for hold in reversed(entered) if hold._ref.context == me), entered[-1])
 
     def _not_entered(self, hold: object) -> None:
         if hold in self._entered:
@@ -919,8 +919,3 @@ def leave_to_statement(hold: BaseHold, statement: object) -> None:
     """A `with` releases it, or else the end of this object does (operations.py, J5)."""
     hold._held.env.operations.entered[hold._ref] = weak_reference(statement)
     leave_to_others(hold)
-
-
-def caller_of(hold: BaseHold) -> tuple[object, ...]:
-    """The thread or task that acquired it (sync.caller)."""
-    return hold._ref.context

@@ -87,8 +87,10 @@ class _Exporter:
     def __call__(self, event: Event) -> None:
         if event.pid != self._pid:
             self._begin(event.pid)
-        labels = self._labels.get(event.number) or self._labels_of(event)
-        self._labels[event.number] = labels
+        labels = self._labels.get(event.number)
+        if labels is None:
+            name = self._name if isinstance(self._name, str) else str(self._name(event))
+            labels = self._labels[event.number] = event.protocol, name
         self._count(event, labels)
         self._follow(event, labels)
 
@@ -100,9 +102,6 @@ class _Exporter:
         self._holding.clear()
         self._waiters.clear()
         self._holds.clear()
-
-    def _labels_of(self, event: Event) -> tuple[str, str]:
-        return event.protocol, self._name if isinstance(self._name, str) else str(self._name(event))
 
     def _count(self, event: Event, labels: tuple[str, str]) -> None:
         counter = self._counters.get(event.kind)

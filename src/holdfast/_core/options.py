@@ -129,7 +129,7 @@ def check_timeout(timeout: float | None) -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
-    timeout = _float(timeout)
+    timeout = as_float(timeout)
     if not timeout >= 0:  # nor is NaN
         raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (forever), not {timeout!r}")
     return None if timeout == INFINITY else timeout
@@ -141,16 +141,17 @@ def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
-    value = _float(value)
+    value = as_float(value)
     if not value >= 0 or (value == 0 and not zero):  # nor is NaN
         raise ValueError(f"{name} is a number of seconds {'not below' if zero else 'above'} 0, not {value!r}")
     return value
 
 
-def _float(value: float) -> float:
+def as_float(value: float) -> float:
+    """Infinity for an int beyond the largest float."""
     try:
         return float(value)
-    except OverflowError:  # an int beyond the largest float
+    except OverflowError:
         return INFINITY if value > 0 else -INFINITY
 
 

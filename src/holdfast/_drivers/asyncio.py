@@ -312,8 +312,8 @@ async def _drive_in_threads(
 
     try:
         while True:
-            if apart is not None:
-                await _not_crowded(apart)
+            while apart is not None and apart.is_crowded(time.monotonic()):
+                await asyncio.sleep(_POLL)
             job = _start(step, apart)
             wait, result = await _end_of(job, clean_up, apart, math.inf if apart is None else apart.until)
             if wait is None:
@@ -351,11 +351,6 @@ async def _clean_up_apart(
         await _end_of(_start(clean_up, apart), None, apart, now + (GRACE if now < apart.until else 0.0))
     except HoldfastError:
         pass  # the server does not answer: what is raised says why the steps have ended
-
-
-async def _not_crowded(apart: Apart) -> None:
-    while apart.is_crowded(time.monotonic()):
-        await asyncio.sleep(_POLL)
 
 
 async def call_apart(apart: Apart, function: Callable[[], T]) -> T:

@@ -54,7 +54,13 @@ class Cancellation:
         self._path, self._protocol = path, protocol
         self._began = time.monotonic()
         if not callable(self._is_set):
-            fd = cancel if isinstance(cancel, int) and not isinstance(cancel, bool) else _fileno(cancel)
+            fileno = getattr(cancel, "fileno", None)
+            if isinstance(cancel, int) and not isinstance(cancel, bool):
+                fd = cancel
+            elif callable(fileno):
+                fd = int(fileno())
+            else:
+                raise TypeError(f"cancel must be a threading.Event or a descriptor, not {cancel!r}")
             if not can_poll():
                 raise TypeError("cancel must be a threading.Event: this system cannot wait for descriptors as well")
             is_ready(fd)
@@ -80,13 +86,6 @@ class Cancellation:
             self.check()
             if woken or time.monotonic() >= wait.deadline:
                 return
-
-
-def _fileno(cancel: object) -> int:
-    find = getattr(cancel, "fileno", None)
-    if not callable(find):
-        raise TypeError(f"cancel must be a threading.Event or a descriptor, not {cancel!r}")
-    return int(find())
 
 
 def perform(env: Environment, steps: Generator[Wait, None, T], cancel: Cancellation | None = None) -> T:

@@ -1,7 +1,7 @@
 """What the engines that talk to a server share: the request, the wait, the hold, and callers with a common owner.
 
-EH1  Whether a hold is ours is known here, without asking the server: the engine sets `lapses`, the moment on our own
-     clock until which the server has promised it. So `lost` and `ensure_held` never wait.
+EH1  Whether a hold is ours is known here, without asking the server: by the moment on our own clock until which the
+     server has promised it (`lapses`, or that of its lease). So `lost` and `ensure_held` never wait.
 EH2  A release tells the server and waits for its answer; if it is interrupted in any way, the connection or the lease
      is given up afterwards (`_close`), so the server frees the lock all the same: by the release itself or, if that is
      interrupted too, by the next operation that begins (operations.py, J2 to J4). The mutex covers only its beginning.

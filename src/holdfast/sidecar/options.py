@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
 from .._core.attempt import Refusal
 from .._core.messages import refused, sentence
-from .._core.options import Options, check_timeout
+from .._core.options import Options, as_float, check_timeout
 from .._core.wait import Signal
 from .._platform import environment
 from ..engines.file.request import FileRequest
@@ -446,7 +446,9 @@ class Wanted:
         interval = _check_interval(options.get("compromise_check_interval"))
         on_compromised = _plain("on_compromised", options.get("on_compromised"))
         if on_compromised is not None and interval:
-            self.engine["on_lost"] = lambda _lost: functions.tell(on_compromised, self._compromised())
+            self.engine["on_lost"] = lambda _lost: functions.tell(
+                on_compromised, CompromisedInfo(self.lock_path, self.normalized_target_path)
+            )
         lock_path = options.get("lock_path")
         lock_file = None if lock_path is None else os.fsdecode(lock_path)
         self.request = FileRequest(_absolute(target), self.engine, lock_file=lock_file)
@@ -477,9 +479,6 @@ class Wanted:
         """InvalidPath if the lock file is not below `lock_root`, or that is another directory by now."""
         if self._root is not None:
             self._root.check()
-
-    def _compromised(self) -> CompromisedInfo:
-        return CompromisedInfo(self.lock_path, self.normalized_target_path)
 
     def _prepare(self) -> Signal | None:
         """Have the payload composed for the next attempt (sidecar/options.py, SC1)."""
@@ -623,11 +622,8 @@ def check_key(key: str) -> str:
 def _check_number(name: str, value: float, *, infinite: bool) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:  # an int that is longer than any float
-        number = math.inf if value > 0 else -math.inf
-    if math.isnan(number) or number < 0 or (number == math.inf and not infinite):
+    number = as_float(value)
+    if not number >= 0 or (number == math.inf and not infinite):  # nor is NaN
         raise ValueError(f"{name} is a number not below 0, not {value!r}")
     return number
 

@@ -42,7 +42,7 @@ def nothing_left() -> None:
             if job.last and env.monotonic() > since + 0.5:
                 job.stop()  # for a server that is gone
         for cluster in etcd_client._clusters.values():
-            cluster.close_idle()
+            cluster._pool.close_all(cluster.env)
         return not jobs
 
     eventually(done, what="the end of all jobs")

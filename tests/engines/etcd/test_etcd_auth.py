@@ -62,8 +62,9 @@ def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     assert Lock(url).try_acquire() is None
     assert cluster._token not in ("invalid.1", "")
     cluster._token = "invalid.2"
-    before = hold._held.lapses
-    eventually(lambda: hold._held.lapses > before)
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    before = lease.lapses
+    eventually(lambda: lease.lapses > before)
     cluster._token = "invalid.3"
     hold.release()
     assert not lost

@@ -59,8 +59,9 @@ def survive(url: str, victim: Node) -> None:
     victim.kill()
     eventually(lambda: _status(url) is not None)
     hold.ensure_held()
-    before = hold._held.lapses
-    eventually(lambda: hold._held.lapses > before)  # it is kept by another one
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    before = lease.lapses
+    eventually(lambda: lease.lapses > before)  # it is kept by another one
     hold.release()
     thread.join()
     assert hold.token is not None

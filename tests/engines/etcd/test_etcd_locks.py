@@ -275,8 +275,9 @@ def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
     """ET7: by our own clock, without asking; and the release tells of it, once."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
-    hold._held.entrant.lease.on_kept = None  # type: ignore[attr-defined]
-    hold._held.lapses = environment().monotonic()
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    lease._job.stop()
+    lease.lapses = environment().monotonic()
     with pytest.raises(holdfast.LockLost, match="time has run out"):
         hold.release()
     assert len(lost) == 1

@@ -291,7 +291,7 @@ def open_without_idle() -> int:
     from holdfast.engines.etcd import client as etcd_client
 
     for cluster in etcd_client._clusters.values():
-        cluster.close_idle()
+        cluster._pool.close_all(cluster.env)
     return len(descriptors())
 
 

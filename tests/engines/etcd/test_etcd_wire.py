@@ -57,7 +57,7 @@ def server(serve: Callable[[socket.socket, int], None]) -> Iterator[Cluster]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        cluster.close_idle()
+        cluster._pool.close_all(cluster.env)
         thread.join()
 
 
@@ -198,7 +198,7 @@ def test_beside_a_silent_server_the_next_one_is_asked(node: Node, monkeypatch: p
         lonely = Cluster(environment(), Access(endpoints[:1]))
         with pytest.raises(holdfast.EngineUnavailable, match="did not answer in time"):
             drive(lonely.call("/v3/kv/range", {"key": "eA=="}, soon(0.05)))
-        cluster.close_idle()
+        cluster._pool.close_all(cluster.env)
 
 
 def test_what_is_no_etcd_is_recognised() -> None:
@@ -251,7 +251,7 @@ def test_a_name_is_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     with server(serve) as cluster:
         named = Cluster(environment(), Access((Endpoint("localhost", cluster.access.endpoints[0].port),)))
         drive(named.call("/v3/x", {}, soon()))
-        named.close_idle()
+        named._pool.close_all(named.env)
     assert threads == ["holdfast-resolve"]
 
 

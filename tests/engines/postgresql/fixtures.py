@@ -39,7 +39,9 @@ def postgres(_server: Postgres) -> Iterator[Postgres]:
     finally:
         _server.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory'")
         _server.forget()
-        postgresql_pool.close_all(environment())  # what goes by itself later would look like a leak of another test
+        postgresql_pool._pool.close_all(
+            environment()
+        )  # what goes by itself later would look like a leak of another test
 
 
 @pytest.fixture

@@ -277,7 +277,7 @@ def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres
         thread.join()
         results[0].release()
     finally:
-        connect.close_all(environment())
+        connect._pool.close_all(environment())
         eventually(lambda: not postgres.sessions())
         postgres.ask("drop owned by limited")
         postgres.ask("drop role limited")

@@ -38,7 +38,7 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
     env = environment()
 
     def settled() -> dict[int, str]:
-        postgresql_pool.close_all(env)
+        postgresql_pool._pool.close_all(env)
         for job in list(agent(env)._jobs):
             if job.what.startswith(
                 "while closing connections"
@@ -74,7 +74,7 @@ def test_a_generator_closed_at_any_step_leaves_nothing(
     while not done:
         holder = Lock(postgres.url("a")).acquire(timeout=10) if contended else None
         if fresh:
-            postgresql_pool.close_all(env)
+            postgresql_pool._pool.close_all(env)
         steps = steps_of(lock, None)
         for _ in range(count + 1):
             try:

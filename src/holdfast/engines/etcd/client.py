@@ -250,10 +250,6 @@ class Cluster:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def close_idle(self) -> None:
-        """Close what is not in use."""
-        self._pool.close_all(self.env)
-
     def _context(self) -> ssl.SSLContext | None:
         if not self.access.tls:
             return None

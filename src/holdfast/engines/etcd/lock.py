@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
@@ -59,17 +60,15 @@ _AGAIN = 0.1
 _MOST_TOLD = 20
 
 
-class _Watched:
-    """What a waiter watches: keys of which fewer than `room` must be left before it is worth looking again."""
+class _Watched(NamedTuple):
+    """What a waiter watches: keys of which fewer than there is room for must be left before it looks again."""
 
-    def __init__(self, name: str, where: Json, revision: int, keys: set[str], room: int) -> None:
-        self.name = name
-        """What tells one such watch from another of the same waiter."""
-        self.where = where
-        self.revision = revision
-        """At which those keys were seen."""
-        self.keys = keys
-        self.room = room
+    name: str
+    """What tells one such watch from another of the same waiter."""
+    where: Json
+    revision: int
+    """At which those keys were seen."""
+    keys: set[str]
 
 
 class AcquireAttempt(Contender):
@@ -202,9 +201,9 @@ class AcquireAttempt(Contender):
             return True
         if self.queue.slots is None:
             key = min(before)
-            return _Watched(key, {"key": encoded(key)}, entrant.revision, before, self.queue.room)
+            return _Watched(key, {"key": encoded(key)}, entrant.revision, before)
         where = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}
-        return _Watched("", where, entrant.revision, before, self.queue.room)
+        return _Watched("", where, entrant.revision, before)
 
     def _slot(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
         """The same for a slot, which is taken (ET5)."""
@@ -212,8 +211,7 @@ class AcquireAttempt(Contender):
             return True
         if (yield from entrant.look(until)) is None:
             return False
-        taken = entrant.slots_in_the_way()
-        return _Watched("#", self.queue.slot_range(), entrant.slots_seen, taken, self.queue.room)
+        return _Watched("#", self.queue.slot_range(), entrant.slots_seen, entrant.slots_in_the_way())
 
     def _watch_those(self, entrant: Entrant, watched: _Watched) -> Generator[Wait, None, None]:
         """Return when it is worth to look again (ET1, ET2)."""
@@ -230,11 +228,11 @@ class AcquireAttempt(Contender):
         recheck = self.env.monotonic() + RECHECK
         while True:
             gone, canceled = self._watch.deleted()
-            watched.keys -= gone
+            watched.keys.difference_update(gone)
             if canceled:
                 self._end_watch()
                 yield from self._pause()
-            if canceled or entrant.key in gone or len(watched.keys) < watched.room:
+            if canceled or entrant.key in gone or len(watched.keys) < self.queue.room:
                 return
             if self.attempt.is_over() or self.attempt.announces or lease.is_over():
                 return
@@ -360,8 +358,7 @@ class EtcdHold(RemoteHold):
         self._job: Job | None = None
         self._waited = waited
         super().__init__(env, request, ("etcd", id(self)), self._facts(), entrant.token)
-        self.lapses = entrant.lease.lapses
-        entrant.lease.on_kept, entrant.lease.on_over = self._kept, self._over
+        entrant.lease.on_over = self._over
         first = Wait((), env.monotonic() + _MOMENT)
         self._job = agent(env).start(self._watching(), f"while watching {self.path}", first=first)
 
@@ -373,15 +370,12 @@ class EtcdHold(RemoteHold):
         return record_of(seen, self.entrant.token)
 
     def _is_ours(self) -> bool:
-        return super()._is_ours() and not self.entrant.lease.is_over()
-
-    def _kept(self, lapses: float) -> None:
-        self.lapses = lapses  # ET7
+        return not self.why_lost and not self.entrant.lease.is_over()  # ET7
 
     # -- how it ends ---------------------------------------------------------------------------------------------------
 
     def _give_up(self) -> Generator[Wait, None, bool]:
-        until = min(self.lapses, self.env.monotonic() + _RELEASE_WITHIN)
+        until = min(self.entrant.lease.lapses, self.env.monotonic() + _RELEASE_WITHIN)
         try:
             return (yield from self.entrant.leave(until))
         except EngineUnavailable:

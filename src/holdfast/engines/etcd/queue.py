@@ -63,8 +63,6 @@ class Lease:
         """What the server has granted."""
         self.lapses = -math.inf
         self.why_over = ""
-        self.on_kept: Callable[[float], object] | None = None
-        """Called with `lapses` whenever that is later than it was."""
         self.on_over: Callable[[str], object] | None = None
         """Called once, in the agent's thread, when it is over and was not ended."""
         self._cluster = cluster
@@ -107,7 +105,7 @@ class Lease:
         """Give it up, and the key with it (EL4). Never waits; idempotent; nothing in a forked child."""
         if self._ended or self._generation != self.env.generation:
             return
-        self.on_kept = self.on_over = None
+        self.on_over = None
         self._given_up = True  # first: the keeping ends by itself, should we be interrupted and not called again
         if self._job is not None:
             self._job.stop()
@@ -121,8 +119,6 @@ class Lease:
             return
         self.seconds = seconds
         self.lapses, self._slept = sent + seconds * (1 - _MARGIN), slept  # EL1
-        if self.on_kept is not None:
-            self.on_kept(self.lapses)
 
     def _due(self) -> float:
         """When to beat next."""

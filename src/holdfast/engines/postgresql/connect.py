@@ -49,7 +49,6 @@ _LONGEST_NAME = 2000
 """Bytes of UTF-8; an index takes no more than 2700."""
 _LONGEST_SCHEMA = 63
 _SECRET = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
-_OURS = frozenset({"schema"})
 _TARGETS = frozenset({"any", "read-write", "primary"})
 _SHAPE = "postgresql://user@host:5432/database#name"
 _HOW = (
@@ -64,7 +63,7 @@ class LockUrl:
     __slots__ = ("base", "conninfo", "key", "name", "schema", "server", "shown")
 
     def __init__(self, given: dict[str, str], schema: str, name: str, base: str) -> None:
-        self.conninfo = _conninfo(given)
+        self.conninfo = " ".join(f"{key}={escaped(value)}" for key, value in sorted(given.items()))
         """For libpq; has the password."""
         self.server = _server(given)
         """The database: what tells it from others, however libpq is to reach it."""
@@ -130,7 +129,7 @@ def _ours(query: str) -> tuple[str, list[str]]:
     """The schema, and the parameters that are libpq's."""
     schema, kept = SCHEMA, []
     for part in filter(None, query.split("&")):
-        if _keyword(part) in _OURS:
+        if _keyword(part) == "schema":
             schema = check_schema(_decoded(part.partition("=")[2], "the schema"))
         else:
             kept.append(part)
@@ -198,10 +197,6 @@ def _server(given: dict[str, str]) -> tuple[str, ...]:
     return (host if "/" in host else host.lower(), port, database, *others)
 
 
-def _conninfo(given: dict[str, str]) -> str:
-    return " ".join(f"{key}={escaped(value)}" for key, value in sorted(given.items()))
-
-
 def escaped(value: str) -> str:
     """A value as libpq takes it in a connection string."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -215,60 +210,51 @@ _DOOMED = " sslmode=tell-me-the-rest"
 before it looks anything up or connects."""
 
 
-class Known:
+def _known(lock_url: LockUrl) -> dict[str, str]:
     """What libpq knows of a server, from wherever it does."""
-
-    def __init__(self, lock_url: LockUrl) -> None:
-        self.lock_url = lock_url
-        with_mistake = pq.PGconn.connect_start((lock_url.conninfo + _DOOMED).encode())
-        self._values = {o.keyword.decode(): o.val.decode() for o in with_mistake.info if o.val}
-        complaint = " ".join(with_mistake.get_error_message("utf-8").split())
-        with_mistake.finish()
-        if "sslmode" not in complaint:
-            raise EngineUnavailable(
-                f"{lock_url.base} cannot be reached: libpq says: {complaint}. Check the URL, the service file, and the "
-                "environment variables whose names begin with PG",
-                path=lock_url.shown,
-                protocol=NAME,
-            )
-
-    def get(self, name: str) -> str:
-        return self._values.get(name, "")
-
-    def number(self, name: str) -> int:
-        value = self.get(name).strip()
-        return int(value) if value.lstrip("-").isdecimal() else 0
-
-    @property
-    def timeout(self) -> float:
-        """Seconds for one attempt."""
-        given = self.number("connect_timeout")
-        return float(given) if given > 0 else _TIMEOUT
+    with_mistake = pq.PGconn.connect_start((lock_url.conninfo + _DOOMED).encode())
+    values = {option.keyword.decode(): option.val.decode() for option in with_mistake.info if option.val}
+    complaint = " ".join(with_mistake.get_error_message("utf-8").split())
+    with_mistake.finish()
+    if "sslmode" not in complaint:
+        raise EngineUnavailable(
+            f"{lock_url.base} cannot be reached: libpq says: {complaint}. Check the URL, the service file, and the "
+            "environment variables whose names begin with PG",
+            path=lock_url.shown,
+            protocol=NAME,
+        )
+    return values
 
 
-class Attempt:
-    """One address to try: its part of the connection string, and what people call it."""
-
-    def __init__(self, host: str, address: str, port: str) -> None:
-        self.conninfo = f" host={escaped(host)} hostaddr={escaped(address)} port={escaped(port)}"
-        shown = host or address or "the local socket"
-        self.label = shown if not port or shown.startswith("/") else f"{shown}:{port}"
+def _timeout(known: dict[str, str]) -> float:
+    """Seconds for one attempt."""
+    given = known.get("connect_timeout", "").strip()
+    return float(given) if given.isdecimal() and int(given) > 0 else _TIMEOUT
 
 
-def attempts(env: Environment, known: Known, until: float, failed: list[str]) -> Generator[Wait, None, list[Attempt]]:
+def _address(host: str, address: str, port: str) -> tuple[str, str]:
+    """One to try: its part of the connection string, and what people call it."""
+    shown = host or address or "the local socket"
+    label = shown if not port or shown.startswith("/") else f"{shown}:{port}"
+    return f" host={escaped(host)} hostaddr={escaped(address)} port={escaped(port)}", label
+
+
+def _addresses(
+    env: Environment, known: dict[str, str], until: float, failed: list[str]
+) -> Generator[Wait, None, list[tuple[str, str]]]:
     """In libpq's order. A host whose name is not known is left out; why goes to `failed`."""
-    hosts, addresses, ports = (known.get(name).split(",") for name in ("host", "hostaddr", "port"))
+    hosts, addresses, ports = (known.get(name, "").split(",") for name in ("host", "hostaddr", "port"))
     number = max(len(hosts), len(addresses))
     found = []
     for index in range(number):
         host, address = (given[index] if index < len(given) else "" for given in (hosts, addresses))
         port = ports[index] if index < len(ports) else ports[0]
         if address or not host or host.startswith(("/", "@")) or is_address(host):
-            found.append(Attempt(host, address, port))
+            found.append(_address(host, address, port))
             continue
         try:
             answers = yield from resolve(env, host, None, min(until, env.monotonic() + _LOOKUP_WITHIN))
-            found += [Attempt(host, each, port) for each in dict.fromkeys(str(answer[0]) for _, answer in answers)]
+            found += [_address(host, each, port) for each in dict.fromkeys(str(answer[0]) for _, answer in answers)]
         except TimeoutError as error:
             failed.append(f"{host}: {error.strerror}")
         except OSError as error:
@@ -308,24 +294,23 @@ def connect(
     env: Environment, lock_url: LockUrl, until: float, stale_after: float | None = None
 ) -> Generator[Wait, None, Connection]:
     """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason."""
-    known = Known(lock_url)
+    known = _known(lock_url)
     failed: list[str] = []
-    found = yield from attempts(env, known, until, failed)
-    for number, attempt in enumerate(found):
+    found = yield from _addresses(env, known, until, failed)
+    for number, (address, label) in enumerate(found):
         now = env.monotonic()
-        limit = now + min(known.timeout, (until - now) / (len(found) - number))  # one that is silent leaves time
-        conninfo = lock_url.conninfo + attempt.conninfo + _parameters(env, known, stale_after or STALE_AFTER)
-        connection = Connection(env, conninfo, attempt.label)
+        limit = now + min(_timeout(known), (until - now) / (len(found) - number))  # one that is silent leaves time
+        conninfo = lock_url.conninfo + address + _parameters(env, known, stale_after or STALE_AFTER)
+        connection = Connection(env, conninfo, label)
         try:
             yield from connection.opening(limit)
             yield from _prepare(env, lock_url, connection, limit, stale_after or STALE_AFTER)
             return connection
-        except Broken as broken:
-            failed.append(str(broken))
+        except BaseException as error:
             connection.close()
-        except BaseException:
-            connection.close()
-            raise
+            if not isinstance(error, Broken):
+                raise
+            failed.append(str(error))
         if env.monotonic() >= until:
             break
     raise unreachable(lock_url, "; ".join(failed) or "no host is known")
@@ -344,14 +329,13 @@ def is_passing(error: EngineUnavailable) -> bool:
 
 def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     """The error for a statement that the server has refused, with the next step."""
+    text = f"{lock_url.base} has refused: {refused} (SQLSTATE {refused.code}). "
     if refused.code in ("42P01", "3F000", "42703"):  # undefined table, schema, column
         text = (
             f"the database at {lock_url.base} is not prepared for locks ({refused}). A user who may create a schema "
             f"there has to run, once: holdfast postgresql init --schema {lock_url.schema} URL"
         )
-        return EngineUnavailable(text, path=lock_url.shown, protocol=NAME)
-    text = f"{lock_url.base} has refused: {refused} (SQLSTATE {refused.code}). "
-    if refused.code == "42501":
+    elif refused.code == "42501":
         text += (
             f"The role needs USAGE on the schema {lock_url.schema} and SELECT, INSERT and UPDATE on its table lock. "
             "Their owner runs: holdfast postgresql init --grant ROLE URL, or the GRANT statements in docs/postgresql.md"
@@ -376,13 +360,11 @@ def _advice(why: str) -> str:
         "does not answer": "Something there takes connections and then says nothing. If it is a pooler, its pool may "
         "be used up: each hold and each one who waits has a connection (pgbouncer: default_pool_size)",
     }
-    for word, text in texts.items():
-        if word in why:
-            return text
-    return "Check host and port, that the server runs, and that it accepts connections from here"
+    otherwise = "Check host and port, that the server runs, and that it accepts connections from here"
+    return next((text for word, text in texts.items() if word in why), otherwise)
 
 
-def _parameters(env: Environment, known: Known, stale_after: float) -> str:
+def _parameters(env: Environment, known: dict[str, str], stale_after: float) -> str:
     """What is added to the user's own parameters, where there are none."""
     who = env.identity()
     name = f"holdfast {who.pid}@{who.host}".encode("ascii", "replace").decode()[:63].replace("'", "?")
@@ -435,10 +417,10 @@ def _prepare(
 ) -> Generator[Wait, None, None]:
     wanted = _settings(stale_after, connection.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    contend_as_owner = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
+    all_at_once = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
-            (facts,) = yield from connection.ask(contend_as_owner, (), until)
+            (facts,) = yield from connection.ask(all_at_once, (), until)
         except Refused:  # one of the settings; which one?
             (facts,) = yield from connection.ask(f"select {_FACTS}", (), until)
             _check(connection, facts)
@@ -567,11 +549,6 @@ def leave(connection: Connection) -> None:
         _pool.keep(connection.env, connection.kind, connection, KEPT)
     else:
         connection.abandon()
-
-
-def close_all(env: Environment) -> None:
-    """Close those that are kept by this process."""
-    _pool.close_all(env)
 
 
 def _kind(lock_url: LockUrl, keeps: float) -> tuple[object, ...]:

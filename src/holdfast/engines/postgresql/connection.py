@@ -166,21 +166,19 @@ class Connection:
     def close(self) -> None:
         """End it; in a forked child, do nothing. Never waits, never raises. May be broken off, and begun anew (J3)."""
         with forking:
-            conn = self._conn
-            if conn is not None and self.generation == self.env.generation:
-                conn.notice_handler = None
-                conn.finish()
+            if self.is_open:
+                self.conn.notice_handler = None
+                self.conn.finish()
                 self._untrack()
             self._conn = None
 
     def abandon(self) -> None:
         """The same, in the midst of a statement whose result is no longer wanted (PS2)."""
-        conn = self._conn
-        if conn is None or self.generation != self.env.generation or not self.busy:
+        if not (self.is_open and self.busy):
             self.close()
             return
         try:
-            cancel = conn.cancel_conn() if hasattr(conn, "cancel_conn") else None
+            cancel = self.conn.cancel_conn() if hasattr(self.conn, "cancel_conn") else None
         except Exception:  # a libpq before 17 cannot do it without blocking
             cancel = None
         self.close()

@@ -104,7 +104,7 @@ def _record(row: Row, name: str) -> Record:
     fields: dict[str, object] = {"name": name, "session": int(row[2] or 0)}
     if row[10] == "t":
         fields["token"] = int(row[11] or 0)
-        return Record(NAME, fields, _int(row[12]), float(row[15] or 0), row[14], row[13])
+        return Record(NAME, fields, None if row[12] is None else int(row[12]), float(row[15] or 0), row[14], row[13])
     pid, host, tag = _who(row)
     return Record(NAME, fields, pid, None, tag, host, legible=pid is not None)
 
@@ -122,7 +122,3 @@ def _who(row: Row) -> tuple[int | None, str | None, str | None]:
         return int(said[1]), unquote(said[2]), unquote(said[3], errors="replace") or None
     named = _APPLICATION.match(row[6] or "")
     return (int(named[1]), named[2], None) if named else (None, None, None)
-
-
-def _int(text: str | None) -> int | None:
-    return None if text is None else int(text)

@@ -35,7 +35,6 @@ class Answer:
 
     line: str | None
     status: int | None
-    said: str = ""
     complaint: str = ""
     hung: bool = False
 

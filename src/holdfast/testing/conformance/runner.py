@@ -6,7 +6,6 @@ It says a line for each scenario, more for a failure; or all of it as JSON; or t
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -154,24 +153,6 @@ def as_json(protocol: str, command: Sequence[str], results: Sequence[Result]) ->
 def listed(chosen: Iterable[Scenario]) -> str:
     """Names and reasons, a line each."""
     return "\n".join(f"{each.name}\n    {each.why}" for each in chosen)
-
-
-def as_markdown() -> str:
-    """The list of scenarios in docs/conformance.md."""
-    rows = []
-    for subject in SUBJECTS:
-        title = re.sub(r"^Scenarios (of|with) |[:,.].*", "", (subject.__doc__ or "").splitlines()[0])
-        rows += [f"### {title[:1].upper()}{title[1:]}", "", "| scenario | protocols | why |", "|---|---|---|"]
-        for each in SCENARIOS:
-            if each.run.__module__ == subject.__name__:
-                named = [name for name in DIALECTS if name in each.protocols]
-                protocols = "all" if len(named) == len(DIALECTS) else ", ".join(named)
-                protocols = "all files" if tuple(named) == holding.ALL else protocols
-                care = "" if each.basis == "letter" else " *(care)*"
-                rows.append(f"| `{each.name}`{care} | {protocols} | {each.why} |")
-        rows.append("")
-    counts = ", ".join(f"{len(load(name))} of {name}" for name in holding.ALL)
-    return "\n".join([*rows, f"And `record:…`, one for each vector: {counts}."])
 
 
 def shown(data: bytes) -> str:

@@ -333,7 +333,7 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if held.waits or held.request.kept_later:
         return  # the engine keeps it, or it is not to be kept yet
     request = held.request
-    if held.lease is not None or request.watched or held.acquired + request.beat_every < _keeper.wakes:
+    if held.lease is not None or held.watched or held.acquired + request.beat_every < _keeper.wakes:
         _keeper.keep(held, held.beat_every)
 
 
@@ -655,8 +655,9 @@ class Lock(BaseLock, Acquirable):
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
-      background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first. What it raises is
-      logged, or is the cause of the `LockLost` that `release` and `ensure_held` raise.
+      background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first. Of holds that share
+      the lock (`owner`), each one's is called, until its release. What it raises is logged, or is the cause of the
+      `LockLost` that `release` and `ensure_held` raise.
     - `on_event`: called with a `holdfast.events.Event` when this process starts to wait for the lock, acquires it,
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 

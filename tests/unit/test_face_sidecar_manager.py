@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -255,6 +256,19 @@ def test_an_owner_does_not_enter_what_another_holds(target: Path) -> None:
         acquire(target, manager_key="owned", allow_reentrant=True).release()
     with acquire(target, manager_key="owned"), pytest.raises(FileLockTimeout):
         acquire(target, manager_key="owned", reentrant_owner="one")
+
+
+def test_the_first_acquisition_alone_hears_of_a_loss(target: Path, lock: Path) -> None:
+    """As in fs-safe: also if its handle was released before."""
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    first = acquire(target, allow_reentrant=True, on_compromised=lambda _: told.put("first"))
+    second = acquire(target, allow_reentrant=True, on_compromised=lambda _: told.put("second"))
+    first.release()
+    lock.unlink()
+    assert told.get(timeout=10) == "first"
+    assert not second.verify_still_held()
+    second.release()
+    assert told.empty()
 
 
 def test_equal_owners_are_found() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import math
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -189,6 +191,37 @@ def test_an_owner_enters_again_and_the_last_to_leave_releases(face: Any, path: P
         outer.ensure_held()
         assert path.exists()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_each_handle_of_an_owner_is_told_of_the_loss(
+    face: Any, path: Path, events: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own `on_lost`, whether the first one has any, and whether one raises; not after its release."""
+    if not events:
+        monkeypatch.setattr(type(environment()), "events_reach", lambda _self, _path: False)
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def tells(name: str) -> Any:
+        def tell(_lost: LockLost) -> None:
+            told.put(name)
+            raise ValueError(name)
+
+        return face.Lock(path, owner="me", on_lost=tell)
+
+    one, other = tells("one"), tells("other")
+    first = face.Lock(path, owner="me").acquire()
+    holds = [lock.acquire() for lock in (one, tells("released"), one, other)]
+    holds.pop(1).release()
+    path.unlink()
+    assert [told.get(timeout=PATIENCE) for _ in range(2)] == ["one", "other"]
+    for hold in (first, *holds):
+        assert hold.lost
+        with pytest.raises(LockLost):
+            hold.ensure_held()
+        with contextlib.suppress(LockLost):
+            hold.release()
+    assert told.empty()
 
 
 def test_a_thread_inside_holds_though_its_owner_releases_in_another(path: Path) -> None:

@@ -30,7 +30,7 @@ from .attempt import AttemptEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from types import FrameType
     from typing import Any, NoReturn
 
@@ -44,10 +44,12 @@ if TYPE_CHECKING:
 class HoldRef:
     """One handle's part in a hold. If its `operation` fails to deliver it, it is given back."""
 
-    __slots__ = ("context", "dropped", "held", "operation")
+    __slots__ = ("context", "dropped", "held", "operation", "request")
 
-    def __init__(self, held: HoldState, context: tuple[object, ...], operation: int) -> None:
+    def __init__(self, held: HoldState, request: Request, context: tuple[object, ...], operation: int) -> None:
         self.held = held
+        self.request = request
+        """What this handle was asked for with: of the first, that of the hold."""
         self.context = context
         self.operation = operation
         self.dropped: bool | None = False
@@ -76,6 +78,7 @@ class HoldState:
         "released",
         "request",
         "token",
+        "watched",
     )
 
     frame: FrameType | None
@@ -107,6 +110,8 @@ class HoldState:
         self.token: int | None = None
         """The fencing token, where there is one."""
         self.attempt_events: AttemptEvents | None = None  # the events of this hold
+        self.watched = request.watched
+        """Whether a callback of one of its handles is to hear of a loss at once."""
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
         env.holds[key] = self
@@ -163,19 +168,21 @@ class HoldState:
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
-    def ref(self, context: tuple[object, ...]) -> HoldRef:
+    def ref(self, context: tuple[object, ...], request: Request | None = None) -> HoldRef:
         """The first handle's part; or a further one, for a caller that has made sure that this is allowed."""
-        ref = HoldRef(self, context, self.env.operations.number() if self.refs else self.operation)
+        operation = self.env.operations.number() if self.refs else self.operation
+        ref = HoldRef(self, request or self.request, context, operation)
         self.refs.append(ref)
+        self.watched = self.watched or ref.request.watched
         return ref
 
-    def join(self, context: tuple[object, ...]) -> HoldRef | None:
+    def join(self, request: Request, context: tuple[object, ...]) -> HoldRef | None:
         """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
             if self.released or not self.refs:
                 return None
             if self.verify():
-                return None if self.released else self.ref(context)
+                return None if self.released else self.ref(context, request)
         self.check()  # reports the loss, without the mutex
         return None
 
@@ -275,16 +282,34 @@ class HoldState:
     def _tell_lost(self) -> None:
         with self.mutex:
             first, self.lost = not self.lost, True
+            listeners = self._listeners()
         if not first:
             return
-        tell = self.request.on_lost
         try:
-            if tell is not None:
-                tell(self.lost_error())
+            self._tell_each(listeners)
         finally:
             self._was_told()
             if self.attempt_events is not None or is_heard("lost", self.request.on_event):
                 self._attempt_events().lost(self)
+
+    def _listeners(self) -> list[Callable[[LockLost], object]]:
+        """The `on_lost` of each handle, once: callers that share a hold need not know of each other."""
+        requests = [ref.request for ref in self.refs] or [self.request]
+        found: list[Callable[[LockLost], object]] = []
+        for request in requests:
+            if request.on_lost is not None and request.on_lost not in found:
+                found.append(request.on_lost)
+        return found
+
+    def _tell_each(self, listeners: list[Callable[[LockLost], object]]) -> None:
+        failed: BaseException | None = None
+        for tell in listeners:
+            try:
+                tell(self.lost_error())
+            except BaseException as error:  # the others are to hear of it all the same
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _was_told(self) -> None:
         """The loss has been told to the caller, as far as the caller wanted to hear of it."""

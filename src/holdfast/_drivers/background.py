@@ -111,16 +111,17 @@ class Keeper:
     def keep(self, held: HoldState, every: float) -> None:
         """Beat for this hold every so many seconds until it is released."""
         with self._mutex:
-            if held in self._kept or held.released:  # another handle of it came first
+            if held.released:
                 return
-            held.keeper = self  # K7
-            now = time.monotonic()
-            held.next_beat = now + every
-            if held.next_beat < self._due:
-                self._due = held.next_beat
-            self._kept[held] = None
-            if not held.request.watched:
-                if self._thread is None or held.next_beat < self._next_wake:
+            now, first = time.monotonic(), held not in self._kept
+            if first:
+                held.keeper = self  # K7
+                held.next_beat = now + every
+                if held.next_beat < self._due:
+                    self._due = held.next_beat
+                self._kept[held] = None
+            if not held.watched:
+                if first and (self._thread is None or held.next_beat < self._next_wake):
                     self._see_to(held, now)
                 return
         self._watch(held)
@@ -149,7 +150,7 @@ class Keeper:
     def forget(self, held: HoldState) -> None:
         """The hold has ended."""
         with self._mutex:
-            if held.request.watched:
+            if held.watched:
                 self._unwatch(held)
             self._kept.pop(held, None)
             held.keeper = None
@@ -214,8 +215,8 @@ class Keeper:
         """Have events tell of its loss; one that came before that is found here."""
         reached = held.tells_loss and self._env.events_reach(held.path)
         with self._mutex:
-            if held not in self._kept:
-                return
+            if held not in self._kept or self._kept[held] is not None or held in self._unwatched:
+                return  # released meanwhile, or another handle of it came first
             try:
                 if reached and self._watches is None:
                     self._watches = self._env.watch_set()
@@ -331,7 +332,7 @@ class Keeper:
     def _find(self) -> None:
         """Keep the holds that have come since (K2)."""
         for held in list(self._env.holds.values()):
-            every, watched = held.beat_every, held.request.watched
+            every, watched = held.beat_every, held.watched
             if every == INFINITY or watched or held.waits or held in self._kept or not held.refs:
                 continue
             held.keeper = self  # K7

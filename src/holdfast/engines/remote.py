@@ -374,7 +374,7 @@ def _join(attempt: Attempt) -> HoldRef | None:
     """A share in a hold that this owner has already."""
     for held in _holds_of(attempt):
         if held.request.owner == attempt.request.owner:
-            ref = held.join(attempt.context)
+            ref = held.join(attempt.request, attempt.context)
             if ref is not None:
                 attempt.attempt_events.joined()
                 return ref

@@ -119,6 +119,7 @@ class _Handle:
             held.request.retained = True  # one of its handles is enough
         if held not in _entries:
             held.request.owner = wanted.owner  # from now on, re-entrant acquisitions may enter
+        wanted.request.on_lost = held.request.on_lost  # the first one's counts, as in fs-safe
         _entries.setdefault(held, _Entry(wanted, held)).holds.append(hold)
 
     def _is_held(self) -> bool:

@@ -200,7 +200,7 @@ class WatchedFile:
         if owner is not None:
             for held in self._own_holds():
                 if held.request.owner == owner and self._joinable(held):
-                    return held.join(context)
+                    return held.join(self.request, context)
         return None
 
     def is_held_by(self, context: tuple[object, ...]) -> bool:

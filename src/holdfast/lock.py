@@ -775,7 +775,8 @@ class Semaphore(Slots, Acquirable):
     which is released with the last of them.
 
     Processes should agree on `slots`. If they do not, each uses the slots that it knows: together they let in as many
-    as the largest number says, and a slot that only some know may stay free for a second while others queue.
+    as the largest number says, and a slot that only some know may stay free for a second for each waiter before them,
+    for ten seconds at most.
 
     Raises ValueError or TypeError if `slots` is not a whole number from 1 to 1000, and what `Lock` raises.
     Not promised: if two threads with one `owner` ask at the same instant, they may get two slots.

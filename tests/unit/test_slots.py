@@ -334,6 +334,32 @@ def test_waiters_that_know_of_fewer_slots_do_not_keep_others_out_of_the_rest(
     assert slot(narrow) == 0
 
 
+@pytest.mark.parametrize("narrow", [1, 3])
+def test_a_slot_that_those_ahead_do_not_know_of_is_found_as_soon_after_a_long_wait(
+    arrive: Contend, full: list[Contender], queued: Contend, clock: Clock, narrow: int
+) -> None:
+    """A second for each of them, ten at most: its release wakes nobody, as the first waiter does not watch it."""
+    third = arrive(slots=3)
+    assert slot(third) == 2
+    for _ in range(narrow):
+        queued()
+    wide = arrive(slots=3)
+    wait = wide.step()
+    began = clock.now
+    while clock.now < began + 60:
+        assert wait is not None
+        clock.now = wait.deadline
+        wait = wide.step()
+    release(third)
+    released = clock.now
+    while not wide.inside:
+        assert wait is not None
+        clock.now = wait.deadline
+        wait = wide.step()
+    assert slot_of(wide) == 2
+    assert clock.now <= released + narrow + 3 * PATIENCE
+
+
 def test_a_lock_and_a_semaphore_of_one_name_do_not_wait_for_each_other(
     arrive: Contend, contend: Contend, full: list[Contender], queued: Contend, base: str
 ) -> None:

@@ -289,7 +289,7 @@ class AcquireAttempt:
         for file in self.files:
             file.rest()
         # There may be fewer waiters ahead now, so the recheck may be due earlier.
-        again = now + entry.recheck(now)
+        again = now + entry.recheck(now, several=len(self.files) > 1)
         self._recheck_at = again if now >= self._recheck_at else min(self._recheck_at, again)
         if self._idle is not None:
             self._recheck_at = min(self._recheck_at, self._next_look_at_idle())

@@ -993,10 +993,11 @@ class QueueEntry:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def recheck(self, now: float) -> float:
+    def recheck(self, now: float, *, several: bool = False) -> float:
         """Seconds until the next look at the lock although a waiter is ahead (A2): one for each waiter ahead, or as
-        many as we have waited if that is more; RECHECK at most."""
-        return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), now - self.started))
+        many as we have waited if that is more; RECHECK at most. Of several files, those ahead may know only some."""
+        waited = 0.0 if several else now - self.started
+        return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), waited))
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
         """What to wait for while a waiter is ahead: descriptors, the latest time to wake up, a signal."""

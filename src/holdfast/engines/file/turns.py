@@ -230,8 +230,8 @@ class EntryWithTurn(QueueEntry):
             self.first_ahead = self._turn.first_ahead
         return first and not self._behind_turn
 
-    def recheck(self, now: float) -> float:
-        return LOOK_EVERY if self._behind_turn else super().recheck(now)
+    def recheck(self, now: float, *, several: bool = False) -> float:
+        return LOOK_EVERY if self._behind_turn else super().recheck(now, several=several)
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
         return ((), self._turn.next_look, None) if self._behind_turn else super().plan(now)

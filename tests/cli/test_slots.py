@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from cli.support import HOLDFAST, Started, World, command, ended, eventually
+
+_RECORD_LOCKS = pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="no locks by open file description here")
 
 SHOW = """
 import os, sys
@@ -112,6 +115,18 @@ def test_status_and_wait_say_of_a_semaphore_what_a_contender_meets(world: World,
     assert waiter.wait() == 0
     assert world.do("status", "--slots", 2, path).returncode == world.do("status", path).returncode == 0
     assert [*path.parent.iterdir()] == []
+
+
+@pytest.mark.parametrize("protocol", ["semats", "sidecar", "flock", pytest.param("ofd", marks=_RECORD_LOCKS)])
+def test_status_finds_out_the_protocol_of_a_semaphore(world: World, path: Path, protocol: str) -> None:
+    holder = occupy(world, path, 2, "-p", protocol)
+    holder.hear("slot 0")
+    found = look(world, path)
+    assert (found["protocol"], found["counted"]) == (protocol, False)
+    assert [one["holder"]["pid"] for one in found["slots"]] == [holder.pid]
+    assert found["waiters"] == []
+    holder.process.stdin.close()
+    assert holder.wait() == 0
 
 
 def test_a_slot_of_a_dead_holder_is_free(world: World, path: Path) -> None:

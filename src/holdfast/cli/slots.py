@@ -96,8 +96,10 @@ def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, s
     found = [one for one in _beside(survey, where, name) if protocol in (None, one[1].status.protocol or protocol)]
     if not found:
         return None
-    spoken = next((one.status.protocol for _, one in found if one.status.protocol), "sema")
-    return max(number for number, _ in found) + 1, protocol or spoken
+    spoken = protocol or next((one.status.protocol for _, one in found if one.status.protocol), "")
+    if not spoken:  # as for a lock file (status.py): an empty one may have record locks, which are not looked for first
+        spoken = "ofd" if any(survey.owners(one.status.path, records=True) for _, one in found) else "sema"
+    return max(number for number, _ in found) + 1, spoken
 
 
 def _beside(survey: Survey, where: str, base: str) -> list[tuple[int, Found]]:

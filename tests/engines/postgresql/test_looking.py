@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +16,7 @@ from engines.postgresql.server import Postgres
 from holdfast import EngineUnavailable, Lock
 from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
+from holdfast.engines import postgresql
 from holdfast.engines.postgresql import ENGINE, Postgresql, survey
 from holdfast.engines.postgresql.connect import key_of
 from process.support import eventually
@@ -80,6 +83,27 @@ def test_a_waiter_of_another_role_is_seen(postgres: Postgres, other: str) -> Non
         (mine,) = Lock(postgres.url("a")).status().waiters
         assert mine.tag == "of the master"
     waiter.join()
+
+
+def test_a_session_that_does_not_end_is_not_said_to_be_broken(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process on the server is stuck, so the lock is still taken."""
+    monkeypatch.setattr(postgresql, "_BREAK_WITHIN_MS", 200)
+    lock = Lock(postgres.url("a"), heartbeat=0)
+    hold = lock.acquire(timeout=10)
+    session = hold.record.fields["session"]
+    assert isinstance(session, int)
+    os.kill(session, signal.SIGSTOP)
+    try:
+        with pytest.raises(holdfast.HoldfastError, match=rf"not broken: .* session {session} to end.* within 0.2 s"):
+            lock.break_lock()
+        assert lock.status().locked
+    finally:
+        os.kill(session, signal.SIGCONT)
+    eventually(lambda: hold.lost)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
 
 
 def test_a_tag_does_not_break_out_of_its_comment(postgres: Postgres) -> None:

@@ -35,7 +35,12 @@ def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
     """What waits for an answer that never comes, all of it at once."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(postgresql_connect, "_PROOF_WITHIN", 1.0)
-        return side_by_side(transactions=lambda: _transactions(_server), mute=_mute, silent=lambda: _silent(_server))
+        return side_by_side(
+            transactions=lambda: _transactions(_server),
+            unreset=lambda: _unreset(_server),
+            mute=_mute,
+            silent=lambda: _silent(_server),
+        )
 
 
 def test_a_pooler_of_transactions_is_refused(arms: dict[str, Callable[[], None]]) -> None:
@@ -53,6 +58,18 @@ def _transactions(postgres: Postgres) -> None:
 
     for tell in side_by_side(one=refused, other=refused).values():
         tell()
+    bouncer.remove()
+
+
+def test_a_pooler_that_resets_no_session_is_refused(arms: dict[str, Callable[[], None]]) -> None:
+    """PC4: the lock of a client that has died would be its next client's, or nobody's for ever."""
+    arms["unreset"]()
+
+
+def _unreset(postgres: Postgres) -> None:
+    bouncer = Pgbouncer(postgres, "session", "server_reset_query =")
+    with pytest.raises(holdfast.EngineUnavailable, match=r"does not reset .* server_reset_query.*Set that to DISCARD"):
+        Lock(postgres.url("pooled", port=bouncer.port)).acquire(timeout=20)
     bouncer.remove()
 
 
@@ -212,6 +229,35 @@ def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> Non
     finally:
         postgres.ask("drop owned by limited")
         postgres.ask("drop role limited")
+
+
+def test_the_limit_of_a_wait_ends_with_the_wait(postgres: Postgres) -> None:
+    """PC5: the session is another hold's later, and is asked for what may take longer than that wait might."""
+    lock, got = Lock(postgres.url("a")), list[holdfast.Hold]()
+    hold = lock.acquire(timeout=5)
+    thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=20)))
+    thread.start()
+    eventually(lambda: postgres.waiting() == 1)
+    hold.release()
+    thread.join()
+    session = got[0]._held.connection  # type: ignore[attr-defined]
+    got[0].release()
+    assert session.is_open
+    asked = "select current_setting('lock_timeout')"
+    assert drive(session.ask(asked, (), environment().monotonic() + 10)) == [("0",)]
+
+
+def test_a_database_without_a_character_of_the_tag_says_so(postgres: Postgres) -> None:
+    postgres.ask("create database latin encoding 'LATIN1' template template0 lc_collate 'C' lc_ctype 'C'")
+    url = postgres.url("a").replace("/postgres#", "/latin#")
+    init(url)
+    try:
+        Lock(url, tag="é").acquire(timeout=5).release()
+        with pytest.raises(holdfast.EngineUnavailable, match=r"LATIN1.*use one in UTF8"):
+            Lock(url, tag="→").acquire(timeout=5)
+    finally:
+        postgresql_connect.close_all(environment())
+        postgres.ask("drop database latin with (force)")
 
 
 @pytest.mark.parametrize("heartbeat", [20_000, 10_000_000])

@@ -85,8 +85,7 @@ def _break(
             return None
         values = (lock_url.key, _BREAK_WITHIN_MS, record.fields["session"], record.fields.get("token"))
         try:
-            if (yield from connection.ask(_BREAK.format(table=lock_url.table), values, until)):
-                return record
+            told = yield from connection.ask(_BREAK.format(table=lock_url.table), values, until)
         except Refused as refused:
             if refused.code != "42501":
                 raise
@@ -97,11 +96,30 @@ def _break(
                 protocol=NAME,
                 holder=status.holder,
             ) from None
+        if told:
+            if told[0][1] != "t":  # it is stuck, or has ended by itself just then
+                yield from _require_gone(connection, lock_url, record, until)
+            return record
         if connection.env.monotonic() >= until:
             raise HoldfastError(
                 f"{lock_url.shown} was not broken: it changed hands each time that it was looked at",
                 path=lock_url.shown,
             )
+
+
+def _require_gone(
+    connection: Connection, lock_url: LockUrl, record: Record, until: float
+) -> Generator[Wait, None, None]:
+    """HoldfastError if that very hold is still there."""
+    status = yield from look_at(connection, lock_url, until)
+    if status.record is not None and status.record.fields == record.fields:
+        raise HoldfastError(
+            f"{lock_url.shown} was not broken: the server has told its session {record.fields['session']} to end, and "
+            f"it has not within {_BREAK_WITHIN_MS / 1000:g} s. Look what the server's process of that number does",
+            path=lock_url.shown,
+            protocol=NAME,
+            holder=status.holder,
+        )
 
 
 def _asking(

@@ -14,7 +14,9 @@ PC3  No lock is asked of a standby: it grants what its primary has granted to an
      because libpq's own check is made at the moment of the connection, by a word that poolers answer for themselves.
 PC4  No lock is asked through a pooler that gives the session to others between statements. A pooler shows, because the
      pid that it tells is not the one that the session has; that the session stays ours is proven by a notification,
-     which only reaches a connection that has its session to itself while it is idle. No proof, no lock.
+     which only reaches a connection that has its session to itself while it is idle. Nor through one that leaves the
+     lock of a client that has gone in the session, for its next client: a lock that is left there, and free soon after,
+     proves that too. No proof, no lock.
 PC5  The session does not end by a limit that its role or database has, and its server notices when we are gone: the
      settings of `_settings`. Those that a managed service refuses are left as they are, and the log says so.
 
@@ -36,7 +38,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from psycopg import Error, pq
 
-from ..._core.wait import Wait
+from ..._core.wait import Wait, pause
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
@@ -268,6 +270,7 @@ STALE_AFTER = 30.0
 """Seconds after which the server frees the lock of a holder from which it hears nothing, if nothing else is said."""
 _OLDEST = 140000
 _PROOF_WITHIN = 2.0
+_AGAIN = 0.02
 _CHANNEL = "holdfast_session"
 _pinned: set[str] = set()
 """The servers behind a pooler that has been proven to leave a session to its client (PC4)."""
@@ -335,6 +338,8 @@ def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
             f"the database at {lock_url.base} is not prepared for locks ({refused}). A user who may create a schema "
             f"there has to run, once: holdfast postgresql init --schema {lock_url.schema} URL"
         )
+    elif refused.code == "22P05":
+        text += "The encoding of that database does not have all that names and tags may have: use one in UTF8"
     elif refused.code == "42501":
         text += (
             f"The role needs USAGE on the schema {lock_url.schema} and SELECT, INSERT and UPDATE on its table lock. "
@@ -347,6 +352,7 @@ def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
 
 def _advice(why: str) -> str:
     texts = {
+        "server_reset_query": "Set that to DISCARD ALL, or connect to the server itself",
         "second connection": "Raise the size of its pool (pgbouncer: default_pool_size, or the database's pool_size)",
         "password": "Check the user and the password: in the URL, PGPASSWORD, or ~/.pgpass",
         "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
@@ -496,10 +502,26 @@ def _require_session(
                     f"{connection.conn.backend_pid} is said to be {connection.backend}), so two could hold one lock"
                 )
             yield connection.wait(until)
+        left = int.from_bytes(os.urandom(8), "big", signed=True)
+        yield from other.ask("select pg_advisory_lock($1)", (left,), until)
     finally:
         other.close()
+    yield from _require_freed(env, connection, left)
     yield from connection.ask(f"unlisten {channel}", (), env.monotonic() + _PROOF_WITHIN)
     _pinned.add(server)
+
+
+def _require_freed(env: Environment, connection: Connection, key: int) -> Generator[Wait, None, None]:
+    """PC4. Broken unless the lock of a client that has gone is free soon."""
+    until = env.monotonic() + _PROOF_WITHIN
+    ask = "select pg_try_advisory_xact_lock($1)"
+    while only((yield from connection.ask(ask, (key,), env.monotonic() + _PROOF_WITHIN)))[0] != "t":
+        if env.monotonic() >= until:
+            raise Broken(
+                f"the pooler at {connection.label} does not reset the session of a client that has gone (pgbouncer: "
+                "server_reset_query), so the lock of one that dies would stay taken"
+            )
+        yield from pause(env, env.monotonic() + _AGAIN)
 
 
 def _where(connection: Connection) -> str:

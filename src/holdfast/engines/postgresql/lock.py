@@ -22,7 +22,7 @@ PG2  The high bits of a token are the timeline of the server's log, which a prom
 PG3  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
      that shared a session would both get in.
 PG4  A waiter that gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or
-     because the connection is closed.
+     because the connection is closed. That limit is the statement's, not the session's: what follows has none (PC5).
 PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
      the first contact only a server that says itself that it has no session for us now is waited for: a
      caller that cannot reach any server may have mistyped the URL, and is told at once.
@@ -89,9 +89,9 @@ _COUNTED = 40
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
 _TIMED_OUT, _CANCELLED = "55P03", "57014"
 
-_QUEUE = "select set_config('lock_timeout', $2, false), pg_advisory_lock($1)"
+_QUEUE = "select set_config('lock_timeout', $2, true), pg_advisory_lock($1)"
 _TRY_SHARED = "select pg_try_advisory_xact_lock_shared($1)"
-_QUEUE_SHARED = "select set_config('lock_timeout', $2, false), pg_advisory_xact_lock_shared($1)"
+_QUEUE_SHARED = "select set_config('lock_timeout', $2, true), pg_advisory_xact_lock_shared($1)"
 _RAISE = """
 insert into {table} as l (key, name, token, backend, pid, host, tag, since)
 {facts}

@@ -40,9 +40,17 @@ from .base import Engine
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, ClassVar
+    from typing import Any, ClassVar, Protocol
 
     Result = HoldRef | Refusal
+
+    class Closable(Protocol):
+        """What an operation closes when it is undone; `closed` once that is done."""
+
+        closed: bool
+
+        def close(self) -> None: ...
+
 
 _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "on_event"})
 
@@ -256,7 +264,7 @@ _waiting: dict[tuple[object, ...], list[_InLine]] = {}
 """By process, lock and owner: the owner's callers, of which the first contends."""
 
 
-def undo_with_operation(env: Environment, step: Contender | _InLine) -> None:
+def undo_with_operation(env: Environment, step: Closable) -> None:
     """Have it closed when the current operation is undone, whatever was interrupted meanwhile (operations.py, J3)."""
     operation = env.operations.current()
     if operation is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -13,10 +14,11 @@ import pytest
 
 import holdfast
 from engines.etcd.servers import Node, nodes
-from holdfast import Lock, LockLost
+from holdfast import AsyncLock, Lock, LockLost
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines.etcd import client as etcd_client
+from holdfast.engines.etcd.client import Cluster, Turnstile
 from holdfast.engines.etcd.wire import encoded
 from process.support import eventually
 
@@ -68,6 +70,55 @@ def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
     cluster._token = "invalid.3"
     hold.release()
     assert not lost
+
+
+def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC3: each login costs the server a tenth of a second, so forty of them would get no answer in time."""
+    urls = [f"etcd://me:s3cr%2Fet@{guarded.host}/mine/crowd/{number}?ttl=5" for number in range(40)]
+    cluster = etcd_client.cluster_of(environment(), Lock(urls[0])._request.lock_url.access)  # type: ignore[attr-defined]
+    logins, exchange = [], Cluster._exchange
+
+    def count(self: Cluster, endpoint: Any, path: str, *more: Any) -> Any:
+        if path.endswith("authenticate"):
+            logins.append(path)
+        return (yield from exchange(self, endpoint, path, *more))
+
+    async def crowd() -> None:
+        holds = await asyncio.gather(*[AsyncLock(url).acquire(timeout=20) for url in urls])
+        assert len(logins) == 1
+        cluster._token = "invalid.1"
+        await asyncio.gather(*[hold.release() for hold in holds])
+
+    monkeypatch.setattr(Cluster, "_exchange", count)
+    cluster._token = ""
+    asyncio.run(crowd())
+    assert len(logins) == 2
+
+
+@pytest.mark.parametrize("step", ["admits", "leave"])
+def test_ctrl_c_during_a_login_leaves_nobody_behind_it(
+    guarded: Node, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """EC3, J3: else nobody of this process could log in any more."""
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/interrupted"
+    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
+    real, calls = getattr(Turnstile, step), list[object]()
+
+    def interrupted(self: Turnstile, lock: str, caller: Any) -> Any:
+        if self is cluster._logins and not calls:
+            calls.append(caller)
+            if step == "admits":
+                real(self, lock, caller)
+            raise KeyboardInterrupt
+        return real(self, lock, caller)
+
+    cluster._token = ""
+    with monkeypatch.context() as changed:
+        changed.setattr(Turnstile, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(url).status()
+    cluster._token = ""
+    assert not Lock(url).status().locked
 
 
 def test_a_deletion_that_is_refused_for_its_token_is_none_whose_answer_is_lost(guarded: Node) -> None:

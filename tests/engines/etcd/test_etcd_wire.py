@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 import time
@@ -201,9 +202,39 @@ def test_beside_a_silent_server_the_next_one_is_asked(node: Node, monkeypatch: p
         cluster._pool.close_all(cluster.env)
 
 
+def test_a_lone_server_that_is_slow_gets_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2: where it is asked only once."""
+    from holdfast.engines.etcd import client as etcd_client
+
+    asked: list[bytes] = []
+
+    def serve(plug: socket.socket, _: int) -> None:
+        asked.append(request(plug))
+        if not select.select([plug], [], [], 0.3)[0]:  # else the client has gone
+            plug.sendall(whole(b'{"n":"1"}'))
+
+    monkeypatch.setattr(etcd_client, "_EACH", 0.05)
+    monkeypatch.setattr(etcd_client, "_MOST_ALONE", 0.05)
+    with server(serve) as cluster:
+        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "1"}
+    assert len(asked) == 1
+
+
+def test_a_caller_without_time_gives_a_server_some(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is for the wait; a server that is busy, or elects a leader, takes longer than no time to answer."""
+    from holdfast.engines.etcd import lock as etcd_lock
+
+    monkeypatch.setattr(etcd_lock, "_GRACE", 0.0)
+    with Lock(f"etcd://{node.host}/tests/no-time?ttl=5").acquire(timeout=0):
+        pass
+
+
 def test_what_is_no_etcd_is_recognised() -> None:
     for answer, why in {
         whole(b"<html>"): "no JSON",
+        whole(b"\netcd received your request, but the Host header was unrecognized.\n\nTo fix this, choose one"): (
+            r"etcd received your request, but the Host header was unrecognized\. To fix this"
+        ),
         b"SSH-2.0-OpenSSH\r\n\r\n": "does not speak HTTP",
         b"": "closed the connection",
     }.items():
@@ -263,6 +294,9 @@ def test_a_number_that_comes_as_text_is_a_number() -> None:
     assert answer_of(b'{"result":{"ID":"1"}}\n{"result":{}}\n') == {"ID": "1"}
     with pytest.raises(Refused) as caught:
         result_of(b'{"error":{"grpc_code":16,"message":"etcdserver: invalid auth token"}}')
+    assert caught.value.is_stale_token()
+    with pytest.raises(Refused, match="invalid auth token") as caught:  # of etcd 3.6
+        answer_of(b'{"code":16, "message":"etcdserver: invalid auth token", "details":[]}')
     assert caught.value.is_stale_token()
     assert end_of("a") == "Yg=="
     assert end_of("") == "AA=="

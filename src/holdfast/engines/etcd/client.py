@@ -4,8 +4,11 @@ EC1  Every request may be asked twice: what is put has a key of its own, a lease
      second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
 EC2  The caller says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there
      are others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
-     `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower.
-EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid.
+     `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower. One that is alone and
+     asked only once gets all of it.
+EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid. By one
+     caller at a time, and the others share it: a server works on a password for a tenth of a second, and a crowd that
+     logs in all at once would get no answer in time. Only the token that was refused is forgotten.
 EC4  A server is known by what it answers now. Idle connections are closed after `_IDLE`.
 EC5  No text has a password or a token: those that servers send are quoted, those that are sent to them are not.
 """
@@ -22,6 +25,7 @@ from ..._platform.fork import forking
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
 from ..connections import Pool
+from ..remote import undo_with_operation
 from .http import Connection, Unreachable, connect
 from .url import Access, Endpoint
 from .wire import Json, Refused, Watch, answer_of, encoded
@@ -48,7 +52,8 @@ _WITH_LEADER = ("Grpc-Metadata-hasleader", "true")
 class Turnstile:
     """Lets a few callers of each lock through at a time, in the order in which they come. Each has to leave again."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lines: dict[str, list[Signal]] = {}
 
     def admits(self, lock: str, caller: Signal) -> bool:
@@ -57,7 +62,7 @@ class Turnstile:
             line = self._lines.setdefault(lock, [])
             if caller not in line:
                 line.append(caller)
-            return line.index(caller) < _MOST_ENTERING
+            return line.index(caller) < self._most
 
     def leave(self, lock: str, caller: Signal) -> None:
         """Idempotent."""
@@ -67,9 +72,25 @@ class Turnstile:
                 line.remove(caller)
             if not line:
                 self._lines.pop(lock, None)
-            first = line[:_MOST_ENTERING]
-        if len(first) == _MOST_ENTERING:
+            first = line[: self._most]
+        if len(first) == self._most:
             first[-1].set()
+
+
+class _Turn:
+    """The place of one caller among those that log in, which its operation closes whatever interrupts it."""
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self.signal = Signal()
+        self.closed = False
+        self._turnstile = turnstile
+
+    def has_come(self) -> bool:
+        return self._turnstile.admits("", self.signal)
+
+    def close(self) -> None:
+        self._turnstile.leave("", self.signal)
+        self.closed = True
 
 
 class Cluster:
@@ -83,7 +104,8 @@ class Cluster:
         """The server that is asked first: the last that answered."""
         self._alone = len(access.endpoints) == 1
         self._pool: Pool[Connection] = Pool("while closing connections to etcd", _MOST_IDLE)
-        self.turnstile = Turnstile()
+        self.turnstile = Turnstile(_MOST_ENTERING)
+        self._logins = Turnstile(1)
         self._token = ""
         self._tls: ssl.SSLContext | None = None
 
@@ -145,6 +167,8 @@ class Cluster:
                 now = self.env.monotonic()
                 half, least, most = (until - now) / 2, *((_EACH, _MOST_ALONE) if self._alone else (0.0, _EACH))
                 each = min(until, now + max(least, min(half, most)))
+                if self._alone and rounds <= 1 and not stream:
+                    each = until
                 try:
                     answer = yield from self._ask(endpoint, path, data, each, stream=stream, sent=sent)
                     self._first = self.access.endpoints.index(endpoint)
@@ -172,7 +196,8 @@ class Cluster:
     ) -> Generator[Wait, None, Any]:
         retried = False
         while True:
-            headers = yield from self._headers(endpoint, until)
+            token = (yield from self._logged_in(endpoint, until)) if self.access.user else ""
+            headers = [("Authorization", token)] if token else []
             try:
                 if stream:
                     return (yield from self._stream(endpoint, path, headers, data, until))
@@ -180,18 +205,33 @@ class Cluster:
             except Refused as error:
                 if retried or not self.access.user or not error.is_stale_token():
                     raise
-                retried, self._token = True, ""  # EC3
+                retried = True  # EC3
+                if self._token == token:
+                    self._token = ""
                 if sent:
                     sent.pop()  # it was answered, and has done nothing
 
-    def _headers(self, endpoint: Endpoint, until: float) -> Generator[Wait, None, list[tuple[str, str]]]:
-        if not self.access.user:
-            return []
-        if not self._token:
-            body = json.dumps({"name": self.access.user, "password": self._password()}).encode()
-            answer = answer_of((yield from self._exchange(endpoint, "/v3/auth/authenticate", [], body, until)))
-            self._token = str(answer.get("token", ""))
-        return [("Authorization", self._token)]
+    def _logged_in(self, endpoint: Endpoint, until: float) -> Generator[Wait, None, str]:
+        """A token (EC3)."""
+        token = self._token
+        if token:
+            return token
+        turn = _Turn(self._logins)
+        undo_with_operation(self.env, turn)
+        try:
+            while not turn.has_come():
+                if self.env.monotonic() >= until:
+                    raise Unreachable("it did not answer in time")
+                yield Wait((), until, turn.signal)
+                turn.signal.is_set = False
+            token = self._token
+            if not token:
+                body = json.dumps({"name": self.access.user, "password": self._password()}).encode()
+                answer = answer_of((yield from self._exchange(endpoint, "/v3/auth/authenticate", [], body, until)))
+                token = self._token = str(answer.get("token", ""))
+            return token
+        finally:
+            turn.close()
 
     def _password(self) -> str:
         try:

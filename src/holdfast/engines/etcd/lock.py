@@ -56,6 +56,8 @@ _PATIENCE = 5.0
 """Seconds in which a server must answer a caller that is not in the queue yet."""
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
+_REACH_AT_LEAST = 3.0
+"""Seconds that a server has until a caller is in the queue: `timeout` is for the wait, and a login takes its time."""
 _AGAIN = 0.1
 _MOST_TOLD = 20
 
@@ -318,8 +320,9 @@ class AcquireAttempt(Contender):
         return self._statuses or statuses_of(self.env, self.queue, self.requests[0].target, [], [])
 
     def _until(self, patience: float = _PATIENCE) -> float:
-        now = self.env.monotonic()
-        return min(now + patience, max(self.attempt.deadline, now) + _GRACE)
+        now, attempt = self.env.monotonic(), self.attempt
+        at_least = -math.inf if patience == math.inf else attempt.started + _REACH_AT_LEAST
+        return min(now + patience, max(attempt.deadline + _GRACE, now + _GRACE, at_least))
 
     def _pause(self) -> Generator[Wait, None, None]:
         return pause(self.env, self.env.monotonic() + _AGAIN)
@@ -444,7 +447,8 @@ class EtcdHold(RemoteHold):
         """Write into the key since when it is held; it says since when we have waited."""
         facts = {**self.entrant.facts, "since": self.env.time() - (self.env.monotonic() - self.acquired)}
         try:
-            yield from self.entrant.update({**facts, "state": "held"}, self.entrant.lease.lapses)
+            until = min(self.entrant.lease.lapses, self.env.monotonic() + _RELEASE_WITHIN)  # the watch is yet to begin
+            yield from self.entrant.update({**facts, "state": "held"}, until)
             self._record = self._facts()
         except (EngineUnavailable, Refused):
             pass  # it is for people

@@ -1,7 +1,8 @@
 """What etcd's JSON gateway says: answers, streams, and how keys and numbers are written.
 
 EJ1  64-bit integers arrive as strings, and what is 0, false or empty is left out. Keys and values are in base64.
-EJ2  An error stands in an answer or in a line of a stream; it is an answer, other than no answer.
+EJ2  An error stands in an answer or in a line of a stream; it is an answer, other than no answer. From etcd 3.6 on one
+     that is not in a stream has no `error`, only its `code` and its `message`, which no other answer has.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ def result_of(line: bytes) -> Json:
     try:
         answer = json.loads(line)
     except ValueError:
-        text = line[:80].decode(errors="replace")
-        raise Unreachable(f"it gave no JSON, so it is no etcd from 3.4 on: {text!r}") from None
+        text = " ".join(line[:200].decode(errors="replace").split())  # etcd itself may say why it refuses all of it
+        raise Unreachable(f"it gave no JSON, as etcd from 3.4 on does, but {text!r}") from None
     if not isinstance(answer, dict):
         raise Unreachable("it gave JSON that is no answer of etcd")
     error = answer.get("error")
     if isinstance(error, dict):
         raise Refused(str(error.get("message", "")), number(error.get("grpc_code", error.get("code", 0))))
-    if error is not None:
+    if error is not None or ("code" in answer and "message" in answer):
         raise Refused(str(answer.get("message", error)), number(answer.get("code", 0)))
     result = answer.get("result", answer)
     return result if isinstance(result, dict) else {}

@@ -25,6 +25,7 @@ from holdfast.engines.etcd import ENGINE, guard
 from holdfast.engines.etcd import queue as etcd_lease
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.lock import EtcdHold
+from holdfast.engines.etcd.look import survey
 from holdfast.engines.etcd.queue import Entrant, Lease, Queue
 from holdfast.engines.etcd.url import parse
 from holdfast.engines.etcd.wire import encoded
@@ -184,6 +185,69 @@ def test_the_slot_of_a_hold_whose_key_was_deleted_is_free(url: str, node: Node, 
     Semaphore(url, 1).acquire(timeout=SOON).release()
     with pytest.raises(holdfast.LockLost):
         hold.release()
+
+
+def test_a_hold_whose_slot_was_deleted_is_lost(url: str, node: Node, no_leases: None) -> None:
+    """ET8: the next one has its number, from that moment on. The end of the slot's last holder is no loss."""
+    slots, lost, got = Semaphore(url, 1), list[Any](), list[Any]()
+    before = slots.acquire(timeout=SOON)
+    waiter = Semaphore(url, 1, on_lost=lost.append)
+    thread = threading.Thread(target=lambda: got.append(waiter.acquire(timeout=SOON)))
+    thread.start()
+    eventually(lambda: slots.status().waiters)
+    before.release()
+    thread.join()
+    (hold,) = got
+    assert {int(one["start_revision"]) for one in hold._held._own()} == {hold.token + 1}
+    lock_url = parse(url)
+    node.ask("/v3/kv/deleterange", {"key": encoded(f"{lock_url.slots}0")})
+    eventually(lambda: lost)
+    with pytest.raises(holdfast.LockLost, match="was deleted"):
+        hold.release()
+    assert len(lost) == 1
+
+
+def test_a_slot_is_looked_at_and_broken_by_its_name(url: str, node: Node, no_leases: None) -> None:
+    """Under the name that a list has of it; not acquired, as its number is the queue's to give."""
+    slots = Semaphore(url, 3)
+    first, second = slots.acquire(timeout=SOON), slots.acquire(timeout=SOON)
+    listed = drive(survey(environment(), parse(url, many=True)))
+    assert [one.path for one in listed] == [f"{slots.path}#0", f"{slots.path}#1"]
+    slot = Lock(listed[1].path)
+    assert slot.path == listed[1].path
+    seen = slot.status()
+    assert (seen.path, seen.record) == (listed[1].path, listed[1].record)
+    assert not Lock(f"{slots.path}#2").status().locked
+    assert not Lock(f"{slots.path}#7").status().locked
+    assert drive(ENGINE.break_if(environment(), slot._request, lambda _: False)) is None
+    assert slot.break_lock() == seen.record
+    assert slot.break_lock() is None
+    eventually(lambda: second.lost)
+    with slots.acquire(timeout=SOON) as third:
+        assert third.slot == 1
+    first.ensure_held()
+    first.release()
+    with pytest.raises(holdfast.LockLost):
+        second.release()
+    for act in (slot.try_acquire, slot.wait):
+        with pytest.raises(holdfast.InvalidPath, match=r"one slot of a semaphore.*--slots"):
+            act()
+    with pytest.raises(holdfast.InvalidPath, match="names one slot"):
+        Semaphore(slot.path, 3)
+
+
+def test_the_broken_slot_of_a_dead_holder_is_free_at_once(
+    node: Node, peer: Callable[..., Peer], no_leases: None
+) -> None:
+    """Its lease is long, and nobody is there to end it."""
+    url = f"etcd://{node.host}/tests/dead-slot?ttl=600"
+    holder = peer("slots = holdfast.Semaphore(path, 1)\nhold = slots.acquire()\nsay('held')\nhear()", url)
+    holder.expect("held")
+    holder.destroy()
+    record = Lock(f"{url}#0").break_lock()
+    assert record is not None
+    Semaphore(url, 1).acquire(timeout=SOON).release()
+    node.ask("/v3/lease/revoke", {"ID": str(int(str(record.fields["lease"]), 16))})
 
 
 def test_a_release_that_is_watched_does_not_look_like_a_loss(

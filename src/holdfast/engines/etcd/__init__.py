@@ -18,12 +18,12 @@ from ..._core.hold import HoldRef
 from ..._core.options import Options, Request
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
-from ...errors import EngineUnavailable, HoldfastError
+from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..remote import RemoteEngine
 from .client import cluster_of
 from .lock import AcquireAttempt
-from .look import ANSWER, follow, keys_of, record_of, statuses_of, survey
+from .look import ANSWER, follow, keys_of, look_at_slot, record_of, statuses_of, survey
 from .queue import Queue, compare_of
 from .url import EtcdRequest, LockUrl, parse
 from .wire import Refused
@@ -50,19 +50,24 @@ class Etcd(RemoteEngine):
     def acquire(
         self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, HoldRef | Refusal]:
+        _require_whole(requests[0])
         with _told(requests[0].lock_url):
             return (yield from super().acquire(env, requests, timeout, context))
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
+        _require_whole(requests[0])
         with _told(requests[0].lock_url):
             return (yield from super().wait_until_free(env, requests, timeout, context))
 
     def look(self, env: Environment, requests: Sequence[EtcdRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
         first = requests[0]
-        queue = Queue(first.lock_url, None if first.slot is None else len(requests))
         with _told(first.lock_url):
+            if first.lock_url.slot is not None:
+                status, _ = yield from look_at_slot(env, first.lock_url)
+                return (status,)
+            queue = Queue(first.lock_url, None if first.slot is None else len(requests))
             cluster = cluster_of(env, first.lock_url.access)
             seen, slots, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
         return statuses_of(env, queue, first.target, seen, slots)
@@ -70,16 +75,9 @@ class Etcd(RemoteEngine):
     def break_if(
         self, env: Environment, request: EtcdRequest, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
-        """Delete the first key, if it is still the one that was seen. Its holder watches it (ET8)."""
         lock_url = request.lock_url
         with _told(lock_url):
-            cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
-            seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
-            if not seen or not agreed(record_of(seen[0])):
-                return None
-            compare = compare_of(seen[0].key, seen[0].created)
-            deleted = yield from cluster.delete([compare], [seen[0].key], env.monotonic() + ANSWER)
-            return record_of(seen[0]) if deleted else None
+            return (yield from (_break if lock_url.slot is None else _break_slot)(env, lock_url, agreed))
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
@@ -113,6 +111,45 @@ def guard(record: Record) -> dict[str, Any]:
     if record.protocol != "etcd" or not isinstance(key, str) or not isinstance(created, int):
         raise ValueError(f"a guard is for Hold.record of a lock on etcd, not for {record!r}")
     return compare_of(key, created)
+
+
+def _break(
+    env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
+) -> Generator[Wait, None, Record | None]:
+    """Delete the first key, if it is still the one that was seen. Its holder watches it (ET8)."""
+    cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
+    seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
+    if not seen or not agreed(record_of(seen[0])):
+        return None
+    compare = compare_of(seen[0].key, seen[0].created)
+    deleted = yield from cluster.delete([compare], [seen[0].key], env.monotonic() + ANSWER)
+    return record_of(seen[0]) if deleted else None
+
+
+def _break_slot(
+    env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
+) -> Generator[Wait, None, Record | None]:
+    """The same for one slot, whose key goes as well: its holder may be dead, and its lease long."""
+    status, slots = yield from look_at_slot(env, lock_url)
+    record = status.record
+    if record is None or not agreed(record):
+        return None
+    own = f"{lock_url.slots}{lock_url.slot}"
+    created = {record.fields["key"]: record.fields["create_revision"]}
+    created |= {one.key: one.created for one in slots if one.key == own}
+    compare = [compare_of(key, revision) for key, revision in created.items()]
+    cluster = cluster_of(env, lock_url.access)
+    return record if (yield from cluster.delete(compare, list(created), env.monotonic() + ANSWER)) else None
+
+
+def _require_whole(request: EtcdRequest) -> None:
+    if request.lock_url.slot is not None:
+        raise InvalidPath(
+            f"{request.target} is one slot of a semaphore, which can be looked at and broken; to get one, acquire "
+            f"Semaphore({request.lock_url.shown!r}, N), or run --slots N",
+            path=request.target,
+            protocol="etcd",
+        )
 
 
 @contextmanager

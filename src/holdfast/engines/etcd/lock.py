@@ -23,7 +23,8 @@ A hold obeys EH1 to EH3 of remote.py in this way:
 ET7  It counts as ours until the lease's moment (EL1), by our own clock; a process that was stopped finds itself lost at
      its first look, whatever the agent had no time to do.
 ET8  Our own key is watched from the revision at which it was ours, so no deletion falls between. The watch begins when
-     the hold has lasted a moment, and begins anew, from the same revision on, when its stream ends.
+     the hold has lasted a moment, and begins anew, from the same revision on, when its stream ends. So is that of our
+     slot: without it the next one would get the same slot.
 ET9  A release that cannot reach a server returns all the same, within `_RELEASE_WITHIN`: the agent goes on telling it,
      and the lease ends by itself. It has not been lost, so no error is raised; nobody else is let in too early.
 ET10 Where its key was deleted, the lease is ended too: the slot of a semaphore is free then, whenever the handle goes.
@@ -408,7 +409,7 @@ class EtcdHold(RemoteHold):
             watch: Watch | None = None
             again = _WATCH_AGAIN
             try:
-                watch = yield from self.cluster.watch([self._own()], self.entrant.lease.lapses)
+                watch = yield from self.cluster.watch(self._own(), self.entrant.lease.lapses)
                 if (yield from self._watch(watch)):
                     self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
                     if not self.released:
@@ -424,19 +425,19 @@ class EtcdHold(RemoteHold):
                     watch.close()
             yield from pause(self.env, self.env.monotonic() + again)
 
-    def _own(self) -> Json:
-        start = str(self.entrant.revision + 1)  # ET8
-        return {"key": encoded(self.entrant.key), "filters": ["NOPUT"], "start_revision": start}
+    def _own(self) -> list[Json]:
+        start = str(max(self.entrant.revision, self.entrant.token) + 1)  # ET8; not the end of the slot's last holder
+        return [{"key": encoded(key), "filters": ["NOPUT"], "start_revision": start} for key in self.entrant.keys]
 
     def _watch(self, watch: Watch) -> Generator[Wait, None, bool]:
         """Whether the key is gone; False when the stream is to begin anew."""
         recheck = self.env.monotonic() + RECHECK
         while True:
             gone, canceled = watch.deleted()
-            if self.entrant.key in gone:
+            if not gone.isdisjoint(self.entrant.keys):
                 return True
             if canceled or self.env.monotonic() >= recheck:  # a compaction or a stream that is stuck: no event can tell
-                if (yield from self.entrant.look(self.entrant.lease.lapses)) is None:
+                if not (yield from self.entrant.is_whole(self.entrant.lease.lapses)):
                     return True
                 if canceled:
                     return False  # from the revision of that look on the next watch begins

@@ -136,6 +136,24 @@ def first_of(
     return seen, [Seen(kv) for kv in slots]
 
 
+def look_at_slot(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[Status, list[Seen]]]:
+    """The status of the one slot that the URL names, and the keys of all slots."""
+    queue = Queue(lock_url, 1)
+    seen, slots, _ = yield from keys_of(cluster_of(env, lock_url.access), queue, env.monotonic() + ANSWER)
+    statuses = _statuses_of_slots(env, lock_url, seen, slots)
+    assert lock_url.slot is not None
+    if lock_url.slot < len(statuses):
+        return statuses[lock_url.slot], slots
+    return _status(f"{lock_url.shown}#{lock_url.slot}", None, None, env.time()), slots
+
+
+def _statuses_of_slots(env: Environment, lock_url: LockUrl, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
+    """Of a semaphore whose number of slots only its contenders know."""
+    numbers = [one.value.get("slots") for one in seen]
+    room = max([number for number in numbers if isinstance(number, int)] or [len(slots) or 1])
+    return statuses_of(env, Queue(lock_url, room), lock_url.shown, seen, slots)
+
+
 def survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[Status, ...]]:
     """All locks whose names begin as the place says, sorted by path."""
     return (yield from _survey(env, lock_url))[0]
@@ -159,11 +177,8 @@ def _survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[
     for name, keys in locks.items():
         found += statuses_of(env, Queue(lock_url.replaced(name=name), None), lock_url.shown_as(name), keys, [])
     for name, (keys, slots) in semaphores.items():
-        numbers = [seen.value.get("slots") for seen in keys]
-        room = max([n for n in numbers if isinstance(n, int)] or [len(slots) or 1])
-        queue = Queue(lock_url.replaced(name=name), room)
-        of_slots = statuses_of(env, queue, lock_url.shown_as(name), keys, slots)
-        found += [status for status in of_slots if status.locked]
+        url = lock_url.replaced(name=name, shown=lock_url.shown_as(name))
+        found += [status for status in _statuses_of_slots(env, url, keys, slots) if status.locked]
     return tuple(sorted(found, key=lambda status: status.path)), number(answer["header"]["revision"])
 
 

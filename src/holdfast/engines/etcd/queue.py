@@ -311,16 +311,30 @@ class Entrant:
 
     def leave(self, until: float) -> Generator[Wait, None, bool]:
         """Delete the key (EQ4), and wait until that is done; whether it was still there."""
-        if self.slot is not None:
-            slot = self.queue.slot_key(self.slot)
-            ours = {"key": encoded(slot), "target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
-            if (yield from self._cluster.delete([self.compare(), ours], [self.key, slot], until, rounds=math.inf)):
-                return True
-        return (yield from self._cluster.delete([self.compare()], [self.key], until, rounds=math.inf))
+        delete = self._cluster.delete
+        if self.slot is not None and (yield from delete(self._compare_all(), self.keys, until, rounds=math.inf)):
+            return True
+        return (yield from delete([self.compare()], [self.key], until, rounds=math.inf))
+
+    def is_whole(self, until: float) -> Generator[Wait, None, bool]:
+        """Whether all keys that a holder has are still there."""
+        answer = yield from self._cluster.transact(until, compare=self._compare_all(), rounds=math.inf)
+        self.revision = number(answer["header"]["revision"])
+        return bool(answer.get("succeeded"))
+
+    @property
+    def keys(self) -> list[str]:
+        """Those that a holder has: its own, and that of its slot."""
+        return [self.key] if self.slot is None else [self.key, self.queue.slot_key(self.slot)]
 
     def compare(self) -> Json:
         """That the key is still ours."""
         return compare_of(self.key, self.created)
+
+    def _compare_all(self) -> list[Json]:
+        """The same for all keys that a holder has."""
+        lease = {"target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
+        return [self.compare(), *({"key": encoded(slot), **lease} for slot in self.keys[1:])]
 
     def _range_if_ours(self, request: Json, until: float) -> Generator[Wait, None, list[Json] | None]:
         compare = [self.compare()]

@@ -3,6 +3,7 @@
     etcd://user:password@host:2379,host2:2379/name/with/slashes?ttl=10&prefix=holdfast/
     etcd://user@host/name?password_file=/path        or the password is in HOLDFAST_ETCD_PASSWORD
     etcds://…?ca=/path/ca.pem&cert=/path/client.pem&key=/path/client.key      with TLS
+    …#0                                  one slot of a semaphore, to be looked at or broken
 
 EU1  What people are shown (`LockUrl.shown`) has neither the password nor its place or the private key's; with these,
      it can be typed again.
@@ -34,6 +35,7 @@ PASSWORD = "HOLDFAST_ETCD_PASSWORD"
 """The variable that has the password of a user whose URL has none."""
 _LONGEST_PASSWORD = 4096
 _LEASE = re.compile(r"[0-9a-f]{1,16}\Z")
+_SLOT = re.compile(r"(0|[1-9][0-9]{0,2})\Z")
 _LONGEST_NAME = 1000
 
 
@@ -93,6 +95,8 @@ class LockUrl(Value):
     prefix: str
     name: str
     ttl: int = TTL
+    slot: int | None = None
+    """The one slot of a semaphore that the URL names. It is not in `shown`."""
 
     @property
     def base(self) -> str:
@@ -125,8 +129,9 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
 
     scheme, _, rest = url.partition("://")
     tls = scheme.lower() == "etcds"
-    if "#" in rest:
-        _refuse(url, "has a '#'; the name of the lock follows the servers after a '/'")
+    rest, sharp, slot = rest.partition("#")
+    if sharp and (many or not _SLOT.match(slot)):
+        _refuse(url, "has a '#', which only the number of one slot may follow; a name follows the servers after a '/'")
     rest, question, query = rest.partition("?")
     authority, _, path = rest.partition("/")
     userinfo, at, hosts = authority.rpartition("@")
@@ -149,7 +154,7 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
     who = f"{quote(access.user)}{':***' if password else ''}@" if access.user else ""
     servers = ",".join(map(str, endpoints))
     shown = f"{'etcds' if tls else 'etcd'}://{who}{servers}/{quote(name)}{'?' if public else ''}{public}"
-    return LockUrl(access, shown, prefix, name, _ttl(url, given.get("ttl")))
+    return LockUrl(access, shown, prefix, name, _ttl(url, given.get("ttl")), int(slot) if sharp else None)
 
 
 def _endpoint(url: str, text: str) -> Endpoint:
@@ -241,7 +246,13 @@ class EtcdRequest(RemoteRequest):
                 f"stale_after is how long etcd waits for a silent holder, at least {SMALLEST_TTL} s, not {self.lease!r}"
             )
         self.lease_seconds = self.lock_url.ttl if self.lease is None else math.ceil(self.lease)
-        if slot is not None:
+        one = self.lock_url.slot
+        if slot is not None and one is not None:
+            _refuse(resource, "names one slot; a semaphore is named without its '#'")
+        if one is not None:
+            self.slot, self.target = one, f"{self.target}#{one}"
+            self.path = self.target
+        elif slot is not None:
             self.slot = slot
             self.path = f"{self.target}#{slot}"
 

@@ -215,8 +215,25 @@ def _line(event: Event) -> str:
     return f"{' '.join(words)} ({event.context}, {event.number})"
 
 
+_tell: Callable[[str], object] | None = None
+
+
+def report_to(tell: Callable[[str], object] | None) -> None:
+    """Have what the system refuses beside the holds told so, and not logged; None: logged again."""
+    global _tell
+    _tell = tell
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the system has refused something, which is no defect of ours or of the caller's code."""
+    return isinstance(error, (OSError, MemoryError)) or "can't start new thread" in str(error)
+
+
 def report(what: str, error: Exception) -> None:
-    """Log an error that has no caller to be raised in."""
+    """Log, or tell, an error that has no caller to be raised in."""
+    if _tell is not None and is_refusal(error):
+        _tell(f"{what}: {error}")
+        return
     import logging
 
     logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)

@@ -142,6 +142,8 @@ class BaseHold:
 
     def _look(self, check: Callable[[], object]) -> None:
         held = self._held
+        if held.keeper is not None and held.keeper.is_stalled:
+            held.keeper.attend()  # background.py, K10
         if held.waits or held.inert or not held.env.may_block(held.path):
             check()
         else:
@@ -861,6 +863,12 @@ def keep_from_now(hold: Hold) -> None:
     """See to the heartbeats of a hold, and to the news of its loss; of one that has come already, too."""
     hold._held.request.kept_later = False
     keep(environment(), hold._ref)
+
+
+def attend() -> float | None:
+    """Do what is due for the holds of this process, if no thread could be started for that; the seconds until the next
+    time. None: a thread does it, if it is to be done."""
+    return None if _keeper is None or not _keeper.is_stalled else _keeper.attend()
 
 
 def release_own(lock: Resource) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import sys
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 from cli.support import HOLDFAST, Started, World, children, command, ended, eventually, guardian, state
 from holdfast import LockLost
 from holdfast.cli import guardian as module
+from holdfast.cli.outcome import failed
 
 CLOSING = """
 import os, sys
@@ -512,3 +514,67 @@ def test_a_guardian_that_cannot_begin_is_not_called_an_error_of_the_command(worl
         assert not path.exists()
         found.append(done.stderr)
     assert "true was not started: there can be no guardian process for it (Too many open files)" in "".join(found)
+
+
+THREADLESS = """
+import sys, threading
+
+def none_left(thread):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = none_left
+from holdfast.cli import main
+main(sys.argv[1:])
+"""
+"""The command, where no process may have another thread."""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["run", "the guardian of a killed run"])
+def test_without_a_thread_a_loss_ends_the_command_all_the_same(world: World, path: Path, killed: bool) -> None:
+    """background.py, K10."""
+    work = "trap 'echo taken' USR1; echo held; while :; do sleep 0.05; done"
+    started = world.start([sys.executable, "-c", THREADLESS, "run", path, "--", "sh", "-c", work])
+    started.hear("held")
+    keeping = guardian(started.pid)
+    pid = children(keeping)[0]
+    if killed:
+        kill(started.pid)
+
+        def taken() -> bool:
+            os.kill(keeping, signal.SIGUSR1)  # it passes that on when it has the locks
+            return bool(select.select([started.source], [], [], 0.1)[0])
+
+        eventually(taken)
+    else:
+        said = started.process.stderr
+        assert said is not None
+        assert said.readline().decode().startswith(f"holdfast: {path} is held, but no thread keeps it fresh: ")
+    path.unlink()
+    eventually(lambda: ended(pid), what="the end of the command")
+    if not killed:
+        assert started.wait() == 4
+        assert len(started.complaint().splitlines()) == 2
+
+
+REFUSED = """
+import errno, os, sys
+
+def refused(*given, **named):
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+os.posix_spawnp = refused
+from holdfast.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_process_that_the_system_refuses_is_not_called_an_error_of_the_command(world: World, path: Path) -> None:
+    done = world.start([sys.executable, "-c", REFUSED, "run", path, "--", "true"])
+    assert done.wait() == 3
+    assert done.complaint().startswith("holdfast: true was not started: Resource temporarily unavailable; a limit is ")
+    assert not path.exists()
+
+
+def test_a_thread_that_the_system_refuses_makes_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failed(RuntimeError("can't start new thread")) == 3
+    assert capsys.readouterr().err.startswith("holdfast: a thread or memory that is needed was refused; a limit is ")

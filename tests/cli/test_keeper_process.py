@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import HOLDFAST, PATIENCE, Started, World, dormant, ended, eventually
+from cli.support import HOLDFAST, PATIENCE, Started, World, dormant, ended, eventually, guardian
 from holdfast.cli.owner import KEEPER
 from process.support import descriptors
 
@@ -602,3 +602,43 @@ def test_every_protocol_has_its_keeper(world: World, path: Path, protocol: str) 
     shell.hear("0")
     assert os.listdir(target) == []
     eventually(lambda: keepers(world) == [], what="the keeper to end")
+
+
+NOWHERE = """
+import os, sys
+os.devnull = "/nowhere/null"
+from holdfast.cli import main
+main(sys.argv[1:])
+"""
+"""The command in a chroot that has no `/dev/null`."""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="has nothing in place of /dev/null")
+def test_without_dev_null_a_lock_has_its_keeper_and_its_guardian(world: World, path: Path) -> None:
+    nowhere = [sys.executable, "-c", NOWHERE]
+    assert world.start([*nowhere, "try", "--owner-pid", os.getpid(), path]).wait() == 0
+    assert world.do("run", "-n", path, "--", "true").returncode == 75
+    assert world.start([*nowhere, "release", "--owner-pid", os.getpid(), path]).wait() == 0
+    assert not path.exists()
+    run = world.start([*nowhere, "run", path, "--", "cat"], stdin=subprocess.PIPE)
+    assert guardian(run.pid)
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+    assert run.wait() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="has nothing in place of /dev/null")
+def test_without_dev_null_standard_descriptors_may_be_closed(world: World, path: Path) -> None:
+    script = '"$@" 0<&- 1>&- 2>&-; echo $?'
+    words = [sys.executable, "-c", NOWHERE, "run", path, "--", "sh", "-c", "exit 7"]
+    done = world.start(["sh", "-c", script, "sh", *words])
+    assert done.hear("7") == "7"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes a mount namespace")
+def test_without_proc_a_shell_releases_what_it_has_acquired(world: World, path: Path) -> None:
+    """Nothing is seen of the shell there, nor of who has the kernel lock."""
+    script = 'umount -l /proc && $H acquire "$1" && $H release "$1"; echo $?'
+    done = world.start(["unshare", "--mount", "sh", "-c", script, "sh", path], env={"H": " ".join(HOLDFAST)})
+    done.hear("0")
+    assert not path.exists()

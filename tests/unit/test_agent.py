@@ -71,6 +71,23 @@ def test_a_job_without_a_thread_is_dropped_and_the_next_one_runs(agent: Agent, m
     assert log == ["done"]
 
 
+def test_what_is_last_is_done_without_a_thread_too(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EG7: in its caller's, to its end."""
+    log: list[str] = []
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def steps() -> Steps:
+        yield Wait((), 0.0)
+        log.append(threading.current_thread().name)
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    agent.start(steps(), "at work", last=True)
+    assert log == ["MainThread"]
+    assert not agent._jobs
+
+
 def test_a_job_without_a_selector_leaves_one_doorbell(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -437,7 +437,7 @@ def test_a_full_descriptor_table_does_not_end_an_acquisition(
     env.instead["pipe"] = full
     with caplog.at_level(logging.ERROR, "holdfast"):
         keeper.keep(held, 100.0)
-    assert "is held, but not kept fresh: [Errno 24] Too many open files" in caplog.text
+    assert "is held, but no thread keeps it fresh: [Errno 24] Too many open files" in caplog.text
     assert keeper._thread is None
     del env.instead["pipe"]
     other = hold("other")
@@ -446,6 +446,37 @@ def test_a_full_descriptor_table_does_not_end_an_acquisition(
     for one in (held, other):
         keeper.forget(one)
         one.release()
+
+
+def test_what_no_thread_can_be_started_for_is_done_by_who_comes_back(
+    keeper: Keeper, hold: Callable[..., FileHold], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K10: beats and losses; said once, without a traceback, as it is no defect. Later a thread takes over."""
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lost: list[LockLost] = []
+    held, other = hold(), hold("other", on_lost=lost.append)
+    before = Path(held.path).read_bytes()
+    with monkeypatch.context() as changed, caplog.at_level(logging.ERROR, "holdfast"):
+        changed.setattr(threading.Thread, "start", none_left)
+        changed.setattr(held.env, "time", lambda: time.time() + 60)
+        keeper.keep(held, 0.0)
+        keeper.keep(other, 1000.0)
+        os.unlink(other.path)
+        assert keeper.attend() == 1.0
+        assert keeper.attend() == 1.0
+    assert Path(held.path).read_bytes() != before
+    assert len(lost) == 1
+    assert caplog.text.count("no thread keeps it fresh: can't start new thread") == 1
+    assert "Traceback" not in caplog.text
+    assert keeper.attend() is None
+    assert keeper._thread is not None
+    keeper.forget(held)
+    held.release()
+    with pytest.raises(LockLost):
+        other.release()
 
 
 def test_the_end_of_the_interpreter_is_not_complained_about(

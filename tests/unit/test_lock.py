@@ -486,14 +486,16 @@ def test_a_failing_thread_is_reported_and_started_again(
     monkeypatch.setattr(handles, "_keeper", None)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
-        with Lock(path), caplog.at_level("ERROR"):
+        with Lock(path) as hold, caplog.at_level("ERROR"):
             assert path.exists(), "a lock without a heartbeat is a lock"
-        assert "not kept fresh" in caplog.text
-    with Lock(path):
-        keeper = handles._keeper
-        assert keeper is not None
-        assert keeper._thread is not None
-        assert keeper._thread.is_alive()
+            keeper = handles._keeper
+            assert keeper is not None
+            assert keeper._thread is None
+            patch.undo()
+            hold.ensure_held()
+            assert keeper._thread is not None, "who looks at the hold tries again"
+            assert keeper._thread.is_alive()
+        assert "no thread keeps it fresh" in caplog.text
     import atexit
 
     atexit.unregister(keeper.release_all)

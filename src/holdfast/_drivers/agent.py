@@ -13,6 +13,8 @@ EG6  A job that begins with a wait costs its caller no wake-up of the thread: th
      deadline. Ended before its first step, it is taken out by the caller again, and nothing of it has ever run. All
      of that happens under the agent's mutex, as does the thread's plan until when to sleep: what is put in before it
      is part of it, what is put in behind it knows it.
+EG7  Where no thread can be started, what is `last` runs in its caller's thread, to its end: else a lock would stay
+     taken until its lease is over. All else fails.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from .._platform.interface import Environment
 from .._platform.sockets import receive, send
 from ..events import report
 from .background import ring, start
+from .sync import wait_for
 
 _IDLE = 10.0
 """Seconds without a job after which the thread ends."""
@@ -110,6 +113,15 @@ class Agent:
         `first` is what it waits for before its first step: as if it had yielded that already, but cheaper (EG6).
         """
         job = Job(self, steps, what, last=last)
+        try:
+            self._enlist(job, first)
+        except (OSError, RuntimeError):
+            if not last:
+                raise
+            _run_here(job)  # EG7
+        return job
+
+    def _enlist(self, job: Job, first: Wait | None) -> None:
         with self._mutex:
             if self._doorbell is None:
                 self._doorbell = self._env.pipe(among_sockets=True)
@@ -122,7 +134,7 @@ class Agent:
                 if first is not None and self._waits.is_live:
                     self._waits.add(job, first)
                     if first.deadline >= self._waits.until:
-                        return job
+                        return
                 else:
                     job.first = first
                     self._ripe.append(job)
@@ -130,7 +142,6 @@ class Agent:
                 self.dropped(job)
                 raise
         self._ring()
-        return job
 
     def dropped(self, job: Job) -> bool:
         """Whether it had not begun, or has ended, so that nothing is left to be closed (EG6)."""
@@ -206,6 +217,14 @@ class Agent:
             report(job.what, error)
         with self._mutex:
             self._jobs.pop(job, None)
+
+
+def _run_here(job: Job) -> None:
+    try:
+        for wait in job.steps:
+            wait_for(wait)
+    except Exception as error:
+        report(job.what, error)
 
 
 class _Waits:

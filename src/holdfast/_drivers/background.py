@@ -24,6 +24,9 @@ K8  A beat of a hold with a lease asks a server, which may not answer. So it is 
     time, and this thread tells the loss when the lease is over.
 K9  At exit, what lies where a server may not answer is released in a thread of its own, which is waited for a moment.
     A Python that starts no thread then any more (3.12) waits for that server.
+K10 Where no thread can be started (RLIMIT_NPROC, a cgroup's pids.max, no memory), that is said once, and each hold and
+    each look at a hold that comes later tries again. Who waits for something else all the while, as `run` does, comes
+    back each second: what is due is then done in its thread, until there is one for it.
 """
 
 from __future__ import annotations
@@ -95,6 +98,8 @@ class Keeper:
         self._doorbell: tuple[int, int] | None = None
         self._bell: Signal | None = None
         """In place of the doorbell, on a system whose pipes cannot be waited for (Windows), nor many files watched."""
+        self.is_stalled = False
+        """Whether no thread could be started (K10)."""
         self.is_prepared = False
 
     def prepare(self) -> None:
@@ -121,7 +126,9 @@ class Keeper:
                     self._due = held.next_beat
                 self._kept[held] = None
             if not held.watched:
-                if first and (self._thread is None or held.next_beat < self._next_wake):
+                if not first:
+                    self._is_served()
+                elif self._thread is None or held.next_beat < self._next_wake:
                     self._see_to(held, now)
                 return
         self._watch(held)
@@ -134,18 +141,43 @@ class Keeper:
             return  # released meanwhile
         if self._thread is None:
             self._next_wake = min(held.next_beat, now + _LONGEST)
-            try:
-                self._start()
-            except (OSError, RuntimeError) as error:  # no thread or no descriptor is left: K5
-                self._thread = None
-                if _AT_EXIT not in str(error):
-                    report(f"{held.path} is held, but not kept fresh", error)
+            self._is_served()
         elif (
             held.next_beat < self._next_wake
             or (held in self._unwatched and now + held.request.check_every < self._next_wake)
             or (self._watched and not self._awaited)
         ):
             self._ring()  # K2
+
+    def _is_served(self) -> bool:
+        """Whether the thread runs, or there is nothing for it to do; it is started if it can be (K5, K10)."""
+        if self._thread is not None or not self._kept:
+            return True
+        try:
+            self._start()
+        except (OSError, RuntimeError, MemoryError) as error:  # no thread, descriptor or memory is left
+            self._thread = None
+            if not self.is_stalled and _AT_EXIT not in str(error):
+                self.is_stalled = True
+                paths = ", ".join(held.path for held in self._kept)
+                report(f"{paths} is held, but no thread keeps it fresh", error)
+            return False
+        self.is_stalled = False
+        return True
+
+    def attend(self) -> float | None:
+        """Do what is due, if no thread can be had for it; the seconds until the next time (K10). None: there is no need
+        to come back."""
+        with self._mutex:
+            self._next_wake = 0.0 if self._thread is None else self._next_wake
+            if self._is_served():
+                self.is_stalled = False
+                return None
+        try:
+            self._do_what_is_due(time.monotonic())
+        except Exception as error:  # K5
+            report("while keeping holds", error)
+        return _LOOK_EVERY
 
     def forget(self, held: HoldState) -> None:
         """The hold has ended."""
@@ -303,17 +335,7 @@ class Keeper:
                     return self._until_next_wake()
                 self._thread = None
                 return None
-            look = []
-            if self._unwatched and now >= self._next_look:
-                look = list(self._unwatched)
-                self._next_look = now + min(held.request.check_every for held in look)
-            if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
-                look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
-            beat = [held for held in list(self._kept) if _is_nearly_due(held, now)] if now >= self._due else []
-        for held in look:
-            self._attend(held, self._look)
-        for held in beat:
-            self._attend(held, self._beat)
+        self._do_what_is_due(now)
         with self._mutex:
             if not self._kept:
                 return self._until_next_wake()  # the turn after that ends the thread
@@ -328,6 +350,20 @@ class Keeper:
             if self._watched and not events:
                 self._next_wake = min(self._next_wake, now + _LOOK_EVERY)
             return self._until_next_wake(events)
+
+    def _do_what_is_due(self, now: float) -> None:
+        with self._mutex:
+            look = []
+            if self._unwatched and now >= self._next_look:
+                look = list(self._unwatched)
+                self._next_look = now + min(held.request.check_every for held in look)
+            if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
+                look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
+            beat = [held for held in list(self._kept) if _is_nearly_due(held, now)] if now >= self._due else []
+        for held in look:
+            self._attend(held, self._look)
+        for held in beat:
+            self._attend(held, self._beat)
 
     def _find(self) -> None:
         """Keep the holds that have come since (K2)."""

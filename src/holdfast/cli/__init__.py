@@ -10,7 +10,7 @@ import os
 import sys
 
 from .._platform import environment
-from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide, say
+from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide, open_null, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ _PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its status."""
+    from ..events import report_to
+
     arguments = sys.argv[1:] if argv is None else argv
+    report_to(say)
     _occupy_standard_descriptors()
     try:
         sys.exit(_dispatch(arguments))
@@ -42,6 +45,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     finally:
         from .._core.attempt import say_how_to_break
 
+        report_to(None)
         say_how_to_break(None)  # what has called this may go on, and use the library
 
 
@@ -66,9 +70,9 @@ def _occupy_standard_descriptors() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            open_null()  # the lowest free number: this one
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - print() and argparse would turn to stdout instead
+        sys.stderr = open(open_null(), "w")  # noqa: SIM115 - print() and argparse would turn to stdout instead
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ from .._drivers.sync import caller
 from .._platform import environment
 from .._platform.fork import to_load
 from ..lock import Hold, keep
+from .outcome import open_null
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def detach(kept: Collection[int]) -> None:
     the end of a pipe that the caller had."""
     os.setsid()
     os.chdir("/")
-    null = os.open(os.devnull, os.O_RDWR)
+    null = open_null()
     for fd in range(3):
         os.dup2(null, fd)
     _close_all_but({0, 1, 2, *kept})
@@ -57,6 +58,11 @@ def readable(fds: Collection[int], seconds: float | None) -> list[int]:
     for fd in fds:
         poll.register(fd, select.POLLIN)
     return [fd for fd, _ in poll.poll(None if seconds is None else round(min(max(0.0, seconds), LONGEST_WAIT) * 1000))]
+
+
+def sooner(one: float | None, other: float | None) -> float | None:
+    """The smaller of two numbers of seconds; None is longer than any."""
+    return min((seconds for seconds in (one, other) if seconds is not None), default=None)
 
 
 def wakeup_pipe() -> tuple[int, int]:

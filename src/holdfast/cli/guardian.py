@@ -55,8 +55,8 @@ from .._platform.tree import (
 )
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import file_hold, guarded_hold, keep_from_now, state_of
-from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
+from ..lock import attend, file_hold, guarded_hold, keep_from_now, state_of
+from .detached import detach, fork, readable, sooner, take, wake_by, wakeup_pipe
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -430,7 +430,7 @@ class _Life:
                 if not jobs:
                     break
                 pause = pause if _are_below_children(jobs, os.getpid()) else _POLL
-            for number in self._awaited(pause):
+            for number in self._awaited(sooner(pause, attend())):
                 self._pass_on(number)
         for hold in reversed(holds):
             finish(hold, killed=killed)

@@ -49,8 +49,6 @@ from .locks import each_of, lock_of, semaphore_of
 from .options import Namespace
 from .outcome import FAILED, not_started, say
 from .run import (
-    NOT_EXECUTABLE,
-    NOT_FOUND,
     acquire,
     end,
     environment_of,
@@ -58,6 +56,7 @@ from .run import (
     limit_reached,
     locks_for,
     refused,
+    status_of,
     tell_acquired,
 )
 
@@ -127,7 +126,7 @@ class _Command:
                 self._program = program = job.start(words, environment_of(holds), self._options.line)
             except OSError as error:
                 say(not_started(words, error))
-                return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+                return status_of(error)
             self._job = job
         if self._guardian is not None:
             self._guardian.say(f"started {program.pid}")

@@ -36,10 +36,10 @@ import os
 
 from .._platform import environment
 from ..errors import AcquireTimeout, LockLost
-from ..lock import file_hold, keep_from_now, requests_of
-from .detached import detach, fork, readable, take, wake_by, wakeup_pipe
+from ..lock import attend, file_hold, keep_from_now, requests_of
+from .detached import detach, fork, readable, sooner, take, wake_by, wakeup_pipe
 from .options import Namespace
-from .outcome import DONE, FAILED, failed, say, show
+from .outcome import DONE, FAILED, failed, open_null, say, show
 from .owner import KEEPER, Owner, tell_bound, tell_if_ours
 
 TYPE_CHECKING = False
@@ -119,7 +119,7 @@ class _Life:
         """Until the lock is to be given up. `heard`: the command's pipe, which has not said `go` yet."""
         fds = [fd for fd in (heard, self._woken, self._owner.fd) if fd >= 0]
         while True:
-            ready = readable(fds, None if self._owner.fd >= 0 else _POLL)
+            ready = readable(fds, sooner(attend(), None if self._owner.fd >= 0 else _POLL))
             if self._woken in ready or self._owner.has_ended():
                 return
             if heard in ready:
@@ -145,7 +145,7 @@ class Keeper:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide how the keeper ended
         before = _block()
         try:
-            self.pid = _fork()
+            self.pid = _fork(self._held.path, "; --no-keeper does without one")
             if self.pid == 0:
                 _FileLife(self._held, fd, owner, pace).live(tell, heard)
             for mine in (fd, tell, heard):
@@ -223,12 +223,12 @@ class _FileLife(_Life):
         return hold
 
 
-def _fork() -> int:
+def _fork(path: str, instead: str = "") -> int:
     try:
         return fork()
     except OSError as error:
-        need = "a lock of a shell is held by a keeper process, which could not be started; --no-keeper does without"
-        raise OSError(error.errno, f"{error.strerror}; {need}") from error
+        why = f"its keeper process could not be started ({error.strerror}){instead}"
+        raise ChildProcessError(f"{path} was not acquired: {why}") from error
 
 
 def _say_go(fd: int) -> bool:
@@ -276,7 +276,7 @@ def acquire_on_server(lock: Lock, options: Namespace, pid: int) -> int:
     ready, tell = os.pipe()
     heard, go = os.pipe()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    keeper = _fork()
+    keeper = _fork(lock.path)
     if keeper == 0:
         os.close(ready)
         os.close(go)
@@ -349,7 +349,7 @@ class _ServerLife(_Life):
     def _settle_in(self, hold: Hold) -> None:
         """Nothing of the caller's stays open that others could wait for; the sockets do."""
         os.chdir("/")
-        null = os.open(os.devnull, os.O_RDWR)
+        null = open_null()
         for fd in range(3):
             os.dup2(null, fd)
         self._heed_signals()

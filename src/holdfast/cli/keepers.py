@@ -42,15 +42,21 @@ def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str
     """As `why_not_of`; what a keeper has is its owner's.
 
     Where the holders of kernel locks cannot be seen, what is guarded for a shell is kept, as it guards no file itself;
-    the keeper ends when it finds that the file is gone.
+    so is, as far as can be known, what is guarded for a process of which nothing is seen, not even its program. The
+    keeper ends when it finds that the file is gone.
     """
     if seen.is_directory:
         return _why_not_titled(seen, owner)
-    if assessed.evidence.source == "guard" and not assessed.is_dead:
-        seen_any = environment().lock_owners(seen.identity)
-        if keeper_of(seen.identity) is not None or (not seen_any and is_shell(owner.pid)):
-            assessed = _UNPROVEN
+    if assessed.evidence.source == "guard" and not assessed.is_dead and _may_be_kept(seen, owner):
+        assessed = _UNPROVEN
     return why_not_of(seen, assessed, owner)
+
+
+def _may_be_kept(seen: Observation, owner: Identity) -> bool:
+    env = environment()
+    if env.lock_owners(seen.identity):
+        return keeper_of(seen.identity) is not None
+    return is_shell(owner.pid) or env.program(owner.pid) is None
 
 
 def _why_not_recorded(seen: Observation, owner: Identity) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
 from .._platform import environment
 from ..engines.file.steps import disconnected
 from ..errors import HoldfastError, LockLost
+from ..events import is_refusal
 from ..model import Value
 
 TYPE_CHECKING = False
@@ -22,6 +24,7 @@ HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 _CONTROL_C = -0x3FFFFEC6
 """STATUS_CONTROL_C_EXIT, which Windows gives to what Ctrl-C has ended. It has no signals to die of."""
+LIMITS = "a limit is reached (ulimit -n, -u or -v, or a cgroup's pids.max or memory.max)"
 STDIN, STDOUT = "standard input", "standard output"
 _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
 _SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
@@ -72,8 +75,18 @@ def show_bytes(data: bytes) -> None:
         raise _unwritten(error) from error
 
 
+def open_null() -> int:
+    """A descriptor that leads nowhere, also in a chroot without `/dev/null`."""
+    try:
+        return os.open(os.devnull, os.O_RDWR)
+    except OSError:
+        if not hasattr(os, "memfd_create"):
+            raise
+        return os.memfd_create("null")
+
+
 def _unwritten(error: OSError) -> OSError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more, at exit
+    os.dup2(open_null(), sys.stdout.fileno())  # or the interpreter fails once more, at exit
     return OSError(error.errno, error.strerror, STDOUT)
 
 
@@ -89,11 +102,14 @@ def failed(error: Exception) -> int:
     elif isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
         text = "the working directory does not exist any more; change to another one, or begin paths with a /"
     elif isinstance(error, OSError):
-        text = problem_at(error.filename, error) if error.filename and error.strerror else str(error)
+        said = error.strerror or str(error)
+        text = problem_at(error.filename, error) if error.filename and error.strerror else said
         text = "; ".join((text, *getattr(error, "__notes__", ())))
     elif isinstance(error, (ValueError, TypeError)):
         say(str(error))
         return USAGE
+    elif is_refusal(error):
+        text = "a thread or memory that is needed was refused; " + LIMITS
     else:
         import traceback
 
@@ -119,8 +135,15 @@ def problem_at(path: str, error: OSError) -> str:
     return f"{path}: {said}; {lost}" if lost and lost not in said else f"{path}: {said}"
 
 
+def is_shortage(error: OSError) -> bool:
+    """Whether the system could not start a process, whatever its program is."""
+    return error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+
 def not_started(command: list[str], error: OSError) -> str:
     """Why a command could not be started."""
+    if is_shortage(error):
+        return f"{command[0]} was not started: {error.strerror}; {LIMITS}"
     said = f"{command[0]}: {error.strerror}"
     is_line = len(command) == 1 and len(command[0].split()) > 1 and isinstance(error, FileNotFoundError)
     return f"{said}; a line for a shell takes -c: holdfast run LOCK -c '...'" if is_line else said

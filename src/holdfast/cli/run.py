@@ -27,12 +27,12 @@ from .._platform import environment
 from .._platform.tree import is_running, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..lock import keep_from_now, keep_later, release_all, state_of
-from .detached import LONGEST_WAIT
+from ..lock import attend, keep_from_now, keep_later, release_all, state_of
+from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, LOST, die_of, not_started, say
+from .outcome import FAILED, LOST, die_of, is_shortage, not_started, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class _Child:
         except OSError as error:
             guardian.dismiss()
             say(not_started(self._command, error))
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            return status_of(error)
         self._guardian, tree.root = guardian, guardian.pid
         if not self._pid:
             os.waitpid(guardian.pid, 0)  # G4: what it has started is ours now
@@ -274,7 +274,7 @@ class _Child:
                 pause = _LOOK_EVERY  # its end is no event for us
             if pause is None and not self.over:
                 pause = left
-            number, by_terminal = next_signal(signals, pause)
+            number, by_terminal = next_signal(signals, sooner(pause, attend()))
             if number in (0, signal.SIGCHLD):
                 continue
             if not by_terminal or (number == signal.SIGHUP and leads):  # C3
@@ -369,6 +369,13 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
     elif hasattr(signal, "setitimer"):  # C1: once more, when the callback is over
         signal.signal(signal.SIGALRM, lambda _number, frame: _interrupt(_Interrupted.noted, frame))
         signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+
+def status_of(error: OSError) -> int:
+    """The exit status for a command that could not be started."""
+    if is_shortage(error):
+        return FAILED
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def let_go(hold: Hold) -> None:

@@ -121,6 +121,8 @@ def in_fish(world: World, line: str) -> list[str]:
         ("holdfast run al", ["alpha.lock"]),
         ("holdfast nonsense --x", []),
         ("holdfast --ver", ["--version"]),
+        ("holdfast hel", ["help"]),
+        ("holdfast help rel", ["release"]),
     ],
 )
 def test_fish_offers_what_it_should(world: World, place: Path, line: str, offered: list[str]) -> None:
@@ -202,6 +204,9 @@ def test_a_shell_completes_what_it_should(typist: Typist) -> None:
         ("holdfast run alpha.lock --non\t", "<run><alpha.lock><--nonblock>"),
         ("holdfast run -w al\t", "<run><-w><al>"),
         ("holdfast --ver\t", "<--version>"),
+        ("holdfast hel\t", "<help>"),
+        ("holdfast help rel\t", "<help><release>"),
+        ("holdfast help run al\t", "<help><run><al>"),
         ("holdfast nonsense --x\t", "<nonsense><--x>"),
     ]:
         assert typist.press(keys) == words, keys

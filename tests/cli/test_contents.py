@@ -170,7 +170,7 @@ def test_a_wait_in_vain_for_what_cannot_be_read_makes_a_sentence(world: World, p
     path.touch()
     done = world.do("wait", "-n", path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"holdfast: {path} did not become free: its record cannot be used (the record is")
+    assert done.stderr.startswith(f"holdfast: {path} is not free: its record cannot be used (the record is")
 
 
 def test_the_way_out_of_a_mismatch_is_reported_for_programs_and_commands(world: World, path: Path) -> None:

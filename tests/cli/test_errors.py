@@ -124,6 +124,8 @@ def test_what_other_tools_call_help_and_version_is_understood(world: World) -> N
     usual = world.each(
         [["--help"], ["run", "--help"], ["beads", "check", "--help"], ["sema", "--help"], ["--help"], ["--version"]]
     )
+    asked += world.each([["help", "--", "run"], ["help", "--"]])
+    usual += world.each([["run", "--help"], ["--help"]])
     for one, other in zip(asked, usual, strict=True):
         assert one.stdout or one.stderr
         assert (one.returncode, one.stdout, one.stderr) == (0, other.stdout, other.stderr)
@@ -191,6 +193,7 @@ def test_an_empty_path_is_not_taken_for_the_working_directory(world: World, tmp_
     calls += [["doctor", ""], ["doctor", "--peer", "", "."], ["break", ""], ["break", "-p", "sema", ""]]
     calls += [["timeline", ""], ["timeline", "-o", "", events], ["watch", "--record", "", "--seconds", "0"]]
     calls += [["run", "--record", "", "L", "--", "true"]]
+    calls += [["beads", "check", ""], ["beads", "check", "-j", ""], ["beads", "daemon", "", "--", "true"]]
     for done in world.each(calls):
         assert complaint_of(done, 3) == "holdfast: the path is empty\n", done.args
     assert sorted(os.listdir(tmp_path)) == there
@@ -206,6 +209,19 @@ def test_a_missing_directory_is_reported_and_can_be_made(world: World, path: Pat
     done = world.do(command, "--parents", *words(command, deep)[1:])
     assert (done.returncode, done.stderr) == (0, "")
     assert (path / "a").is_dir()
+
+
+def test_what_is_free_in_a_missing_directory_is_said_to_be_nowhere(world: World, path: Path) -> None:
+    """The exit status says that it is free, but to acquire it takes more."""
+    deep = path / "a" / "b.lock"
+    hint = "its directory does not exist; run, try and acquire make it with --parents"
+    waited, quiet, as_json, status, there = world.each(
+        [["wait", "-n", deep], ["wait", "-n", "-q", deep], ["wait", "-n", "-j", deep], ["status", deep], ["wait", path]]
+    )
+    assert (waited.returncode, waited.stderr) == (0, f"holdfast: {deep} is free, but {hint}\n")
+    assert (status.returncode, status.stderr) == (0, "")
+    assert f"note      {hint}\n" in status.stdout
+    assert [(done.returncode, done.stderr) for done in (quiet, as_json, there)] == [(0, "")] * 3
 
 
 @pytest.mark.parametrize("command", ["release", "wait", "status"])
@@ -270,6 +286,20 @@ def test_a_directory_that_may_not_be_written_is_named(world: World, tmp_path: Pa
     complaint = complaint_of(world.do(*words(command, closed / "the.lock"), preexec_fn=without_privileges), 3)
     assert f"{closed}: Permission denied; no lock file can be made in {closed}; choose a directory that" in complaint
     assert [*closed.iterdir()] == []
+
+
+@pytest.mark.parametrize("protocol", ["flock", "ofd", "proper-lockfile", "sidecar"])
+def test_a_directory_that_may_not_be_written_is_named_by_every_protocol(
+    world: World, tmp_path: Path, protocol: str
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o755)
+    (closed / "data").touch()
+    closed.chmod(0o555)
+    lock = closed / ("data" if protocol in ("proper-lockfile", "sidecar") else "lock")
+    complaint = complaint_of(world.do("run", "-p", protocol, lock, "--", "true", preexec_fn=without_privileges), 3)
+    assert f"Permission denied; no lock file can be made in {closed}; choose a directory that" in complaint
+    assert [*closed.iterdir()] == [closed / "data"]
 
 
 def test_a_lock_that_may_not_be_read_counts_as_held(world: World, path: Path) -> None:

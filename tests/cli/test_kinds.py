@@ -252,14 +252,14 @@ def test_wait_for_gits_lock_is_over_in_time_and_says_what_to_do(world: World, co
     done = world.do("wait", "-w", "2.5", "-E", "9", commit.lock)
     assert done.returncode == 9
     assert f"waiting for {commit.lock} (git's): held by process {commit.process.pid}" in done.stderr
-    assert "did not become free" in done.stderr
+    assert "is not free" in done.stderr
     result = json.loads(world.do("wait", "-n", "-j", commit.lock).stdout)
     assert (result["result"], result["holder"]["pid"]) == ("held", commit.process.pid)
 
 
 def test_wait_for_several_waits_for_gits_as_well(world: World, commit: Commit) -> None:
     done = world.do("wait", "-w", "0.1", "free.lock", commit.lock)
-    assert (done.returncode, "index.lock (git's) did not become free" in done.stderr) == (1, True)
+    assert (done.returncode, "index.lock (git's) is not free" in done.stderr) == (1, True)
     waiter = world.start([*HOLDFAST, "wait", "free.lock", commit.lock])
     eventually(lambda: dormant(waiter.pid), what="that it waits")
     commit.end()

@@ -117,6 +117,11 @@ def test_an_impossible_time_does_not_break_the_message(
     assert moment(float(stamp))
 
 
+def test_a_year_has_four_digits() -> None:
+    assert moment(-62_000_000_000).startswith("0005-04-")
+    assert moment(0).startswith(("1970-01-01 ", "1969-12-31 "))
+
+
 def test_durations_are_readable() -> None:
     assert [duration(s) for s in (0, 59, 119, 120, 7199, 7200, 172_799, 172_800)] == [
         "0 s",

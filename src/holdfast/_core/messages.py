@@ -317,7 +317,8 @@ def brief_command(command: str) -> str:
 def moment(epoch: float) -> str:
     """Local time, to the second."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(epoch))
+        local = time.localtime(epoch)
+        return f"{local.tm_year:04}{time.strftime('-%m-%d %H:%M:%S', local)}"  # %Y may leave zeros out
     except (OverflowError, ValueError, OSError):
         return f"second {epoch:.0f} of the epoch"
 

@@ -79,7 +79,8 @@ def _dispatch(arguments: list[str]) -> int:
     from .._core.attempt import say_how_to_break
 
     if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:], "--help"] if arguments != ["help", "help"] else ["--help"]
+        about = [word for word in arguments[1:] if word != "--"]
+        arguments = [*about, "--help"] if about != ["help"] else ["--help"]
     if arguments[:1] in (["sema"], ["semats"]):
         say_how_to_break(lambda status: _command_to_break(None, status))
         return _drop_in(*arguments)
@@ -114,7 +115,8 @@ def perform(options: Namespace) -> int:
     """What the command does: a function of its name, in slots.py or server.py, or else in its own module."""
     from .locks import apart_from_files, refuse_empty
 
-    for place in (*getattr(options, "places", ()), *(getattr(options, one, None) for one in _PATHS)):
+    named = (*_PATHS, "lock") if options.command == "beads" else _PATHS
+    for place in (*getattr(options, "places", ()), *(getattr(options, one, None) for one in named)):
         refuse_empty(place)
     name, apart = f"{options.command}_", apart_from_files(options)
     command = _function(apart, name) if apart is not None else None

@@ -45,6 +45,9 @@ TOP = (
     Option(("-V", "--version"), None, "print the version and exit"),
 )
 """What may be typed instead of a command."""
+_HELP = "help"
+_FIRST = {**SUMMARIES, _HELP: "show the options of a command"}
+"""What the first word may be. `help` is no command, but another way to ask for `COMMAND --help`."""
 
 
 class Command(Value):
@@ -121,7 +124,7 @@ def _from_text(name: str, summary: str) -> Command:
 
 
 def groups(found: Iterable[Command]) -> dict[str, list[str]]:
-    """The words that may stand second, by the first: of commands of two words, and of those with fixed operands."""
+    """The words that may stand second, by the first: of commands of two words or with fixed operands, and of help."""
     seconds: dict[str, list[str]] = {}
     for command in found:
         first, _, second = command.name.partition(" ")
@@ -129,11 +132,11 @@ def groups(found: Iterable[Command]) -> dict[str, list[str]]:
             seconds.setdefault(first, []).append(second)
         elif command.words:
             seconds[first] = list(command.words)
-    return seconds
+    return {**seconds, _HELP: [*SUMMARIES]}
 
 
-_ONE_KEY = ("completion", "postgresql")
-"""Commands whose second word has no options of its own."""
+_ONE_KEY = ("completion", "postgresql", _HELP)
+"""First words whose second word has no options of its own."""
 
 
 def completion_(options: argparse.Namespace) -> int:
@@ -242,6 +245,7 @@ def bash(found: list[Command]) -> str:
     seconds = []
     for first, words in groups(found).items():
         deeper = "" if first in _ONE_KEY else f' key="{first} ${{COMP_WORDS[2]}}"'
+        deeper = " compopt +o default +o bashdefault 2>/dev/null; return" if first == _HELP else deeper
         seconds.append(
             f"        {first})\n            if (( COMP_CWORD == 2 )); then\n"
             f'                COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$current"))\n'
@@ -260,7 +264,7 @@ def bash(found: list[Command]) -> str:
     return _filled(
         _BASH,
         found,
-        COMMANDS=" ".join(SUMMARIES),
+        COMMANDS=" ".join(_FIRST),
         TOP=_flags(TOP),
         SECONDS="\n".join(seconds),
         VALUES="\n".join(values),
@@ -370,7 +374,7 @@ def zsh(found: list[Command]) -> str:
     return _filled(
         _ZSH,
         found,
-        COMMANDS="\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in SUMMARIES.items()),
+        COMMANDS="\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in _FIRST.items()),
         TOP=" ".join(map(_zsh_option, TOP)),
         SECONDS="\n".join(seconds),
         OPTIONS="\n".join(options),
@@ -447,7 +451,7 @@ complete -c holdfast -n __holdfast_next -a '(complete -C (commandline -ct))'"""
 def fish(found: list[Command]) -> str:
     """The script for fish."""
     lines = [_filled(_FISH, found)]
-    for name, summary in SUMMARIES.items():
+    for name, summary in _FIRST.items():
         lines.append(f"complete -c holdfast -n __holdfast_first -a {name} -d {_fish(summary)}")
     lines += [_fish_option("__holdfast_first", option) for option in TOP]
     for first, words in groups(found).items():

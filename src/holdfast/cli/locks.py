@@ -59,6 +59,13 @@ def refuse_empty(path: str | None) -> None:
         raise InvalidPath("the path is empty", path=path)
 
 
+def nowhere(path: str) -> str:
+    """Why nobody could make this lock file now, where its directory is missing; empty for any other."""
+    if is_url(path) or os.path.isdir(os.path.dirname(path)):
+        return ""
+    return "its directory does not exist; run, try and acquire make it with --parents"
+
+
 def absolute(place: str) -> str:
     """The path of a file or directory as the engine writes it: with slashes on every system."""
     return os.path.abspath(place).replace(os.sep, "/")

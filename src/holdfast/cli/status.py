@@ -18,7 +18,7 @@ from ..model import Status
 from ..protocols import is_persistent
 from . import perform, slots
 from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
-from .locks import absolute, each_of, lock_options
+from .locks import absolute, each_of, lock_options, nowhere
 from .options import Namespace
 from .outcome import DONE, FAILED, failed, say, show
 from .outcome import HELD as HELD_CODE
@@ -74,6 +74,7 @@ def _status(options: Namespace) -> int:
     elif not options.quiet:
         rows = _rows(status, found, keepers)
         note = _note(status, found, given) if other is None else str(mismatch(file_request(lock), other))
+        note = note or ("" if status.locked else nowhere(status.path))
         if note:
             rows.insert(1, ("note", note))
         if options.verbose and (status.locked or status.data):

@@ -10,7 +10,7 @@ from .._platform import environment
 from ..lock import Lock
 from . import slots
 from .console import as_json
-from .locks import absolute, answered, each_of, is_url, lock_of, semaphore_of
+from .locks import absolute, answered, each_of, is_url, lock_of, nowhere, semaphore_of
 from .options import Namespace
 from .outcome import DONE, say, show
 
@@ -59,6 +59,8 @@ def _tell(lock: _Lock | _Slots | _OfAnother, options: Namespace, free: bool) -> 
         show(lock.as_json("free" if free else "held"))
     elif not free and not options.quiet:
         say(lock.why_held())
+    elif free and not options.quiet and isinstance(lock, _Lock) and (why := lock.why_refused()):
+        say(f"{lock.path} is free, but {why}")
     if free and options.verbose:
         say(f"{lock.path} {lock.is_free}")
     return DONE if free else int(options.held_code)
@@ -80,8 +82,12 @@ class _Lock:
         if not status.locked:
             return f"{self.path} was held all the time; it has become free since"
         why = sentence(status)
-        still = f"is still {why}" if why.startswith("held ") else f"did not become free: {why}"
+        still = f"is still {why}" if why.startswith("held ") else f"is not free: {why}"
         return f"{self.path} {still}. {advice(status)}"
+
+    def why_refused(self) -> str:
+        """Why nobody could have it all the same, if so."""
+        return answered(self._lock, 0.0, lambda: nowhere(self.path))
 
 
 class _Slots:
@@ -135,4 +141,4 @@ class _OfAnother:
 
         left = self._left
         assert left is not None
-        return f"{self.path} ({left.status.protocol}'s) did not become free: {told(left)}"
+        return f"{self.path} ({left.status.protocol}'s) is not free: {told(left)}"

@@ -42,7 +42,7 @@ from .hold import FileHold
 from .inspect import forget
 from .policy import judge
 from .publish import make_parents
-from .steps import UNWRITABLE, forget_hold, is_there, with_hint
+from .steps import UNWRITABLE, forget_hold, is_there, not_made, with_hint
 from .takeover import EXCLUSIVE, SETTLE, SHARED, TRIES, make_claim, take_guard
 from .watched import WatchedFile
 
@@ -224,9 +224,7 @@ def _make(env: Environment, request: FileRequest) -> int | None:
                 env.remove_directory(request.path)  # it was made, and could not be opened
             elif make_parents(env, request, error):
                 continue
-            if error.filename is None:
-                error.filename = request.path
-            raise with_hint(error, request, env) from error
+            raise not_made(error, request, env) from error
 
 
 def _guard(env: Environment, fd: int) -> bool | None:

@@ -61,7 +61,7 @@ from .inspect import (
 )
 from .policy import Verdict
 from .publish import make_parents
-from .steps import UNWRITABLE, is_there, names_there, with_hint, write_all
+from .steps import UNWRITABLE, is_there, names_there, not_made, with_hint, write_all
 from .watched import WatchedFile
 
 TYPE_CHECKING = False
@@ -272,7 +272,7 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
             continue
         except OSError as error:
             if not make_parents(env, request, error):
-                raise with_hint(error, request, env) from error
+                raise not_made(error, request, env) from error
 
 
 def _clear_outdated(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:

@@ -43,7 +43,17 @@ from ..._platform.values import temporary_name
 from ...errors import UnsupportedFilesystem
 from .hold import FileHold
 from .interop import among, quieten
-from .steps import REMOVED, UNFINISHED, kinds_of_marker, names_there, on_shared_storage, with_hint, withdraw, write_all
+from .steps import (
+    REMOVED,
+    UNFINISHED,
+    kinds_of_marker,
+    names_there,
+    not_made,
+    on_shared_storage,
+    with_hint,
+    withdraw,
+    write_all,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -325,11 +335,7 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
             path=request.path,
             protocol=request.protocol.name,
         ) from error
-    if error.errno == errno.EACCES:
-        error.add_note(f"no lock file can be made in {request.directory}; choose a directory that you may write to")
-    if error.filename is None:
-        error.filename = request.path
-    raise with_hint(error, request, env) from error
+    raise not_made(error, request, env) from error
 
 
 def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool:

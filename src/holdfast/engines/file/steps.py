@@ -163,6 +163,15 @@ def answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
         yield Wait((), INFINITY, known)
 
 
+def not_made(error: OSError, request: FileRequest, env: Environment) -> Exception:
+    """The failure of a step that makes the lock file, in words that say what to do."""
+    if error.errno in UNWRITABLE:
+        error.add_note(f"no lock file can be made in {request.directory}; choose a directory that you may write to")
+    if error.filename is None:
+        error.filename = request.path
+    return with_hint(error, request, env)
+
+
 def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
     """The same failure in words that say what to do, where those of the operating system mislead.
 

@@ -15,7 +15,7 @@ from cli.support import HOLDFAST, Started, World, eventually
 from cli.test_errors import HOSTILE, without_privileges
 from holdfast._platform import environment
 from holdfast.cli import ls, parse
-from holdfast.cli.console import Column, age_of, fit, lines
+from holdfast.cli.console import Column, age_of, fit, lines, work_of
 from holdfast.cli.outcome import Screen, screen
 
 NOW = int(time.time())
@@ -255,6 +255,31 @@ def test_a_table_fits_and_is_aligned(width: int | None) -> None:
         assert all(len(line) + sum(character in "日本語" for character in line) <= width for line in found)
 
 
+def test_a_long_cell_moves_its_column_in_every_row() -> None:
+    """In a pipe: as long as a name may be. What is longer moves only its own row."""
+    long, longer = "x" * 255, "y" * 256
+    title, one, other = lines(COLUMNS, [["1", long, "tag"], ["2", "/x", "tag"]], Screen())
+    assert title.index("TAG") == one.index("tag") == other.index("tag")
+    title, one, other = lines(COLUMNS, [["1", longer, "tag"], ["2", "/x", "tag"]], Screen())
+    assert (title.index("TAG"), one.index("tag"), other.index("tag")) == (260, 261, 260)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("/usr/bin/python3 /usr/bin/holdfast run -t why L -- make -j4", "make -j4"),
+        ("/usr/bin/python3.13 -m holdfast run L -- make -- all", "make -- all"),
+        ("/usr/bin/python3 /srv/job.py -v", "job.py -v"),
+        ("holdfast run L make", "holdfast run L make"),
+        ("holdfast run L -- ", "holdfast run L --"),
+        ("echo holdfast run L -- x", "echo holdfast run L -- x"),
+        (None, ""),
+    ],
+)
+def test_a_command_is_shown_without_run_and_without_its_interpreter(command: str | None, shown: str) -> None:
+    assert work_of(command) == shown
+
+
 @pytest.mark.parametrize(
     ("text", "width", "cut", "wanted"),
     [
@@ -309,4 +334,4 @@ def test_a_hold_whose_age_cannot_be_known_is_told_and_not_listed(world: World, t
     holder.hear("held")
     done = world.do("ls", "--held-longer-than", "0")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "1 lock not listed: it cannot be known for how long" in done.stderr
+    assert "1 lock is not listed, as the time of the acquisition cannot be known" in done.stderr

@@ -71,9 +71,9 @@ def test_a_directory_in_place_of_a_lock_is_not_to_be_removed(world: World) -> No
     assert "remove" not in done.stderr
 
 
-def test_a_command_is_shown_without_the_path_of_its_interpreter(world: World, path: Path, held: int) -> None:
+def test_ls_shows_the_command_that_run_runs(world: World, path: Path, held: int) -> None:
     row = world.do("ls").stdout.splitlines()[1]
-    assert "  python -m holdfast run" in row
+    assert row.endswith("the.lock  sh -c echo held; exec cat > /dev/null")
     assert "/python" in json.loads(world.do("ls", "-j").stdout)["holder"]["command"]
 
 

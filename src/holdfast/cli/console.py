@@ -47,8 +47,8 @@ OF_STATE = {
 }
 """The style of each state that a lock file can be in (scan.py)."""
 _GAP = 2
-_WIDEST_PADDED = 60
-"""In a pipe, a cell that is longer than this is whole, but does not push the columns of all other rows apart."""
+WIDEST_PADDED = 255
+"""In a pipe, a cell that is longer than any name is whole, but does not push the columns of all other rows apart."""
 _LONGEST = 20_000
 
 
@@ -81,7 +81,7 @@ def lines(
             floors[number] = widest
             widths[number] = max(len(column.title), widest)
     if on.width is None:
-        widths = {number: min(width, _WIDEST_PADDED) for number, width in widths.items()}
+        widths = {number: min(width, WIDEST_PADDED) for number, width in widths.items()}
     else:
         widths = _fitted(columns, widths, on.width)
     titles = [(column.title, len(column.title), "") for column in columns]
@@ -143,6 +143,14 @@ def fit(text: str, width: int, cut: str = "end") -> str:
         if kept > room:
             return text[:count] + "…" if cut == "end" else "…" + (text[-count:] if count else "")
     return text
+
+
+def work_of(command: str | None) -> str:
+    """A command line as people think of it; of `holdfast run`, the command that it runs."""
+    brief = brief_command(command or "")
+    before, _, behind = brief.partition("holdfast run ")
+    is_run = not before or (before.startswith("python") and before.endswith(" -m "))
+    return (behind.partition(" -- ")[2] if is_run else "") or brief
 
 
 def age_of(seconds: float | None) -> str:

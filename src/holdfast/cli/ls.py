@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .._admin.found import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, LEFTOVER, MALFORMED, STALE, Found, Unreadable
 from .._admin.scan import Survey
-from .._core.messages import brief_command, printable
+from .._core.messages import printable
 from .._drivers.apart import at_place
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
 from ..errors import EngineUnavailable, HoldfastError
-from .console import OF_STATE, Cell, Column, age_of, as_json, lines, of_survey, user_name
+from .console import OF_STATE, WIDEST_PADDED, Cell, Column, age_of, as_json, lines, of_survey, user_name, work_of
 from .locks import absolute, is_url
 from .options import Namespace
 from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
@@ -44,8 +44,6 @@ _MOMENT = 1.0
 """Seconds after which what was found is shown, though there may be more."""
 _MANY = 20_000
 """So much is kept at most before it is shown."""
-_WIDEST = 60
-"""Columns of a terminal to which a cell aligns what is shown later."""
 
 
 def ls_(options: Namespace) -> int:
@@ -67,8 +65,8 @@ def ls_(options: Namespace) -> int:
     if complete and not listing.shown and not options.json and not options.quiet:
         say(f"no {_described(options)} in {', '.join(printable(masked(place), 100) for place in places[:3])}")
     if wanted.ageless and not options.quiet:
-        number = f"{wanted.ageless} {'locks' if wanted.ageless > 1 else 'lock'} not listed"
-        say(f"{number}: it cannot be known for how long they have been held (holdfast ls --held has them)")
+        what = "1 lock is" if wanted.ageless == 1 else f"{wanted.ageless} locks are"
+        say(f"{what} not listed, as the time of the acquisition cannot be known (holdfast ls --held has all)")
     if listing.shown and options.held_longer_than is not None:
         return HELD_CODE
     return DONE if complete else FAILED
@@ -125,7 +123,7 @@ class _Listing:
         if whole:
             return lines(_COLUMNS, rows, screen(sys.stdout))
         title, *rest = lines(_COLUMNS, rows, screen(sys.stdout), self._floors)
-        self._floors = {number: min(width, _WIDEST) for number, width in self._floors.items()}
+        self._floors = {number: min(width, WIDEST_PADDED) for number, width in self._floors.items()}
         again = title.split() != self._titles  # on a terminal, what is too wide may cost a column
         self._titles = title.split()
         return [title, *rest] if again else rest
@@ -290,7 +288,7 @@ def _row(one: Found, here: str) -> list[Cell]:
         str(len(status.waiters) or "-"),
         short_path(status.path),
         host if elsewhere and host else "",
-        brief_command(holder.command or "") if holder is not None else "",
+        work_of(holder.command) if holder is not None else "",
         (holder.tag if holder is not None else None) or "",
     ]
 

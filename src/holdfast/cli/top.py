@@ -23,12 +23,12 @@ from textwrap import wrap
 from .._admin.found import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found
 from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait, lock_of
 from .._admin.scan import Survey
-from .._core.messages import brief_command, printable
+from .._core.messages import printable
 from .._platform import environment
 from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
-from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of
+from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of, work_of
 from .locks import absolute
 from .ls import as_object, short_path
 from .options import Namespace
@@ -251,7 +251,6 @@ WAITED_FOR = "waited for"
 _STATES = (*CONDITIONS, WAITED_FOR)
 _NEVER = float("inf")
 _PIDS_SHOWN = 8
-_RUN = re.compile(r"(?:python[0-9.]* -m )?holdfast run .*? -- (.+)", re.DOTALL)
 
 
 class Row(Value):
@@ -317,7 +316,7 @@ class Rows:
             max(0, sum(one.pid is not None for one in status.holders) - 1),
             user_name(held.found.uid if uid is None else uid),
             _elsewhere(holder),
-            _command(holder.command),
+            work_of(holder.command),
             holder.tag or "",
             held.since,
             not (holder.since is None and held.since <= (self._began or 0.0)),
@@ -346,13 +345,6 @@ class _Users:
 def _elsewhere(holder: Holder) -> str | None:
     here = environment().identity().host
     return holder.host if holder.host is not None and holder.host.casefold() != here.casefold() else None
-
-
-def _command(text: str | None) -> str:
-    """As people think of it; of `holdfast run`, the command that it runs."""
-    brief = brief_command(text or "")
-    run = _RUN.match(brief)
-    return run[1] if run else brief
 
 
 # -- order -------------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ def dead_pid() -> int:
 
 def no_lock_file(what: str, name: str = "l") -> str:
     """Why something at that name can be none."""
-    instead = "name a file in it, or" if what == "a directory" else "remove it or"
-    return f"{{place}}/{name} is {what}, not a lock file; {instead} choose another path"
+    instead = "name a file in it, or " if what == "a directory" else ""
+    return f"{{place}}/{name} is {what}, not a lock file; {instead}choose another path"
 
 
 def ran(command: Callable[[list[str]], int], *words: str) -> tuple[int, str, str]:

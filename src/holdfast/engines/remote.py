@@ -251,9 +251,8 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
     neutral: dict[str, Any] = {"protocol": engine, "stale": "safe", "fair": True, "shared": False, "durable": False}
     for name, value in options.items():
         if name not in allowed and value is not None and value != neutral.get(name):
-            raise ValueError(
-                f"{name} has no meaning for a lock on {engine}; it has: {', '.join(sorted(allowed))}. Leave it out"
-            )
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{name} ({flag}) has no meaning for a lock on {engine}; leave it out")
     if options.get("fair") is False:
         raise ValueError(f"{engine} always lets waiters in by the order of their arrival; leave fair out")
 

@@ -289,9 +289,9 @@ def require_regular(found: Stat, request: FileRequest) -> None:
         return
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
     other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if _is_named_so(request, found) else ""
-    instead = "name a file in it, or" if stat.S_ISDIR(found.st_mode) and not other else "remove it or"
+    instead = "name a file in it, or " if stat.S_ISDIR(found.st_mode) and not other else ""
     raise InvalidPath(
-        f"{request.path} is {kind}, not a lock file{other}; {instead} choose another path",
+        f"{request.path} is {kind}, not a lock file{other}; {instead}choose another path",
         path=request.path,
         protocol=request.protocol.name,
     )
@@ -316,8 +316,7 @@ def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
         if other is not None:
             raise mismatch(request, other)
     raise InvalidPath(
-        f"{request.path} is {what}, and a lock of {request.protocol.name} is a directory; remove it or choose another "
-        "path",
+        f"{request.path} is {what}, and a lock of {request.protocol.name} is a directory; choose another path",
         path=request.path,
         protocol=request.protocol.name,
     )

@@ -86,19 +86,17 @@ def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Gene
                 yield from connection.ask(statement, (), until)
             except Refused as refused:
                 if refused.code not in _EXISTS:
-                    raise _refusal(lock_url, refused, granted) from None
+                    raise _refusal(lock_url, refused) from None
     except Broken as broken:
         raise unreachable(lock_url, str(broken)) from None
     finally:
         connection.close()
 
 
-def _refusal(lock_url: LockUrl, refused: Refused, granted: tuple[str, ...]) -> HoldfastError:
+def _refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     return HoldfastError(
         f"{lock_url.base} does not let this role prepare the schema {lock_url.schema}: {refused}. Its owner, or a "
-        "superuser, does it with the same command; or with these statements:\n"
-        + ";\n".join((*statements(lock_url.schema), *granted))
-        + ";\n",
+        "superuser, does it with the same command, or runs what `holdfast postgresql init --print` prints",
         path=lock_url.shown,
         protocol=NAME,
     )

@@ -149,7 +149,7 @@ def test_a_socket_is_refused(shm: Path) -> None:
 
 def test_a_device_is_refused() -> None:
     for path in ("/dev/null", "/dev/zero", "/dev/tty"):
-        with pytest.raises(InvalidPath, match="a character device, not a lock file; choose another path$"):
+        with pytest.raises(InvalidPath, match=r"a character device, not a lock file; choose another path$"):
             Lock(path).acquire(timeout=0)
 
 

@@ -345,6 +345,30 @@ def test_an_interrupt_while_a_hold_is_made_costs_no_later_one(
     assert not environment().operations.running
 
 
+def test_an_interrupt_as_a_hold_has_been_made_takes_its_connection_from_the_agent_first(
+    postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PS1: the agent's thread may be in the midst of a step with it."""
+    make, close = postgresql_lock.PostgresqlHold.__init__, postgresql_connection.Connection.close
+    keepers: list[object] = []
+
+    def interrupted(held: postgresql_lock.PostgresqlHold, *arguments: Any) -> None:
+        make(held, *arguments)
+        raise KeyboardInterrupt
+
+    def closed(connection: postgresql_connection.Connection) -> None:
+        keepers.append(connection.keeper)
+        close(connection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(postgresql_lock.PostgresqlHold, "__init__", interrupted)
+        patched.setattr(postgresql_connection.Connection, "close", closed)
+        with pytest.raises(KeyboardInterrupt):
+            Lock(postgres.url("a")).acquire(timeout=10)
+    assert keepers
+    assert set(keepers) == {None}
+
+
 @pytest.mark.parametrize("step", ["AcquireAttempt.close", "Connection.abandon", "Connection.close"])
 def test_a_second_interrupt_while_a_waiter_gives_up_leaves_no_waiter(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str

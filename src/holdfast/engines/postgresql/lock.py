@@ -163,6 +163,7 @@ class AcquireAttempt(Contender):
         connection = self._connection
         if connection is None:
             return
+        connection.take()  # PS1: a hold that was interrupted in the making may have given it to the agent
         if connection.is_spare:
             self._connection = None  # before it is kept: it is another's then, perhaps
             leave(connection)

@@ -334,12 +334,10 @@ class Bench:
         if answer.line != HELD or answer.status is not None:
             raise Failed(f"{expected}: a line `held`", str(answer), self.found())
 
-    def expect_refused(
-        self, expected: str, operation: str = "try", word: str = REFUSED, prefix: Sequence[str] = ()
-    ) -> None:
+    def expect_refused(self, expected: str, operation: str = "try", word: str = REFUSED) -> None:
         """The lock at the path is another process's: it is not acquired, and its file stays as it is."""
         before = self.found(), self.identity()
-        answer = self.start(operation, prefix=prefix).answer(self.adapter.limit)
+        answer = self.start(operation).answer(self.adapter.limit)
         if answer.line != word or answer.status != 1:
             raise Failed(f"{expected}: a line `{word}` and exit status 1", str(answer), self.found())
         if (self.found(), self.identity()) != before:
@@ -352,16 +350,18 @@ class Bench:
             raise Failed(f"{expected}: an exit status above 0 within 2 s", str(answer), self.found())
         return answer
 
-    def expect_released(self, running: Running, expected: str = "the lock to be released") -> None:
+    def expect_released(self, running: Running) -> None:
         """After the end of its input: exit status 0, and no lock file."""
         running.let_go()
         status = running.ended(self.adapter.limit)
         if status != 0:
             happened = "it did not end in time" if status is None else f"it {how_it_ended(status)}"
             complaint = running.complaint().strip()
-            raise Failed(f"{expected}: exit status 0", f"{happened}; {complaint}".rstrip("; "), self.found())
+            raise Failed(
+                "the lock to be released: exit status 0", f"{happened}; {complaint}".rstrip("; "), self.found()
+            )
         if os.path.lexists(self.lock):
-            raise Failed(f"{expected}: no lock file any more", "it is still there", self.found())
+            raise Failed("the lock to be released: no lock file any more", "it is still there", self.found())
 
     def expect_own_hold(self, running: Running) -> None:
         """One that holds the lock: the record is its own, and it releases."""

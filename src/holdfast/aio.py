@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._core.attempt import Refusal
 from ._core.hold import HoldRef
@@ -31,13 +32,8 @@ from .lock import UNSET, BaseHold, BaseLock, Exit, Leaving, Resource, Slots, lea
 from .model import Record, SemaphoreStatus, Status
 from .several import BaseHolds, Plan, checked, finished, give_up_of_all, limit_of, note, raise_first, release_in_turn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
-
-    T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
+T = TypeVar("T")
 
 
 class AsyncHold(BaseHold):

@@ -24,6 +24,8 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from types import FrameType
+from typing import Any, ClassVar, Protocol
 
 from .._core.attempt import AttemptEvents, Refusal
 from .._core.hold import HoldRef, HoldState, give_back
@@ -37,19 +39,15 @@ from ..events import listeners
 from ..model import Holder, Record, Status
 from .base import Engine
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any, ClassVar, Protocol
+Result = HoldRef | Refusal
 
-    Result = HoldRef | Refusal
 
-    class Closable(Protocol):
-        """What an operation closes when it is undone; `closed` once that is done."""
+class Closable(Protocol):
+    """What an operation closes when it is undone; `closed` once that is done."""
 
-        closed: bool
+    closed: bool
 
-        def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "on_event"})

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -29,10 +30,6 @@ from ..remote import undo_with_operation
 from .http import Connection, Unreachable, connect
 from .url import Access, Endpoint
 from .wire import Json, Refused, Watch, answer_of, encoded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ssl
 
 _EACH = 3.0
 """Seconds that one server gets for one answer."""
@@ -294,8 +291,6 @@ class Cluster:
         if not self.access.tls:
             return None
         if self._tls is None:
-            import ssl
-
             try:
                 context = ssl.create_default_context(cafile=self.access.ca or None)
                 if self.access.cert:

@@ -51,7 +51,7 @@ from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
 from .queue import Entrant, Queue, Seen
 from .url import EtcdRequest
-from .wire import Json, Refused, Watch, encoded, end_of
+from .wire import Json, Refused, Watch, encoded
 
 _PATIENCE = 5.0
 """Seconds in which a server must answer a caller that is not in the queue yet."""
@@ -205,8 +205,7 @@ class AcquireAttempt(Contender):
         if self.queue.slots is None:
             key = min(before)
             return _Watched(key, {"key": encoded(key)}, entrant.revision, before)
-        where = {"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}
-        return _Watched("", where, entrant.revision, before)
+        return _Watched("", self.queue.keys(), entrant.revision, before)
 
     def _slot(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
         """The same for a slot, which is taken (ET5)."""
@@ -275,9 +274,7 @@ class AcquireAttempt(Contender):
                 yield from self._pause()
 
     def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
-        ranges: list[Json] = [{"key": encoded(self.queue.base), "range_end": end_of(self.queue.base)}]
-        if self.queue.slots is not None:
-            ranges.append(self.queue.slot_range())
+        ranges = [self.queue.keys()] if self.queue.slots is None else [self.queue.keys(), self.queue.slot_range()]
         creates = [{**where, "filters": ["NOPUT"], "start_revision": str(revision + 1)} for where in ranges]
         self._watch = yield from self.cluster.watch(creates, self.env.monotonic() + _PATIENCE)
         recheck = self.env.monotonic() + RECHECK

@@ -185,8 +185,11 @@ class Queue:
 
     def range(self, **more: object) -> Json:
         """All keys of the contenders, in their order, and perhaps some of deeper names (EU2)."""
-        where = {"key": encoded(self.base), "range_end": end_of(self.base)}
-        return {**where, "sort_target": "CREATE", "sort_order": "ASCEND", **more}
+        return {**self.keys(), "sort_target": "CREATE", "sort_order": "ASCEND", **more}
+
+    def keys(self) -> Json:
+        """The same, in whatever order."""
+        return {"key": encoded(self.base), "range_end": end_of(self.base)}
 
     def slot_range(self) -> Json:
         return {"key": encoded(f"{self.lock_url.slots}0"), "range_end": encoded(f"{self.lock_url.slots}:")}

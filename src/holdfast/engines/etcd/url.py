@@ -17,6 +17,7 @@ import math
 import os
 import re
 from typing import NoReturn
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from ..._core.options import Options
 from ...errors import InvalidPath
@@ -110,8 +111,6 @@ class LockUrl(Value):
 
     def shown_as(self, name: str) -> str:
         """The URL of another name in the same place."""
-        from urllib.parse import quote
-
         head, question, query = self.shown.partition("?")
         head = head[: len(head) - len(quote(self.name))] if self.name else head
         return f"{head}{quote(name)}{question}{query}"
@@ -125,8 +124,6 @@ def lease_of(base: str, key: str) -> int | None:
 
 def parse(url: str, *, many: bool = False) -> LockUrl:
     """What the URL says. InvalidPath for what is missing, unknown or makes no sense; `many`: a name may be missing."""
-    from urllib.parse import quote, unquote, urlencode
-
     scheme, _, rest = url.partition("://")
     tls = scheme.lower() == "etcds"
     rest, sharp, slot = rest.partition("#")
@@ -201,8 +198,6 @@ def _check_password(url: str, user: str, password: str, colon: str, given: dict[
 
 
 def _parameters(url: str, query: str, *, tls: bool) -> dict[str, str]:
-    from urllib.parse import parse_qsl
-
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _PARAMETERS:

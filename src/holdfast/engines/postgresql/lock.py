@@ -84,6 +84,8 @@ _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
 _ASK_EVERY = 60.0
 """Seconds after which a waiter makes sure that the server still knows of it."""
+_MOST_SPINS = 20
+"""How often a lock that was held may be found free at once, before that is no chance any more."""
 _COUNTED = 40
 """The bits of a token that count holds; those above are the timeline's (PG2)."""
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
@@ -205,21 +207,21 @@ class AcquireAttempt(Contender):
             connection.spotless = True
             self._failures = 0
             status = yield from self._look(connection)
-            if not status.locked and not self._spin():
+            if not status.locked and self._spins < _MOST_SPINS:
+                self._spins += 1
                 continue  # released between the two, or another client was testing whether it was free
             if self.attempt.is_over():
                 return None
             if (yield from self._queue(connection, shared=shared)):
-                return shared or (yield from self._raise_token(connection))
+                if shared:
+                    return True
+                sent = self.env.monotonic(), slept()
+                rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
+                return self._won(connection, only(rows or [(None, None, None)]), sent)
 
     def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
         self._seen = yield from look_at(connection, self.lock_url, self._limit())
         return self._seen
-
-    def _spin(self) -> bool:
-        """Whether this has happened too often for it to be chance."""
-        self._spins += 1
-        return self._spins > 20
 
     def _queue(self, connection: Connection, *, shared: bool) -> Generator[Wait, None, bool]:
         """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
@@ -296,12 +298,6 @@ class AcquireAttempt(Contender):
                 other.close()
         except (Broken, Refused, EngineUnavailable):
             return None
-
-    def _raise_token(self, connection: Connection) -> Generator[Wait, None, HoldRef]:
-        """The lock is ours, after a wait."""
-        sent = self.env.monotonic(), slept()
-        rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
-        return self._won(connection, only(rows or [(None, None, None)]), sent)
 
     def _sql(self, statement: str) -> str:
         return statement.format(table=self.lock_url.table)

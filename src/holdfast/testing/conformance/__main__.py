@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from . import runner
 from .adapter import Adapter, Unusable
 from .dialects import DIALECTS
-from .runner import FAILED, Result, run, scenarios
+from .runner import FAILED, run, scenarios
 
 DONE, SOME_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     adapter = Adapter(command, options.timeout)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: adapter.stop())  # no exception: it could come where something is half done
-    tell = None if options.json else _tell
+    tell = None if options.json else lambda result: _say(runner.line(result))
     try:
         results = run(adapter, options.protocol, chosen, jobs=options.jobs, tell=tell)
     except Unusable as error:
@@ -76,10 +76,6 @@ def _jobs(text: str) -> int:
     if not 1 <= value <= 64:
         raise ValueError
     return value
-
-
-def _tell(result: Result) -> None:
-    _say(runner.line(result))
 
 
 def _say(text: str) -> None:

@@ -291,7 +291,7 @@ class Bench:
         if self.dialect.is_directory:
             return b"" if os.path.isdir(at or self.lock) else None
         try:
-            with open(at or self.lock, "rb", opener=_without_waiting) as file:
+            with open(at or self.lock, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
                 return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
         except OSError:
             return None
@@ -412,10 +412,6 @@ class Bench:
         except OSError:
             return None
         return found.st_dev, found.st_ino
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _belongs(pid: int | None, leader: int) -> bool:

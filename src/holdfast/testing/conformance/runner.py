@@ -116,8 +116,9 @@ def line(result: Result) -> str:
         return f"{text}: {result.happened}"
     if result.outcome == PASSED:
         return text
+    happened = result.happened.strip().replace("\n", "\n               ")
     rows = [text, f"     why       {result.scenario.why}", f"     expected  {result.expected}"]
-    rows += [f"     happened  {_one_line(result.happened)}"]
+    rows += [f"     happened  {happened}"]
     if result.found is not None:
         rows.append(f"     found     {shown(result.found)}")
     return "\n".join(rows)
@@ -160,7 +161,3 @@ def shown(data: bytes) -> str:
     cut = data[:_SHOWN]
     more = f" … ({len(data)} bytes)" if len(data) > len(cut) else ""
     return f"{cut!r}{more}"
-
-
-def _one_line(text: str) -> str:
-    return text.strip().replace("\n", "\n               ")

@@ -197,7 +197,7 @@ house: $(VENV)/.test
 .PHONY: man completions
 # From what --help is made of: dist/man/*.1, and dist/completions for bash, zsh and fish.
 man: $(VENV)/.test
-	$(BIN)/python -m holdfast.cli.manual dist/man
+	$(BIN)/python docs/_site/manual.py dist/man
 
 completions: $(VENV)/.test
 	mkdir -p dist/completions

@@ -19,7 +19,8 @@ COMPLETIONS = {
 }
 MAKE = """
 import pathlib, sys
-from holdfast.cli import completion, manual
+import manual
+from holdfast.cli import completion
 from holdfast.cli.completion import commands
 place = pathlib.Path(sys.argv[1])
 manual.write(place / "man")
@@ -39,7 +40,7 @@ class Hook(BuildHookInterface[Any]):
         # Nothing of who builds it, and where, gets into the result: no width of a terminal, no colours, no language.
         environment = {
             **os.environ,
-            "PYTHONPATH": str(Path(self.root, "src")),
+            "PYTHONPATH": os.pathsep.join(str(Path(self.root, place)) for place in ("src", "docs/_site")),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUTF8": "1",
             "COLUMNS": "80",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from manual import notes_of
+
 from holdfast.cli.completion import TOP, Command, Option, commands
-from holdfast.cli.manual import notes_of
 from holdfast.cli.parser import overview_of
 
 VALUES = {
@@ -31,6 +32,8 @@ VALUES = {
     "ROLE": ("a role of the database", "--grant deploy"),
     "DIR2": ("a directory", "--peer /mnt/two"),
     "HOST": ("the name of a machine", "--with alpha"),
+    "S": ("seconds, a whole number", "--timeout 60"),
+    "STR": ("one line of text", "--tag nightly"),
     "text": ("one line of text", "--tag nightly"),
     "ms": ("milliseconds, a whole number", "--timeout 1500"),
 }

@@ -1,7 +1,7 @@
 """`completion`: a script that makes a shell complete this command line. Nothing in it is written by hand twice.
 
 It is made of `commands`: every command with its options, as data, from what `--help` is made of. Manual pages are made
-of the same (manual.py).
+of the same (docs/_site/manual.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Manual pages, from what `--help` is made of: `python -m holdfast.cli.manual DIRECTORY` writes holdfast.1 and a page
-for each command. Run by `make man`; not a command of the tool.
+"""Manual pages, from what `--help` is made of.
+
+    manual.py DIRECTORY
+
+Writes holdfast.1 and a page for each command. Run by `make man`, and when the package is built.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ import os
 import re
 import sys
 
-from .. import __version__
-from .completion import TOP, Command, commands
-from .parser import STATUS, overview_of
+from holdfast import __version__
+from holdfast.cli.completion import TOP, Command, commands
+from holdfast.cli.parser import STATUS, overview_of
 
 _MAIN = ("run", "try", "release", "status", "ls")
 """What every page points to."""
@@ -156,5 +159,5 @@ def write(directory: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m holdfast.cli.manual DIRECTORY")
+        sys.exit("usage: manual.py DIRECTORY")
     write(sys.argv[1])

@@ -17,7 +17,7 @@ from ..protocols.flock import SIGNATURE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._platform.interface import Stat
+    from .._platform.interface import Environment, Stat
     from ..model import Record
 
 
@@ -46,6 +46,15 @@ _OTHERWISE = frozenset(
 _MUCH = 65_536
 _TOKEN = b"\n" + 8 * b"\t"
 """fs-safe 0.21 ends its records with blanks that are its own."""
+
+
+def head_of(env: Environment, path: str, most: int) -> bytes:
+    """How a file begins; nothing of what is no regular file. OSError as the system gives it."""
+    fd = env.open_existing(path, write=False)
+    try:
+        return env.read(fd, most) if stat.S_ISREG(env.fstat(fd).st_mode) else b""
+    finally:
+        env.close(fd)
 
 
 def is_beside(name: str) -> bool:

@@ -179,16 +179,10 @@ def _events(can: Abilities) -> Finding:
 
 def of_limits(limits: Limits) -> Iterator[Finding]:
     """What may run out, and how near that is."""
-    used, most = limits.instances, limits.most_instances
-    if most is not None:
-        text = f"{used} of {most} inotify instances of this user are in use"
-        means = "a process that waits needs one; without, it polls. Raise fs.inotify.max_user_instances"
-        yield _near("inotify instances", used, most, text, means)
-    used, most = limits.watches, limits.most_watches
-    if most is not None:
-        text = f"{used} of {most} inotify watches of this user are in use"
-        means = "each lock that is waited for needs one, and each hold; without, one polls. Raise max_user_watches"
-        yield _near("inotify watches", used, most, text, means)
+    means = "a process that waits needs one; without, it polls. Raise fs.inotify.max_user_instances"
+    yield from _near("inotify instances", limits.instances, limits.most_instances, means)
+    means = "each lock that is waited for needs one, and each hold; without, one polls. Raise max_user_watches"
+    yield from _near("inotify watches", limits.watches, limits.most_watches, means)
     if limits.descriptors is not None:
         more = "" if limits.most_descriptors in (None, limits.descriptors) else f" (up to {limits.most_descriptors})"
         text = f"a process may have {limits.descriptors} descriptors open{more}"
@@ -201,10 +195,10 @@ def of_limits(limits: Limits) -> Iterator[Finding]:
     yield Finding("space", WEAKER if scarce else GOOD, text, means)
 
 
-def _near(name: str, used: int, most: int, text: str, means: str) -> Finding:
-    if used >= most:
-        return Finding(name, WEAKER, text, means)
-    return Finding(name, NOTE, text, means) if used >= most * _NEARLY else Finding(name, GOOD, text)
+def _near(name: str, used: int, most: int | None, means: str) -> Iterator[Finding]:
+    if most is not None:
+        level = WEAKER if used >= most else NOTE if used >= most * _NEARLY else GOOD
+        yield Finding(name, level, f"{used} of {most} {name} of this user are in use", "" if level == GOOD else means)
 
 
 def _size(count: float) -> str:

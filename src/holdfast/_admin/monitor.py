@@ -34,7 +34,7 @@ from .._platform.values import LockOwner
 from ..engines.file import queue
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
-from ..model import Holder, Value, Waiter
+from ..model import Holder, Status, Value, Waiter
 from . import detect
 from .found import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Unreadable
 from .scan import Survey
@@ -77,6 +77,12 @@ class LockEvent(Value):
     first_look: bool = False
 
 
+def of_holder(kind: str, time: float, status: Status, **more: Any) -> LockEvent:
+    """An event of the holder of that lock."""
+    who = status.holder or Holder()
+    return LockEvent(kind, time, status.path, status.protocol, who.pid, who.host, who.tag, who.command, **more)
+
+
 class SeenHold:
     """One acquisition, as it is seen from outside."""
 
@@ -110,10 +116,7 @@ class SeenHold:
         return self.found.status.evidence.source == "guard" and self.found.status.evidence.proven
 
     def tell(self, kind: str, time: float, **more: Any) -> LockEvent:
-        status, holder = self.found.status, self.holder
-        return LockEvent(
-            kind, time, status.path, status.protocol, holder.pid, holder.host, holder.tag, holder.command, **more
-        )
+        return of_holder(kind, time, self.found.status, **more)
 
 
 class SeenWait:

@@ -21,6 +21,7 @@ import stat
 
 from .._core.wait import Wait
 from .._platform.values import temporary_name
+from .detect import head_of
 from .doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, Finding
 
 TYPE_CHECKING = False
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _STEPS = {"create": 1, "write": 2, "reads": 2, "guard": 1, "unguard": 1, "guarded": 1, "link": 2}
 """What one side may ask of the other, and with how many words."""
+_OF_OWN_FILES = ("write", "guard", "unguard", "link")
 _MOST, _LONGEST, _MODE = 1 << 16, 200, 0o644
 _ONE_CLIENT = (
     "a server may take them for one client, and give both the same lock (NFS 4): of two machines nothing is proven. "
@@ -75,6 +77,8 @@ class View:
         names = words if step == "link" else words[:1]
         if not all(map(self._name.fullmatch, names)):
             raise ValueError("no name of this conversation")
+        if step in _OF_OWN_FILES and words[0] not in self._fds:
+            return None
         try:
             found: bool | None = getattr(self, step)(*words)
         except OSError:
@@ -84,9 +88,7 @@ class View:
     def create(self, name: str) -> bool:
         return self._make(name, lambda path: self._fds.update({name: self.env.open_new(path, _MODE)}))
 
-    def link(self, name: str, new: str) -> bool | None:
-        if name not in self._fds:
-            return None
+    def link(self, name: str, new: str) -> bool:
         return self._make(new, lambda path: self.env.link(f"{self._directory}/{name}", path))
 
     def _make(self, name: str, make: Callable[[str], object]) -> bool:
@@ -100,19 +102,15 @@ class View:
             raise
         return True
 
-    def write(self, name: str, text: str) -> bool | None:
-        if name not in self._fds:
-            return None
+    def write(self, name: str, text: str) -> bool:
         self.env.write(self._fds[name], text.encode(), 0)
         self.env.sync(self._fds[name])
         return True
 
     def guard(self, name: str) -> bool | None:
-        return self.env.guard(self._fds[name]) if name in self._fds else None
+        return self.env.guard(self._fds[name])
 
-    def unguard(self, name: str) -> bool | None:
-        if name not in self._fds:
-            return None
+    def unguard(self, name: str) -> bool:
         self.env.unguard(self._fds[name])
         return True
 
@@ -145,19 +143,11 @@ class View:
 
     def message(self, name: str) -> Any:
         """What the message says; None as long as it is not whole."""
-        data = b""
         try:
-            fd = self.env.open_existing(f"{self._directory}/{name}", write=False)
-        except OSError:
-            return None  # it is not seen yet, or gone again
-        try:
-            if stat.S_ISREG(self.env.fstat(fd).st_mode):
-                data = self.env.read(fd, _MOST)
+            data = head_of(self.env, f"{self._directory}/{name}", _MOST)
             return json.loads(data) if data.endswith(b"\n") else None
         except (OSError, ValueError, RecursionError):
-            return None
-        finally:
-            self.env.close(fd)
+            return None  # of an OSError: it is not seen yet, or gone again
 
     def _remove(self, name: str) -> None:
         if name in self._fds:

@@ -196,13 +196,8 @@ class Reaper:
             seen = (found.st_ino, found.st_size, found.st_mtime)
             if self._others.get(path) == seen:
                 return False
-            if self._may_be_record(found):
-                fd = env.open_existing(path, write=False)
-                try:
-                    if _MARK in env.read(fd, _HEAD):
-                        return True
-                finally:
-                    env.close(fd)
+            if self._may_be_record(found) and _MARK in detect.head_of(env, path, _HEAD):
+                return True
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -290,15 +285,10 @@ class Reaper:
 
     def _request(self, path: str) -> FileRequest | None:
         """What to ask for, by the protocol that the record is of; None for what is no record of a holdfast process."""
-        env = self._env
-        found = env.stat(path)
+        found = self._env.stat(path)
         if not self._may_be_record(found):
             return None
-        fd = env.open_existing(path, write=False)
-        try:
-            data = env.read(fd, found.st_size + 1)
-        finally:
-            env.close(fd)
+        data = detect.head_of(self._env, path, found.st_size + 1)
         record = detect.record_in(path.rpartition("/")[2], found.st_mode, data)
         if record is None or record.marker is None or record.protocol == "flock":
             return None

@@ -170,13 +170,9 @@ def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found
     if not detect.is_likely(found):
         return False
     try:
-        fd = env.open_existing(path, write=False)
+        return detect.may_begin(name, detect.head_of(env, path, _GLANCE))
     except PermissionError:
         return False
-    try:
-        return detect.may_begin(name, env.read(fd, _GLANCE))
-    finally:
-        env.close(fd)
 
 
 def joined(where: str, name: str) -> str:

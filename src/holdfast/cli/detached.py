@@ -26,11 +26,16 @@ def detach(kept: Collection[int]) -> None:
     """A session without a terminal, `/` as the directory, and no descriptor open but these: a reader may wait for
     the end of a pipe that the caller had."""
     os.setsid()
+    leave_place()
+    _close_all_but({0, 1, 2, *kept})
+
+
+def leave_place() -> None:
+    """`/` as the directory, and standard descriptors that lead nowhere."""
     os.chdir("/")
     null = open_null()
     for fd in range(3):
         os.dup2(null, fd)
-    _close_all_but({0, 1, 2, *kept})
 
 
 def fork() -> int:

@@ -14,7 +14,6 @@ from ..protocols import is_persistent
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .._admin.found import Found
-    from .._platform.interface import ProcFiles
 
 
 def look_at(path: str) -> Found | None:
@@ -23,16 +22,9 @@ def look_at(path: str) -> Found | None:
     A file with a record of a protocol is of that protocol, whatever its name (scan.py, E8).
     """
     env = environment()
-    files: list[ProcFiles] = []
-
-    def once() -> ProcFiles:
-        if not files:
-            files.append(env.proc_files())
-        return files[0]
-
     try:
         found = env.stat(path)
-        view = View(env, once, path, found)
+        view = View(env, env.proc_files, path, found)
         if record_in(view.name, found.st_mode, view.data()) is not None:
             return None
         return kinds.find(view)

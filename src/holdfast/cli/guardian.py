@@ -306,7 +306,7 @@ class _Life:
         self._run = os.getppid()
         self._session = os.getsid(0)
         self._command = 0  # its pid, until it has been waited for
-        self._told = self._seen = self._is_holder = self._lost = False
+        self._told = self._seen = self._lost = False
 
     def live(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
         """All of it, to the end of the process."""

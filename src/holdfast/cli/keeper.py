@@ -37,9 +37,9 @@ import os
 from .._platform import environment
 from ..errors import AcquireTimeout, LockLost
 from ..lock import attend, file_hold, keep_from_now, requests_of
-from .detached import detach, fork, readable, sooner, take, wake_by, wakeup_pipe
+from .detached import detach, fork, leave_place, readable, sooner, take, wake_by, wakeup_pipe
 from .options import Namespace
-from .outcome import DONE, FAILED, failed, open_null, say, show
+from .outcome import DONE, FAILED, failed, say, show
 from .owner import KEEPER, Owner, tell_bound, tell_if_ours
 
 TYPE_CHECKING = False
@@ -348,10 +348,7 @@ class _ServerLife(_Life):
 
     def _settle_in(self, hold: Hold) -> None:
         """Nothing of the caller's stays open that others could wait for; the sockets do."""
-        os.chdir("/")
-        null = open_null()
-        for fd in range(3):
-            os.dup2(null, fd)
+        leave_place()
         self._heed_signals()
         self._show_title(hold.path)
 

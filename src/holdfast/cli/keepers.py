@@ -59,10 +59,6 @@ def _may_be_kept(seen: Observation, owner: Identity) -> bool:
     return is_shell(owner.pid) or env.program(owner.pid) is None
 
 
-def _why_not_recorded(seen: Observation, owner: Identity) -> str | None:
-    return why_not_of(seen, _UNPROVEN, owner)
-
-
 def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
     """Of a lock without a record: its keeper is called after its owner."""
     keeper = keeper_of(seen.identity)
@@ -93,8 +89,8 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
 def _end_keeper_of(lock: Lock, owner: Identity, seen: Observation) -> bool:
     """While what was seen is kept open, no successor has its number."""
     env = environment()
-    why_not = _why_not_titled if seen.is_directory else _why_not_recorded
-    if why_not(seen, owner) is not None:
+    why_not = _why_not_titled(seen, owner) if seen.is_directory else why_not_of(seen, _UNPROVEN, owner)
+    if why_not is not None:
         return False
     keeper = keeper_of(seen.identity)
     watched = None if keeper is None else _watch(env, keeper)

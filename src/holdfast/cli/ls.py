@@ -139,10 +139,7 @@ def _everything(places: Sequence[str], listing: _Listing, options: Namespace) ->
     """Each lock file once, whatever places it is in; and a message for a named file that is none."""
     survey = Survey(environment())
     named = [
-        (path, bool(expanded))
-        for place in places
-        for expanded in [_expanded_in_time(place)]
-        for path in expanded or [place]
+        (path, bool(expanded)) for place in places for expanded in [_expanded(place)] for path in expanded or [place]
     ]
     several = len(named) > 1 or options.all
     listing.follow(one_place=not several)
@@ -217,24 +214,21 @@ def _of_place_in_time(
         yield Unreadable(place, error)
 
 
-def _expanded_in_time(place: str) -> list[str]:
-    """The same, or nothing where a file server does not answer: then the place itself is asked for."""
-    apart = None if is_url(place) or _MAGIC.isdisjoint(place) else at_place(environment(), absolute(place))
-    if apart is None:
-        return _expanded(place)
-    try:
-        return apart.call(lambda: _expanded(place), meanwhile=bool)
-    except EngineUnavailable:
-        return []
-
-
 def _expanded(place: str) -> list[str]:
-    """A pattern as a shell would expand it, with `**`; what is there is taken by its name, whatever is in that."""
-    if is_url(place) or _MAGIC.isdisjoint(place) or os.path.lexists(place):
+    """A pattern as a shell would expand it, with `**`. Nothing for what is there by that name, whatever is in it, nor
+    where a file server does not answer: then the place itself is asked for."""
+    if is_url(place) or _MAGIC.isdisjoint(place):
         return []
     from glob import glob
 
-    return sorted(glob(place, recursive=True))
+    def expand() -> list[str]:
+        return [] if os.path.lexists(place) else sorted(glob(place, recursive=True))
+
+    apart = at_place(environment(), absolute(place))
+    try:
+        return expand() if apart is None else apart.call(expand, meanwhile=bool)
+    except EngineUnavailable:
+        return []
 
 
 class _Wanted:

@@ -96,22 +96,23 @@ def payload(text: str) -> dict[str, Any]:
     return value
 
 
-def code(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 3 or int(text) > 255:
-        raise Wrong(f"{text!r} is not an exit status from 0 to 255")
+def _whole(text: str, least: int, most: int, what: str) -> int:
+    """A whole number, without a sign, that has no more digits than the largest one."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
+        raise Wrong(f"{text!r} is not {what}")
     return int(text)
+
+
+def code(text: str) -> int:
+    return _whole(text, 0, 255, "an exit status from 0 to 255")
 
 
 def slots(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= 1000:
-        raise Wrong(f"{text!r} is not a number from 1 to 1000")
-    return int(text)
+    return _whole(text, 1, 1000, "a number from 1 to 1000")
 
 
 def pid(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 10 or not 0 < int(text) < 2**31:
-        raise Wrong(f"{text!r} is not a process id")
-    return int(text)
+    return _whole(text, 1, 2**31 - 1, "a process id")
 
 
 def mode(text: str) -> int:

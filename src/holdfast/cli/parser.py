@@ -467,10 +467,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if name == "beads":
         return _parse_beads(words)
     if name not in SUMMARIES or name not in _HELP:
-        overview = overview_of()
-        overview.refuse_unknown(name)
-        overview.parse_args([*arguments])  # exits: help, version, or an error
-        overview.error(f"the command comes first, not {name!r}")
+        _answer_without_command(overview_of(), [*arguments])
     parser = parser_of(name)
     parser.words = words
     if name in COMMANDS:
@@ -488,6 +485,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error("--peer, --listen and --with exclude each other")
     options.command = name
     return options
+
+
+def _answer_without_command(overview: Parser, words: list[str]) -> NoReturn:
+    """Exits: with help, the version, or an error."""
+    first = words[0] if words else ""
+    overview.refuse_unknown(first)
+    overview.parse_args(words)
+    overview.error(f"the command comes first, not {first!r}")
 
 
 _MARK = "\0"
@@ -513,10 +518,8 @@ def _read(parser: Parser, words: list[str], operands: list[str]) -> tuple[argpar
 def _parse_beads(words: list[str]) -> argparse.Namespace:
     step, *words = words or [""]
     if step not in BEADS:
-        overview = overview_of("holdfast beads", "The daemon's side of the exclusive lock of beads up to 0.49.", BEADS)
-        overview.refuse_unknown(step)
-        overview.parse_args([step, *words] if step else [])  # exits: help, or an error
-        overview.error(f"the command comes first, not {step!r}")
+        what = "The daemon's side of the exclusive lock of beads up to 0.49."
+        _answer_without_command(overview_of("holdfast beads", what, BEADS), [step, *words] if step else [])
     made = parser_of(f"beads {step}")
     words, command = split(words) if step == "daemon" else (words, [])
     options = made.parse_args(words)

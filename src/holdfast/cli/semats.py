@@ -98,16 +98,7 @@ class _Options:
         return lock
 
 
-_FLAGS = {
-    "-f": "force",
-    "--force": "force",
-    "-j": "json",
-    "--json": "json",
-    "-v": "verbose",
-    "--verbose": "verbose",
-    "-h": "help",
-    "--help": "help",
-}
+_FLAGS = {flag: name for name in ("force", "json", "verbose", "help") for flag in (f"-{name[0]}", f"--{name}")}
 
 
 def semats(words: list[str]) -> int:

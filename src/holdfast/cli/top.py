@@ -29,6 +29,7 @@ from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of
 from ..model import Holder, Value
 from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of, work_of
+from .detached import wakeup_pipe
 from .locks import absolute
 from .ls import as_object, short_path
 from .options import Namespace
@@ -194,9 +195,7 @@ class Signals:
     _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
 
     def __init__(self) -> None:
-        self.fd, self._written = os.pipe()
-        for fd in (self.fd, self._written):
-            os.set_blocking(fd, False)
+        self.fd, self._written = wakeup_pipe()
         self._before: dict[int, object] = {}
         self._woken = -1
         self._pending: set[int] = set()

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 
-from .._admin.monitor import Follower, LockEvent
+from .._admin.monitor import Follower, LockEvent, of_holder
 from .._core.wait import Wait
 from .._drivers.sync import drive
 from .._platform import environment
@@ -201,7 +201,7 @@ class Changes:
         were = {_who(one): one for one in (old.waiters if old else ())}
         are = {_who(one): one for one in (new.waiters if new else ())}
         if old and before and before != after:
-            told.append(_of_holder("released", old, now, held=now - self._since.pop(old.path, now)))
+            told.append(of_holder("released", now, old, held=now - self._since.pop(old.path, now)))
         if new and after and before != after:
             holder = new.holder
             waited = [one.since for who, one in were.items() if holder and who[0] == holder.pid and who not in are]
@@ -209,9 +209,8 @@ class Changes:
             self._since[new.path] = since
             kind, moment = ("held", since) if self._first else ("acquired", now)
             known = waited[0] if waited else None
-            told.append(_of_holder(kind, new, moment, waited=None if known is None else max(0.0, now - known)))
-            if self._first:
-                told[-1] = told[-1].replaced(first_look=True)
+            wait = None if known is None else max(0.0, now - known)
+            told.append(of_holder(kind, moment, new, waited=wait, first_look=self._first))
         got = new.holder.pid if new and new.holder and before != after else None
         for who, one in were.items():
             if who not in are and one.pid != got and old is not None:
@@ -225,14 +224,6 @@ class Changes:
 
 def _who(waiter: Waiter) -> tuple[object, ...]:
     return waiter.pid, waiter.since, waiter.tag
-
-
-def _of_holder(
-    kind: str, status: Status, at: float, *, waited: float | None = None, held: float | None = None
-) -> LockEvent:
-    holder = status.holder
-    who = (None, None, None, None) if holder is None else (holder.pid, holder.host, holder.tag, holder.command)
-    return LockEvent(kind, at, status.path, status.protocol, *who, waited, held)
 
 
 def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:

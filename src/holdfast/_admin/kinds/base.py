@@ -12,6 +12,7 @@ KI4  Only the kernel's own lock is proof. All else is evidence, and is said with
 
 from __future__ import annotations
 
+import functools
 import stat
 
 from ..._core import messages
@@ -61,7 +62,7 @@ class View:
         self.is_link = stat.S_ISLNK(found.st_mode)
         self.is_directory = stat.S_ISDIR(found.st_mode)
 
-    @property
+    @functools.cached_property
     def files(self) -> ProcFiles:
         return self._files()
 
@@ -184,7 +185,7 @@ class View:
 
     def beside(self, path: str, found: Stat) -> View:
         """Another file."""
-        return View(self.env, self._files, path, found)
+        return View(self.env, lambda: self.files, path, found)
 
     # -- what is said --------------------------------------------------------------------------------------------------
 

@@ -158,13 +158,8 @@ def _drop_in(name: str, *words: str) -> int:
     # An acquisition that cannot be reported is an error, and given back.
     _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
     try:
-        if name == "sema":
-            from .sema import sema
-
-            return sema([*words])
-        from .semats import semats
-
-        return semats([*words])
+        status: int = _function(name, name)([*words])
+        return status
     except Exception as error:
         return failed(error)
 

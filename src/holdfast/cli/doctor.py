@@ -180,22 +180,18 @@ def _absolute(place: str) -> str:
 
 def _between(options: Namespace, directory: str) -> list[Finding]:
     """What holds between the directory and another mount of it, or between this machine and another."""
+    if not (options.peer or options.host or options.listen):
+        return []
+    from .._admin import peer
+
     env = environment()
     if options.peer:
-        from .._admin.peer import of_mounts
-
-        return drive(of_mounts(env, directory, _absolute(options.peer)))
+        return drive(peer.of_mounts(env, directory, _absolute(options.peer)))
     if options.host:
-        from .._admin.peer import of_machines
-
-        return drive(of_machines(env, directory, options.host, options.timeout))
-    if options.listen:
-        from .._admin.peer import listen
-
-        if not options.quiet:
-            say(f"waiting for another machine: holdfast doctor {printable(directory)} --with {env.identity().host}")
-        return drive(listen(env, directory, options.timeout))
-    return []
+        return drive(peer.of_machines(env, directory, options.host, options.timeout))
+    if not options.quiet:
+        say(f"waiting for another machine: holdfast doctor {printable(directory)} --with {env.identity().host}")
+    return drive(peer.listen(env, directory, options.timeout))
 
 
 def _plain(value: Any) -> Any:

@@ -6,14 +6,11 @@ import os
 
 from .._admin import kinds
 from .._admin.detect import record_in
+from .._admin.found import Found
 from .._admin.kinds.base import View, sentence
 from .._platform import environment
 from ..errors import ProtocolMismatch
 from ..protocols import is_persistent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .._admin.found import Found
 
 
 def look_at(path: str) -> Found | None:
@@ -42,25 +39,22 @@ def refuse(path: str, protocol: str | None) -> None:
 
     A kernel lock may be taken on what another program locks by the kernel: it is the same lock.
     """
-    env = environment()
-    seen = look_at(path) if os.path.lexists(path) else None
-    if seen is not None and not (is_persistent(protocol) and seen.status.evidence.source == "guard"):
-        kind = seen.status.protocol
-        raise ProtocolMismatch(
-            f"{path} is a lock of {kind}, which holdfast never takes, breaks or removes: {told(seen)}",
-            path=path,
-            protocol=protocol or "sema",
-            holder=seen.status.holder,
-        )
-    if seen is None and not os.path.lexists(path):
+    env, holder = environment(), None
+    if os.path.lexists(path):
+        seen = look_at(path)
+        if seen is None or (is_persistent(protocol) and seen.status.evidence.source == "guard"):
+            return
+        holder, kind = seen.status.holder, seen.status.protocol
+        why = f"{path} is a lock of {kind}, which holdfast never takes, breaks or removes: {told(seen)}"
+    else:
         try:
             whose = kinds.reserved(View(env, env.proc_files, path, env.stat(path.rpartition("/")[0] or "/")))
         except (OSError, ValueError):
             return
-        if whose is not None:
-            raise ProtocolMismatch(
-                f"{path} is where {whose} makes a lock of its own: {whose} would be kept out by a file there, which "
-                "nobody would know how to remove. Choose another name for yours",
-                path=path,
-                protocol=protocol or "sema",
-            )
+        if whose is None:
+            return
+        why = (
+            f"{path} is where {whose} makes a lock of its own: {whose} would be kept out by a file there, which "
+            "nobody would know how to remove. Choose another name for yours"
+        )
+    raise ProtocolMismatch(why, path=path, protocol=protocol or "sema", holder=holder)

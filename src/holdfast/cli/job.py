@@ -56,7 +56,6 @@ from .run import (
     limit_reached,
     locks_for,
     refused,
-    status_of,
     tell_acquired,
 )
 
@@ -125,8 +124,7 @@ class _Command:
             try:
                 self._program = program = job.start(words, environment_of(holds), self._options.line)
             except OSError as error:
-                say(not_started(words, error))
-                return status_of(error)
+                return not_started(words, error)
             self._job = job
         if self._guardian is not None:
             self._guardian.say(f"started {program.pid}")

@@ -80,31 +80,23 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
     seen = observe(env, file_request(lock))
     if seen is None:
         return False
-    try:
-        return _end_keeper_of(lock, owner, seen)
+    try:  # while what was seen is kept open, no successor has its number
+        why_not = _why_not_titled(seen, owner) if seen.is_directory else why_not_of(seen, _UNPROVEN, owner)
+        keeper = keeper_of(seen.identity) if why_not is None else None
+        watched = None if keeper is None else _watch(env, keeper)
+        if watched is None:
+            return False
+        try:
+            if keeper_of(seen.identity) != keeper or not _end_process(watched):  # keeper.py, S6
+                return False
+        except OSError:
+            return False  # it is another user's
+        finally:
+            env.close(watched)
+        left = glance(env, file_request(lock))
+        return left is None or not _is_same(left, seen)
     finally:
         forget(env, seen)
-
-
-def _end_keeper_of(lock: Lock, owner: Identity, seen: Observation) -> bool:
-    """While what was seen is kept open, no successor has its number."""
-    env = environment()
-    why_not = _why_not_titled(seen, owner) if seen.is_directory else why_not_of(seen, _UNPROVEN, owner)
-    if why_not is not None:
-        return False
-    keeper = keeper_of(seen.identity)
-    watched = None if keeper is None else _watch(env, keeper)
-    if watched is None:
-        return False
-    try:
-        if keeper_of(seen.identity) != keeper or not _end_process(watched):  # keeper.py, S6
-            return False
-    except OSError:
-        return False  # it is another user's
-    finally:
-        env.close(watched)
-    left = glance(env, file_request(lock))
-    return left is None or not _is_same(left, seen)
 
 
 def end_keeper_on_server(status: Status, owner: int) -> str:

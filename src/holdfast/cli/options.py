@@ -409,6 +409,8 @@ def completed(name: str, options: Namespace, rest: list[str], command: list[str]
         options.lock = locks[0]
     if name == "run" and (wrong := _wrong_command(options, command)):
         return wrong
+    if name == "try":
+        options.timeout = 0.0
     if getattr(options, "nonblock", False):
         if options.timeout is not None:
             return "-n/--nonblock and -w/--timeout exclude each other"

@@ -135,18 +135,15 @@ def problem_at(path: str, error: OSError) -> str:
     return f"{path}: {said}; {lost}" if lost and lost not in said else f"{path}: {said}"
 
 
-def is_shortage(error: OSError) -> bool:
-    """Whether the system could not start a process, whatever its program is."""
-    return error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-
-
-def not_started(command: list[str], error: OSError) -> str:
-    """Why a command could not be started."""
-    if is_shortage(error):
-        return f"{command[0]} was not started: {error.strerror}; {LIMITS}"
-    said = f"{command[0]}: {error.strerror}"
-    is_line = len(command) == 1 and len(command[0].split()) > 1 and isinstance(error, FileNotFoundError)
-    return f"{said}; a line for a shell takes -c: holdfast run LOCK -c '...'" if is_line else said
+def not_started(command: list[str], error: OSError) -> int:
+    """Say why a command could not be started; the exit status, as shells have it."""
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):  # whatever the program is
+        say(f"{command[0]} was not started: {error.strerror}; {LIMITS}")
+        return FAILED
+    said, is_missing = f"{command[0]}: {error.strerror}", isinstance(error, FileNotFoundError)
+    is_line = len(command) == 1 and len(command[0].split()) > 1 and is_missing
+    say(f"{said}; a line for a shell takes -c: holdfast run LOCK -c '...'" if is_line else said)
+    return 127 if is_missing else 126
 
 
 def end_quickly(status: int) -> NoReturn:

@@ -387,7 +387,6 @@ _HELP = {
     "ls": _Help(
         _LISTED,
         _LS_NOTE,
-        "List lock files: who holds them, for how long, and who waits.",
         places="directory, pattern, lock file or URL (default: this directory)",
         json=EACH,
     ),

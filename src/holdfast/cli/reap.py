@@ -19,16 +19,13 @@ def reap_(options: Namespace) -> int:
         if not options.quiet:
             say(f"removed {path}: {why}")
 
-    def complain(path: str, problem: str) -> None:
-        say(f"{path}: {problem}")
-
     def ready() -> None:
         if not options.quiet:
             say(f"watching {directory}")
         notify("READY=1")
 
     try:
-        drive(Reaper(environment(), directory, tell, complain).run(ready))
+        drive(Reaper(environment(), directory, tell, lambda path, problem: say(f"{path}: {problem}")).run(ready))
     finally:
         notify("STOPPING=1")
 

@@ -32,7 +32,7 @@ from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, LOST, die_of, is_shortage, not_started, say
+from .outcome import FAILED, LOST, die_of, not_started, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ _LOOK_EVERY = 0.2
 _KEPT_AFTER = 0.02
 """Seconds for which the lock is neither watched nor refreshed: what that needs takes longer to load than most of `run`.
 A loss that has come by then is seen then, or by the release."""
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 class _Interrupted(BaseException):
@@ -240,8 +239,7 @@ class _Child:
             return FAILED
         except OSError as error:
             guardian.dismiss()
-            say(not_started(self._command, error))
-            return status_of(error)
+            return not_started(self._command, error)
         self._guardian, tree.root = guardian, guardian.pid
         if not self._pid:
             os.waitpid(guardian.pid, 0)  # G4: what it has started is ours now
@@ -369,13 +367,6 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
     elif hasattr(signal, "setitimer"):  # C1: once more, when the callback is over
         signal.signal(signal.SIGALRM, lambda _number, frame: _interrupt(_Interrupted.noted, frame))
         signal.setitimer(signal.ITIMER_REAL, 0.001)
-
-
-def status_of(error: OSError) -> int:
-    """The exit status for a command that could not be started."""
-    if is_shortage(error):
-        return FAILED
-    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def let_go(hold: Hold) -> None:

@@ -194,17 +194,9 @@ class _Options:
                 value = next(rest, None)
                 if value is None:
                     raise _UsageError(f"a value is missing after {word}")
-                self._set(word, value)
+                setattr(self, word[2:], value if word == "--tag" else _number(word, value))
             else:
                 raise _UsageError(f"unexpected argument: {word}")
-
-    def _set(self, name: str, value: str) -> None:
-        if name == "--tag":
-            self.tag = value
-        elif name == "--timeout":
-            self.timeout = float(_number(name, value))
-        else:
-            self.stale = _number(name, value)
 
     def lock(self) -> Lock:
         """The lock; by the letter of its protocol it is stale by age alone."""

@@ -33,11 +33,6 @@ def status_(options: Namespace) -> int:
     return HELD if status.locked else DONE
 
 
-def try_(options: Namespace) -> int:
-    options.timeout = 0.0
-    return acquire_(options)
-
-
 def acquire_(options: Namespace) -> int:
     """A keeper process acquires it, and has the connection."""
     from .keeper import acquire_on_server
@@ -45,6 +40,9 @@ def acquire_(options: Namespace) -> int:
 
     pid = owner_of(options, binds=True)
     return USAGE if pid is None else acquire_on_server(lock_of(options), options, pid)
+
+
+try_ = acquire_  # which then has no time to wait
 
 
 def release_(options: Namespace) -> int:

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from ..model import Record, Status
 
 
-def try_(options: Namespace) -> int:
-    """Acquire for the owner, once."""
-    options.timeout = 0.0
-    return acquire_(options)
-
-
 def acquire_(options: Namespace) -> int:
     """Acquire for the owner: its life is the life of the lock, which a keeper process holds for it."""
     pid = owner_of(options, binds=True)
@@ -56,6 +50,9 @@ def acquire_(options: Namespace) -> int:
     except BaseException:
         release_all()
         raise
+
+
+try_ = acquire_  # which then has no time to wait
 
 
 def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owner) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -38,6 +39,25 @@ def test_a_command_runs_with_the_lock_and_leaves_the_file(world: World, path: Pa
     eventually(lambda: is_free(path), what="the release")
     assert path.exists()
     assert world.do("status", *LOCK, path).returncode == 0
+
+
+def test_ls_with_all_shows_an_empty_lock_file_as_held(world: World, path: Path) -> None:
+    """Without, it is what an empty file is to all other protocols."""
+    lock, left = path.with_name("a.lock"), path.with_name("left.lock")
+    for file in (lock, left):
+        file.touch()
+        os.utime(file, (1, 1))
+    started = world.run(lock, STAY, *LOCK, stdin=-1)
+    started.hear("held")
+    lines = world.do("ls", "-j", "--all", path.parent).stdout.splitlines()
+    told = {one["path"]: one for one in map(json.loads, lines) if one["path"].startswith(f"{path.parent}/")}
+    assert len([line for line in lines if f"{path.parent}/" in line]) == len(told)
+    found = {Path(name): one["condition"] for name, one in told.items()}
+    assert found == {lock: "held", left: "empty"}
+    assert told[str(lock)]["protocol"] == "ofd"
+    assert told[str(lock)]["holder"]["pid"] in world.mine()
+    started.process.stdin.close()  # type: ignore[union-attr]
+    assert started.wait() == 0
 
 
 def test_a_range_is_locked_and_the_rest_is_not(world: World, path: Path) -> None:

@@ -34,14 +34,14 @@ def kernel_locks(env: Surroundings, survey: Survey, files: ProcFiles) -> Iterato
                 known = survey.file(path)
             except (OSError, ValueError):
                 known = None
-        if known is not None and known.status.locked and _says_more(known):
+        if known is not None and known.status.locked and says_more(known):
             yield known
         else:
             yield _described(env, survey, file, locks, path)
 
 
-def _says_more(known: Found) -> bool:
-    """Not what was locked when the tables were read, and is empty by now."""
+def says_more(known: Found) -> bool:
+    """Than the tables do of a file with a lock: not of one that is empty, or of which nothing can be told."""
     return known.advice is not None or known.status.record is not None or known.condition == HELD
 
 

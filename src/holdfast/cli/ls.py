@@ -144,17 +144,30 @@ def _everything(places: Sequence[str], listing: _Listing, options: Namespace) ->
     several = len(named) > 1 or options.all
     listing.follow(one_place=not several)
     seen: set[str] = set()
+    unknown: dict[str, Found] = {}
     for path, expanded in named:
         for one in _of_place_in_time(survey, path, listing, recursive=options.recursive):
             if isinstance(one, Found) and several:
                 if one.status.path in seen:
                     continue
                 seen.add(one.status.path)
+                if options.all and not _says_more(one):
+                    unknown[one.status.path] = one  # the kernel may know of record locks on it
+                    continue
             elif isinstance(one, str) and expanded:
                 continue  # a pattern names whatever fits
             yield one
     if options.all:
-        yield from (one for one in _of_the_kernel(survey) if one.status.path not in seen)
+        for one in _of_the_kernel(survey):
+            if unknown.pop(one.status.path, None) is not None or one.status.path not in seen:
+                yield one
+        yield from unknown.values()
+
+
+def _says_more(found: Found) -> bool:
+    from .._admin.kernel_locks import says_more
+
+    return says_more(found)
 
 
 def _of_the_kernel(survey: Survey) -> Iterator[Found]:

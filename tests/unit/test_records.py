@@ -167,6 +167,20 @@ def test_a_semaphore_can_be_of_record_locks(disk: Path) -> None:
         assert slots.try_acquire() is None
 
 
+@pytest.mark.needs("flock")
+def test_each_range_of_the_slots_has_a_queue_of_its_own(contend: Contend, disk: Path) -> None:
+    """So nobody waits behind those for other bytes, or shows them as waiters."""
+
+    def contender(*span: int) -> Contender:
+        return contend(disk / "b", slots=1, timeout=None, fair=True, protocol="ofd", range=span)
+
+    holder, waiter, other = contender(0, 10), contender(0, 10), contender(10, 10)
+    assert holder.step() is None
+    assert waiter.step() is not None
+    assert other.env.exists(waiter.request.queue), "it waits in the queue"
+    assert other.step() is None, "although others wait"
+
+
 NFS = {"vers": "3"}
 
 

@@ -87,8 +87,7 @@ class FileRequest(Request):
             _require_possible(self.protocol, options)
         # Which bytes of the file are locked, from where and how many, if that is a record lock; each range has a queue.
         self.records: tuple[int, int] | None = self.more.get("range", (0, 0)) if self.protocol.locks_records else None
-        span = "" if self.records is None else f"@{self.records[0]}+{self.records[1]}"
-        self.queue = queue_of(self.directory, f"{self.name}{span}")
+        self.queue = queue_of(self.directory, self.name + _span(self.records))
         self.lease = _lease(options.get("lease"))
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
@@ -154,7 +153,8 @@ class FileRequest(Request):
 
 
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
-    """A request for each slot of a semaphore, `<base>.<i>.lock`. They share one queue, which no lock uses."""
+    """A request for each slot of a semaphore, `<base>.<i>.lock`. They share one queue, which no lock uses; each range
+    has one."""
     if isinstance(slots, bool) or not isinstance(slots, int):
         raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
     if not 1 <= slots <= _MOST_SLOTS:
@@ -171,10 +171,16 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
         raise ValueError(f"the {protocol.name} protocol has one lock for each directory, so it has no semaphores")
     target = check_path(base, protocol.name)
     requests = tuple([FileRequest(target, options, lock_file=f"{target}.{slot}.lock") for slot in range(slots)])
-    queue = queue_of(*os.path.split(f"{target}.#.lock"))
+    span = "" if requests[0].records == (0, 0) else _span(requests[0].records)
+    queue = queue_of(*os.path.split(f"{target}.#.lock{span}"))
     for slot, request in enumerate(requests):
         request.target, request.slot, request.queue = target, slot, queue
     return requests
+
+
+def _span(records: tuple[int, int] | None) -> str:
+    """What the name of a queue says of the bytes that are waited for."""
+    return "" if records is None else f"@{records[0]}+{records[1]}"
 
 
 def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:

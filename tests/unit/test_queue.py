@@ -414,6 +414,24 @@ def test_a_killed_waiter_is_not_waited_for(held: Contender, queued: Contend, pla
     assert not place.exists()
 
 
+def test_a_reader_that_passes_readers_removes_what_the_dead_have_left(arrive: Contend, place: Path) -> None:
+    """Q2: it does not queue behind them, and so looks at none of their tickets; else the queue would stay for ever."""
+    kernel: dict[str, object] = {"protocol": "flock"}
+    writer, killed, living = arrive(**kernel), arrive(shared=True, **kernel), arrive(shared=True, **kernel)
+    writer.get()
+    for waiter in (killed, living):
+        waiter.step()
+    killed.crash()
+    release(writer)
+    settle(living)
+    assert living.inside
+    assert arrive(shared=True, **kernel).step() is None
+    assert len(names(place)) == 1, "that of the living one"
+    living.crash()
+    assert arrive(shared=True, timeout=0, **kernel).step() is None
+    assert not place.exists()
+
+
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_a_waiter_killed_at_any_step_of_the_next_one_is_not_waited_for(
     ahead: int, arrive: Contend, held: Contender, clocked: Clocked

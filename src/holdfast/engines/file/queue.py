@@ -583,7 +583,11 @@ def is_contended(env: Environment, request: FileRequest) -> bool:
     if queue is None:
         return True
     with queue:
-        return not all(is_shared(name) for name in queue.tickets())
+        if not all(is_shared(name) for name in queue.tickets()):
+            return True
+        queue.sweep()  # we follow none of them, so nothing else would show us the dead
+    remove_queue(env, queue.path)
+    return False
 
 
 class LocalQueue:

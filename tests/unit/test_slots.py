@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast._core.attempt import Refusal
+from holdfast._drivers.sync import drive
 from holdfast._platform.values import RECHECK
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.queue import PATIENCE
+from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import slots_of
-from holdfast.errors import ProtocolMismatch, WouldDeadlock
+from holdfast.errors import LockLost, ProtocolMismatch, WouldDeadlock
 from unit.stepping import Clock, Contend, Contender, Crash, Stepped, is_ready
 
 
@@ -332,6 +334,42 @@ def test_waiters_that_know_of_fewer_slots_do_not_keep_others_out_of_the_rest(
     assert slot_of(wide) == 2
     release(full[0])
     assert slot(narrow) == 0
+
+
+def test_a_holder_that_knows_of_one_slot_is_not_ahead_of_those_that_know_of_more(arrive: Contend) -> None:
+    """Q7: else a waiter behind it would not watch the slots that the holder does not know of."""
+    before, narrow = arrive(slots=1), arrive(slots=1)
+    assert slot(before) == 0
+    assert narrow.step() is not None
+    release(before)
+    assert narrow.step() is None
+    other, wide = arrive(), arrive()
+    assert other.step() is None
+    assert slot_of(other) == 1
+    assert wide.step() is not None
+    release(other)
+    assert woken(wide)
+    assert wide.step() is None
+    assert slot_of(wide) == 1
+
+
+def test_a_waiter_for_one_slot_sees_that_it_is_broken(arrive: Contend, contend: Contend, base: str) -> None:
+    """Q7: whoever breaks it by its own name does not know of the queue."""
+    before, holder, waiter = arrive(slots=1), arrive(slots=1), arrive(slots=1)
+    assert slot(before) == 0
+    assert holder.step() is not None
+    assert waiter.step() is not None
+    release(before)
+    assert holder.step() is None
+    while woken(waiter):
+        assert waiter.step() is not None
+    remover = contend(f"{base}.0.lock")
+    assert drive(break_lock(remover.env, remover.request)) is not None  # type: ignore[arg-type]
+    assert woken(waiter)
+    assert waiter.step() is None
+    assert slot_of(waiter) == 0
+    with pytest.raises(LockLost):
+        release(holder)
 
 
 @pytest.mark.parametrize("narrow", [1, 3])

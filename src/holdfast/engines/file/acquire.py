@@ -367,13 +367,13 @@ class AcquireAttempt:
         return missed
 
     def _win(self, held: FileHold) -> None:
-        """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got one
-        of several slots, or were inside already."""
+        """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got a
+        slot (Q7; others may know of more), or were inside already."""
         if is_told(self._request.on_event) or held.recovered_from is not None:
             held.attempt_events = self._attempt_events  # AE5
         ref = held.ref(self._context)
         if self._entry is not None:
-            if len(self.files) > 1 or self._inside or (self._env.fifos and not self._entry.name):
+            if self._request.slot is not None or self._inside or (self._env.fifos and not self._entry.name):
                 self._entry.enter()  # without a ticket, the place would hide those behind it here from others (Q5)
             else:
                 held.entry = self._entry

@@ -1041,7 +1041,7 @@ class QueueEntry:
             self._tell_owner()
 
     def enter(self) -> None:
-        """We have one of several slots: the next waiter tries the others at once, and our owner's may join us."""
+        """We have a slot: the next waiter tries the others at once, and our owner's may join us."""
         self.leave()
         if self.owner is not None:
             self._tell_owner()

@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -251,6 +252,41 @@ def test_a_signal_to_the_guardian_is_ignored_beside_run_and_heeded_after_it(worl
     run.hear("term")
     go_on(run)
     eventually(lambda: ended(keeper), what="the guardian's end")
+
+
+def test_a_guardian_that_is_stopped_is_continued(world: World, path: Path) -> None:
+    """G8: else nobody would hear of the command's end."""
+    run = world.run(path, CLOSING, stdin=subprocess.PIPE)
+    run.hear("child")
+    keeping = guardian(run.pid)
+    for _ in range(3):
+        os.kill(keeping, signal.SIGSTOP)
+        eventually(lambda: state(keeping) not in ("T", ""), what="it goes on")
+    os.kill(keeping, signal.SIGSTOP)
+    go_on(run)
+    assert run.wait() == 9
+    assert not path.exists()
+
+
+def test_a_guardian_that_is_stopped_before_it_answers_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G8: as its answer is awaited, and as its end is."""
+    monkeypatch.setattr(module, "_ANSWERS_WITHIN", 0.01)
+    seen = module.Guardian([], module.Terms(1.0, module.COMMAND, None))
+    seen._news, tell = os.pipe()
+    heard, seen._words = os.pipe()
+    seen.pid = os.fork()
+    if seen.pid == 0:
+        try:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.write(tell, module.LEFT + bytes(8))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(0)
+    assert seen.seen()
+    seen.dismiss()
+    assert seen.pid == 0
+    for fd in (seen._news, tell, heard, seen._words):
+        os.close(fd)
 
 
 # -- the guardian is killed --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sys
 import textwrap
@@ -27,6 +28,13 @@ def parent(pid: int) -> int:
 
 def pid_in(line: str) -> int:
     return int(line.split()[1])
+
+
+def pending(pid: int) -> set[int]:
+    """The signals that the process has yet to take."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(status.partition("\nShdPnd:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 @pytest.mark.parametrize("name", FORWARDED)
@@ -172,6 +180,66 @@ def test_a_job_stopped_from_the_keyboard_keeps_the_lock_and_goes_on(world: World
     assert not path.exists()
     started.type(b"exit\n")
     assert started.wait() == 0
+
+
+@pytest.mark.parametrize("goes_on", ["fg", "CONT", "KILL"])
+def test_a_command_that_stops_itself_gives_the_terminal_back_to_the_shell(
+    world: World, path: Path, goes_on: str
+) -> None:
+    """C6, G9: the wrapper is the shell's job, and stops with its command. Both go on, or the command is ended."""
+    started = world.terminal(["bash", "--norc", "--noprofile", "-i"], env={"PS1": "", "H": " ".join(HOLDFAST)})
+    then = "read line; exit 5" if goes_on == "fg" else "exit 5"
+    started.type(f"$H run {path} -- sh -c 'echo child $$; kill -STOP $$; echo went on; {then}'\n".encode())
+    child = pid_in(started.hear("child "))
+    wrapper = parent(parent(child))
+    started.type(b"echo the shell has it\n")
+    started.hear("the shell has it")
+    assert state(child) == state(wrapper) == "T"
+    if goes_on == "fg":
+        started.type(b"fg\n")
+        started.hear("went on")
+        started.type(b"hello\necho status $?\n")
+        started.hear("status 5")
+    else:
+        os.kill(child, getattr(signal, f"SIG{goes_on}"))
+        eventually(lambda: ended(wrapper), what="the wrapper's end")
+    eventually(lambda: not path.exists(), what="the release")
+    started.type(b"exit\nexit\n")
+    started.wait()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="takes bash")
+def test_a_suspended_shell_has_the_terminal_back_when_it_goes_on(world: World, path: Path) -> None:
+    """C6: it had made a process group of its own, which had the terminal."""
+    quiet = ["bash", "--norc", "--noprofile", "-i"]
+    started = world.terminal(quiet, env={"PS1": "", "H": " ".join(HOLDFAST)})
+    started.type(f"$H run {path} -- {' '.join(quiet)}\n".encode())
+    started.type(b"echo inner $$\n")
+    inner = int(started.hear("inner ").split()[1])
+    started.type(b"suspend\n")
+    eventually(lambda: state(inner) == state(parent(parent(inner))) == "T", what="both have stopped")
+    started.type(b"echo outer has it\n")
+    started.hear("outer has it")
+    started.type(b"fg\n")
+    eventually(lambda: state(inner) == "S", what="it goes on")
+    started.type(b"echo inner has it; exit 5\n")
+    started.hear("inner has it")
+    started.type(b"echo status $?\n")
+    started.hear("status 5")
+    started.type(b"exit\n")
+    assert started.wait() == 0
+    assert not path.exists()
+
+
+def test_a_command_that_is_stopped_where_no_shell_looks_does_not_stop_the_wrapper(world: World, path: Path) -> None:
+    """C6: the wrapper leads the session, and nobody would continue it."""
+    started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; kill -STOP $$; echo went on"])
+    child = pid_in(started.hear("child "))
+    eventually(lambda: state(child) == "T", what="the command stopped")
+    started.signal(signal.SIGUSR1)
+    eventually(lambda: pending(child) == {signal.SIGUSR1}, what="the wrapper passed it on")
+    os.kill(child, signal.SIGCONT)
+    assert started.wait() == -signal.SIGUSR1
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "wait"])

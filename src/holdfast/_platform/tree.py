@@ -131,6 +131,11 @@ def is_running(member: Member) -> bool:
     return found is not None and found.started == member.started
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether that process was stopped, and nobody has continued it; False where that cannot be seen."""
+    return bool(pid) and procfs.is_ours() and procfs.stat_fields(pid)[:1] == ["T"]
+
+
 def send(member: Member, number: int) -> bool:
     """Send it a signal, if it is still that process; whether it was. PermissionError as the system gives it."""
     if not hasattr(os, "pidfd_open"):

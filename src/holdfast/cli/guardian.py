@@ -1,7 +1,7 @@
 """The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
 
     run ──fork──▶ guardian ──posix_spawn──▶ command ──▶ what it starts
-        ◀── started, ended, left or none
+        ◀── started, stopped, ended, left or none
         seen, keep, dismiss ──▶
 
 G1  The guardian has a copy of the guard's descriptor from the fork on, and is a subreaper before the command begins. So
@@ -21,6 +21,10 @@ G5  The guardian does not wait for the command before `run` has said that it kno
 G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
     in between, the guardian takes that for G3.
 G7  Of several locks it has all guards, and keeps all or none: if one went with `run` or is lost, the work ends.
+G8  A guardian that is stopped is continued: its stop is news for `run`, which while it waits for an answer continues
+    the guardian from time to time. Else `run` would not learn of the command's end.
+G9  The command is stopped: `run` is told, as a shell looks at `run` only (C6). The command goes on, or ends: `run` is
+    continued, in case it has stopped for that.
 
 The command's tree is all that it has started. When the lock is lost, the process that holds it ends the tree
 (`Tree`):
@@ -163,13 +167,15 @@ NAME = "holdfast-guardian"
 COMMAND, JOBS, ALL = "command", "jobs", "all"
 """What has to end before the lock is free: the command; that, and what it has left in the session of `run`; everything
 that it has started."""
-STARTED, FAILED, ENDED, LEFT, NONE = b"S", b"F", b"E", b"L", b"N"
+STARTED, FAILED, ENDED, STOPPED, LEFT, NONE = b"S", b"F", b"E", b"T", b"L", b"N"
 _SEEN, _KEEP, _DISMISS = b"s", b"k", b"d"
 _SIZE = 9
 """Bytes of a message: its kind, and a number. So few are written and read whole."""
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _POLL = 0.2
 """Seconds between looks at processes whose end is no event."""
+_ANSWERS_WITHIN = 1.0
+"""Seconds after which a guardian that has not answered may be stopped (G8)."""
 
 
 class Terms:
@@ -232,7 +238,7 @@ class Guardian:
             for fd in (*fds, *theirs):
                 if fd >= 0:
                     os.close(fd)
-        kind, value = self._read()
+        kind, value = self._answer()
         if kind == FAILED:
             raise OSError(value, os.strerror(value))
         os.set_blocking(self._news, False)
@@ -252,10 +258,7 @@ class Guardian:
     def seen(self) -> bool:
         """Say that the command's end is known (G5); whether it has left something running."""
         self._say(_SEEN)
-        os.set_blocking(self._news, True)
-        left = self._read()[0] == LEFT
-        os.set_blocking(self._news, False)
-        return left
+        return self._answer()[0] == LEFT
 
     def left(self) -> list[Member]:
         """What has to end before the lock is free, and has not."""
@@ -269,8 +272,20 @@ class Guardian:
         """Have it end, and wait for that; nothing where it has not begun, or has ended."""
         if self.pid:
             self._say(_DISMISS)
-            os.waitpid(self.pid, 0)
+            while os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1]):
+                self.go_on()
             self.pid = 0
+
+    def go_on(self) -> None:
+        """Continue it, if it is stopped (G8)."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def _answer(self) -> tuple[bytes, int]:
+        """The next message, when it comes."""
+        while not readable([self._news], _ANSWERS_WITHIN):
+            self.go_on()
+        return self._read()
 
     def _read(self) -> tuple[bytes, int]:
         data = os.read(self._news, _SIZE)
@@ -306,7 +321,7 @@ class _Life:
         self._run = os.getppid()
         self._session = os.getsid(0)
         self._command = 0  # its pid, until it has been waited for
-        self._told = self._seen = self._lost = False
+        self._told = self._seen = self._lost = self._has_stopped = False
 
     def live(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
         """All of it, to the end of the process."""
@@ -357,11 +372,11 @@ class _Life:
         is_over = False
         while True:
             self._reap()
+            self._see_stops()
             left = None if is_over else self._terms.left()
             if left == 0:
                 is_over, left = True, None
-                if os.getppid() == self._run:
-                    os.kill(self._run, signal.SIGCONT)
+                self._tell_run(signal.SIGCONT)
             for fd in readable([self._woken, self._heard], left):
                 word = os.read(fd, 64)
                 if fd == self._woken:
@@ -398,13 +413,34 @@ class _Life:
             if pid == self._command:
                 self._command = 0
 
+    def _see_stops(self) -> None:
+        """G9."""
+        if not self._command or not hasattr(os, "waitid"):
+            return
+        try:
+            found = os.waitid(os.P_PID, self._command, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        except ChildProcessError:
+            return  # it has ended
+        if found is not None:
+            self._has_stopped = found.si_code == os.CLD_STOPPED
+            if self._has_stopped:
+                self._tell(STOPPED, found.si_status)
+            else:
+                self._tell_run(signal.SIGCONT)
+
+    def _tell_run(self, number: int) -> None:
+        if os.getppid() == self._run:
+            os.kill(self._run, number)
+
     def _tell(self, kind: bytes, number: int) -> None:
         try:
             os.write(self._tell_fd, kind + number.to_bytes(_SIZE - 1, sys.byteorder, signed=True))
         except BrokenPipeError:
             return  # `run` was killed: the other pipe says so, too
-        if kind == ENDED and os.getppid() == self._run:
-            os.kill(self._run, signal.SIGCHLD)  # it waits for signals
+        if kind in (ENDED, STOPPED):
+            self._tell_run(signal.SIGCHLD)  # it waits for signals
+        if kind == ENDED and self._has_stopped:
+            self._tell_run(signal.SIGCONT)
 
     # -- without `run` -------------------------------------------------------------------------------------------------
 

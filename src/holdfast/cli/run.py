@@ -15,21 +15,24 @@ C4  The command has a guardian, which started it and has a copy of the guard: if
     held until all has ended that the command has started (guardian.py, G1 to G6).
 C5  Waiting for the command and signalling it exclude each other: a signal never reaches a process that got the
     command's number later. When the lock is lost, the command's whole tree is stopped: guardian.py, CT1 to CT3.
+C6  A command that stops itself (SIGSTOP, or `suspend` in an interactive shell) has not stopped us. A shell that waits
+    for us would not know, and nobody could type to it. So if we are its job, and we or the command have the terminal,
+    we stop as well; and when we are continued, so is the command, with the terminal if it had that.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 
 from .._platform import environment
-from .._platform.tree import is_running, look_at, send
+from .._platform.tree import is_running, is_stopped, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import attend, keep_from_now, keep_later, release_all, state_of
 from .detached import LONGEST_WAIT, sooner
-from .guardian import ENDED, Guardian, NoGuardian, Terms, Tree, named
+from .guardian import ENDED, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
 from .outcome import FAILED, LOST, die_of, not_started, say
@@ -221,7 +224,7 @@ class _Child:
         self._known: Member | None = None
         """The command, should it not become our child when its guardian is killed (CT1)."""
         self._status: int | None = None
-        self._has_left = self._is_lost_sight_of = False
+        self._has_left = self._is_lost_sight_of = self._has_stopped = False
         self._reaping = allocate_lock()
         self.told = self.over = False
 
@@ -268,6 +271,8 @@ class _Child:
             pause = tree.stop(self._pid) if self.told or self.over else None
             if self._status is not None and pause is None:
                 return self._status
+            if self._has_stopped and pause is None:
+                self._stop_as_well()
             if pause is None and not tree.root and not tree.adopts:
                 pause = _LOOK_EVERY  # its end is no event for us
             if pause is None and not self.over:
@@ -283,24 +288,41 @@ class _Child:
         guardian = self._guardian
         assert guardian is not None
         with self._reaping:  # C5
-            kind, value = guardian.news()
-            if kind == ENDED:
-                self._pid, self._status = 0, value
-                self._has_left = guardian.seen()
+            while (news := guardian.news())[0]:
+                kind, value = news
+                self._has_stopped = kind == STOPPED
+                if kind == ENDED:
+                    self._pid, self._status = 0, value
+                    self._has_left = guardian.seen()
             while True:
                 try:
-                    pid, status = os.waitpid(-1, os.WNOHANG)
+                    pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
                 except ChildProcessError:
                     break
                 if not pid:
                     break
-                if pid == guardian.pid:
+                if os.WIFSTOPPED(status):
+                    self._has_stopped = self._has_stopped or pid == self._pid
+                    if pid == guardian.pid:
+                        guardian.go_on()
+                elif pid == guardian.pid:
                     guardian.pid = tree.root = 0
                 elif pid == self._pid:
                     self._pid = 0
                     self._status = os.waitstatus_to_exitcode(status)
             if self._pid and not guardian.pid and self._known is not None and not is_running(self._known):
                 self._pid, self._status = 0, _guardless()
+
+    def _stop_as_well(self) -> None:
+        """C6."""
+        self._has_stopped = False
+        before, ours = foreground(), os.getpgrp()
+        if is_stopped(self._pid) and _is_job() and before in (ours, os.getpgid(self._pid)):
+            signal.pthread_kill(get_ident(), signal.SIGSTOP)  # this very thread goes no further
+            if is_stopped(self._pid):
+                if foreground() == ours != before:
+                    foreground(before)
+                self._signal(signal.SIGCONT)
 
     def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
         guardian = self._guardian
@@ -432,18 +454,30 @@ def _next_of_unknown_sender(signals: set[int], pause: float | None) -> tuple[int
     number = signal.sigwait(signals)
     if number == signal.SIGALRM:
         return 0, False
-    return number, number in (signal.SIGINT, signal.SIGQUIT) and _is_in_foreground()
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and foreground() == os.getpgrp()
 
 
-def _is_in_foreground() -> bool:
+def _is_job() -> bool:
+    """Whether our parent looks at us as a shell looks at its jobs: it would see that we have stopped."""
+    parent = os.getppid()
+    try:
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except OSError:
+        return False
+
+
+def foreground(group: int = 0) -> int:
+    """The process group that has our terminal, or gets it now; 0 without a terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
-        return False
+        return 0
     try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
+        if group:
+            os.tcsetpgrp(terminal, group)
+        return os.tcgetpgrp(terminal)
     except OSError:
-        return False
+        return 0
     finally:
         os.close(terminal)
 

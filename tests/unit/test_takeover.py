@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -294,6 +295,23 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(dead: Path,
         assert result.status.locked
         assert result.status.holder is not None
         assert result.status.holder.tag == "the dead one"
+
+
+@pytest.mark.parametrize("timeout", [0, None])
+def test_a_dead_lock_on_a_read_only_filesystem_is_not_waited_for(
+    dead: Path, contend: Contend, timeout: float | None
+) -> None:
+    """T6: an error, as for a lock that would be new there. Nobody holds it, and nobody would ever release it."""
+
+    def refuse(path: str, *_more: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    contender = contend(dead, timeout=timeout)
+    forbid_writing(contender.env)
+    contender.env.instead["open_new"] = refuse
+    with pytest.raises(OSError, match="Read-only file system") as raised:
+        contender.run()
+    assert raised.value.filename == str(dead)
 
 
 @needs_root

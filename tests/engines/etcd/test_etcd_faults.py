@@ -162,6 +162,24 @@ def test_a_waiter_behind_a_cut_network_notices_the_release(url: str, node: Node,
     got[0].release()
 
 
+def test_a_look_for_a_free_lock_keeps_its_timeout_when_the_server_falls_silent(
+    url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outage is waited for, but no longer than the caller has time."""
+    watch = etcd_client.Cluster.watch
+
+    def silent(*words: Any) -> Any:
+        proxy.swallows = True
+        return (yield from watch(*words))
+
+    with Lock(url, stale_after=30):
+        monkeypatch.setattr(etcd_client.Cluster, "watch", silent)
+        since = time.monotonic()
+        assert not Lock(url.replace(node.host, proxy.host)).wait(timeout=0.3)
+        assert time.monotonic() - since < 5
+        monkeypatch.undo()
+
+
 def test_a_stuck_stream_is_not_believed_for_ever(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

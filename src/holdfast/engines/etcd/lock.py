@@ -252,7 +252,7 @@ class AcquireAttempt(Contender):
         failing_since: float | None = None
         while True:
             try:
-                seen, slots, revision = yield from keys_of(self.cluster, self.queue, self._until())
+                seen, slots, revision = yield from keys_of(self.cluster, self.queue, self._until_next())
                 failing_since = None
                 self._note(seen, slots)
                 if self._is_free(seen, slots):
@@ -264,6 +264,8 @@ class AcquireAttempt(Contender):
             except (Unreachable, EngineUnavailable):
                 self._end_watch()
                 failing_since = failing_since or self.env.monotonic()
+                if self._statuses is not None and self.attempt.is_over():
+                    return self.attempt.refusal(self.last)
                 if self._statuses is None or self.env.monotonic() - failing_since > _PATIENCE:
                     raise
                 yield from self._pause()
@@ -276,7 +278,7 @@ class AcquireAttempt(Contender):
     def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
         ranges = [self.queue.keys()] if self.queue.slots is None else [self.queue.keys(), self.queue.slot_range()]
         creates = [{**where, "filters": ["NOPUT"], "start_revision": str(revision + 1)} for where in ranges]
-        self._watch = yield from self.cluster.watch(creates, self.env.monotonic() + _PATIENCE)
+        self._watch = yield from self.cluster.watch(creates, self._until_next())
         recheck = self.env.monotonic() + RECHECK
         try:
             while True:
@@ -321,6 +323,10 @@ class AcquireAttempt(Contender):
         now, attempt = self.env.monotonic(), self.attempt
         at_least = -math.inf if patience == math.inf else attempt.started + _REACH_AT_LEAST
         return min(now + patience, max(attempt.deadline + _GRACE, now + _GRACE, at_least))
+
+    def _until_next(self) -> float:
+        """The same for a caller that waits without a place in the queue: once a server has answered, it is the wait."""
+        return self._until() if self._statuses is None else min(self._until(math.inf), self._until())
 
     def _pause(self) -> Generator[Wait, None, None]:
         return pause(self.env, self.env.monotonic() + _AGAIN)

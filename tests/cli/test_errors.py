@@ -51,7 +51,8 @@ def complaint_of(done: subprocess.CompletedProcess[str], status: int) -> str:
 
 
 MISTAKES: list[tuple[list[str], str]] = [
-    ([], "COMMAND"),
+    ([], "required: COMMAND. `holdfast --help` lists them\n"),
+    (["beads"], "required: COMMAND. `holdfast beads --help` lists them\n"),
     (["no-such-command"], "invalid choice"),
     ([""], "invalid choice"),
     (["--", "status"], "the command comes first"),

@@ -307,6 +307,8 @@ def test_other_locks_of_git_are_known_and_their_places_kept_free(world: World, r
     done = world.do("run", path, "--", "true")
     assert (done.returncode, "is where git makes a lock of its own" in done.stderr) == (3, True)
     assert world.do("wait", "-n", path).returncode == 0
+    seen = world.do("status", path)
+    assert (seen.returncode, f"note      {path} is where git makes a lock of its own" in seen.stdout) == (0, True)
     path.touch()
     assert listed(world)[f"work/.git/{name}"]["protocol"] == "git"
 

@@ -639,6 +639,8 @@ class Parser(argparse.ArgumentParser):
             hint = hint if given else ""
         if message.startswith("the following arguments are required: LOCK"):
             hint = self._hint_at_file()
+        elif message.startswith("the following arguments are required: COMMAND"):
+            hint = f" `{self.prog} --help` lists them"
         return f".{hint}" if hint else ""
 
     def _hint_at_option(self, unknown: str) -> str:

@@ -13,12 +13,13 @@ from .._drivers.apart import at_place
 from .._platform import environment
 from .._platform.values import LockOwner
 from ..engines.file.inspect import mismatch, other_protocol
+from ..errors import ProtocolMismatch
 from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
 from . import perform, slots
 from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
-from .locks import absolute, each_of, lock_options, nowhere
+from .locks import absolute, each_of, leave_to_its_program, lock_options, nowhere
 from .options import Namespace
 from .outcome import DONE, FAILED, failed, say, show
 from .outcome import HELD as HELD_CODE
@@ -74,7 +75,7 @@ def _status(options: Namespace) -> int:
     elif not options.quiet:
         rows = _rows(status, found, keepers)
         note = _note(status, found, given) if other is None else str(mismatch(file_request(lock), other))
-        note = note or ("" if status.locked else nowhere(status.path))
+        note = note or ("" if status.locked else nowhere(status.path) or _whose(status.path, given))
         if note:
             rows.insert(1, ("note", note))
         if options.verbose and (status.locked or status.data):
@@ -176,6 +177,15 @@ def _note(status: Status, found: Found | None, given: str | None) -> str:
     if not content or content == given or {content, given} <= _ALIKE or "flock" in (content, given):
         return ""
     return f"its content is a record of the {content} protocol (look at it with -p {content})"
+
+
+def _whose(path: str, protocol: str | None) -> str:
+    """Why this path is not for locks of ours, where another program makes its own there."""
+    try:
+        leave_to_its_program(path, protocol)
+    except ProtocolMismatch as error:
+        return str(error)
+    return ""
 
 
 def condition_of(status: Status, found: Found | None) -> str:

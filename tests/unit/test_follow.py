@@ -166,6 +166,26 @@ def test_looking_on_does_not_open_a_kernel_lock(disk: Path, contend: Contend, fo
     os.close(fd)
 
 
+def test_the_tag_of_a_kernel_lock_is_that_which_was_seen(disk: Path, contend: Contend, follow: Follow) -> None:
+    """Z11: not each look opens its file. An earlier look has, or the ticket of its holder was seen."""
+    first = contend(disk / "l", protocol="flock", tag="one").get()
+    follower = follow(disk)
+    assert [one.tag for one in follower.first_look()] == ["one"]
+    waiter = contend(disk / "l", protocol="flock", tag="two", timeout=None, fair=True)
+    assert waiter.step() is not None
+    assert later(follower, "waiting").tag == "two"
+    follower._dues["kernel"] = 0.0
+    follower.tick()
+    first.release()
+    released = later(follower, "released")
+    assert (released.tag, released.host) == ("one", first.record().host)
+    second = waiter.get()
+    acquired = later(follower, "acquired")
+    assert (acquired.tag, acquired.waited is not None) == ("two", True)
+    second.release()
+    assert later(follower, "released").tag == "two"
+
+
 def test_a_kernel_lock_is_seen_by_the_clock(disk: Path, follow: Follow) -> None:
     """Z13: taking one makes no event; it is looked for on a clock."""
     (disk / "l").touch()

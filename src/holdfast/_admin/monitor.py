@@ -86,7 +86,7 @@ def of_holder(kind: str, time: float, status: Status, **more: Any) -> LockEvent:
 class SeenHold:
     """One acquisition, as it is seen from outside."""
 
-    def __init__(self, found: Found, since: float, waited: float | None) -> None:
+    def __init__(self, found: Found, since: float, waited: float | None, tag: str | None = None) -> None:
         self.found = found
         self.key = key_of(found)
         self.since = since
@@ -94,6 +94,13 @@ class SeenHold:
         self.told_stale = False
         self.doubtful = False
         """Its file may have vanished, and what is there may be another of the same number."""
+        self._known = Holder(tag=tag)
+        """What an earlier look, or its ticket, has said: not each look opens the file of a kernel lock (Z11)."""
+
+    def saw(self, found: Found) -> None:
+        """The same acquisition, later."""
+        self._known = self.holder
+        self.found, self.doubtful = found, False
 
     def is_same(self, found: Found) -> bool:
         """Whether it is this acquisition that was found."""
@@ -103,7 +110,10 @@ class SeenHold:
 
     @property
     def holder(self) -> Holder:
-        return self.found.status.holder or Holder()
+        seen, known = self.found.status.holder or Holder(), self._known
+        if not self.is_kernel_lock or (seen.tag is not None and seen.host is not None):
+            return seen
+        return seen.replaced(tag=known.tag if seen.tag is None else seen.tag, host=seen.host or known.host)
 
     @property
     def is_kernel_lock(self) -> bool:
@@ -507,8 +517,8 @@ class WaiterTracker:
             return None
         return self._gave_up(wait)
 
-    def admitted(self, path: str, pid: int | None, now: float) -> float | None:
-        """The lock has been acquired: after how long a wait, where that was seen."""
+    def admitted(self, path: str, pid: int | None) -> SeenWait | None:
+        """The lock has been acquired: by which wait, where that was seen."""
         directory, _, name = path.rpartition("/")
         slot = detect.slot_of(name)
         queues = {queue_of(directory, name), *([queue_of(directory, f"{slot[0]}.#.lock")] if slot else [])}
@@ -516,9 +526,8 @@ class WaiterTracker:
         for ticket in sorted(ticket for ticket in mine if ticket[0] in queues and ticket not in self._admitted):
             self._admitted.add(ticket)
             self._inside.add(ticket)
-            return max(0.0, now - self.waits[ticket].since)
-        wait = self.waits.pop((path, str(pid)), None)
-        return None if wait is None else max(0.0, now - wait.since)
+            return self.waits[ticket]
+        return self.waits.pop((path, str(pid)), None)
 
     def waiting(self) -> list[SeenWait]:
         """Those that wait still, by arrival."""
@@ -746,7 +755,7 @@ class Follower:
         if before is None or not before.is_same(one):
             self._began(path, before, one)
         else:
-            before.found, before.doubtful = one, False
+            before.saw(one)
         self._note(one)
         if not is_stale(one) or self._is_there(path, one):
             self._judge(self.held[path])
@@ -773,8 +782,9 @@ class Follower:
                 self._vanished(path)
                 self._out += self._unconfirmed_releases.confirm_early(path)
         now = self._env.time()
-        waited = self.waiters.admitted(path, one.status.holder.pid if one.status.holder else None, now)
-        held = self.held[path] = SeenHold(one, now, waited)
+        wait = self.waiters.admitted(path, one.status.holder.pid if one.status.holder else None)
+        waited = None if wait is None else max(0.0, now - wait.since)
+        held = self.held[path] = SeenHold(one, now, waited, None if wait is None else wait.waiter.tag)
         if recovered is not None:
             self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
         self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))

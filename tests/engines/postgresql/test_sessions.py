@@ -256,7 +256,7 @@ def test_a_database_without_a_character_of_the_tag_says_so(postgres: Postgres) -
         with pytest.raises(holdfast.EngineUnavailable, match=r"LATIN1.*use one in UTF8"):
             Lock(url, tag="→").acquire(timeout=5)
     finally:
-        postgresql_connect.close_all(environment())
+        postgresql_connect._pool.close_all(environment())
         postgres.ask("drop database latin with (force)")
 
 

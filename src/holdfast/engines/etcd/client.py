@@ -74,19 +74,28 @@ class Turnstile:
             first[-1].set()
 
 
-class _Turn:
-    """The place of one caller among those that log in, which its operation closes whatever interrupts it."""
+class Place:
+    """That of one caller in the line of a lock, or of those that log in. Whatever interrupts it has to close it."""
 
-    def __init__(self, turnstile: Turnstile) -> None:
-        self.signal = Signal()
+    def __init__(self, env: Environment, turnstile: Turnstile, lock: str = "") -> None:
         self.closed = False
+        self._env = env
         self._turnstile = turnstile
+        self._lock = lock
+        self._signal = Signal()
 
-    def has_come(self) -> bool:
-        return self._turnstile.admits("", self.signal)
+    def admitted(self, until: float) -> Generator[Wait, None, bool]:
+        """Wait until it is among the first; False if it is not by then."""
+        while not self._turnstile.admits(self._lock, self._signal):
+            if self._env.monotonic() >= until:
+                return False
+            yield Wait((), until, self._signal)
+            self._signal.is_set = False
+        return True
 
     def close(self) -> None:
-        self._turnstile.leave("", self.signal)
+        """Let the next one in. Idempotent."""
+        self._turnstile.leave(self._lock, self._signal)
         self.closed = True
 
 
@@ -213,14 +222,11 @@ class Cluster:
         token = self._token
         if token:
             return token
-        turn = _Turn(self._logins)
-        undo_with_operation(self.env, turn)
+        place = Place(self.env, self._logins)
+        undo_with_operation(self.env, place)
         try:
-            while not turn.has_come():
-                if self.env.monotonic() >= until:
-                    raise Unreachable("it did not answer in time")
-                yield Wait((), until, turn.signal)
-                turn.signal.is_set = False
+            if not (yield from place.admitted(until)):
+                raise Unreachable("it did not answer in time")
             token = self._token
             if not token:
                 body = json.dumps({"name": self.access.user, "password": self._password()}).encode()
@@ -228,7 +234,7 @@ class Cluster:
                 token = self._token = str(answer.get("token", ""))
             return token
         finally:
-            turn.close()
+            place.close()
 
     def _password(self) -> str:
         try:

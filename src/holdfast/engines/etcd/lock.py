@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
-from ..._core.wait import Signal, Wait, pause
+from ..._core.wait import Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
@@ -46,7 +46,7 @@ from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
 from ...model import Record, Status
 from ..remote import Contender, RemoteHold, RemoteRequest, require_no_deadlock
-from .client import Cluster, cluster_of
+from .client import Cluster, Place, cluster_of
 from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
 from .queue import Entrant, Queue, Seen
@@ -95,7 +95,7 @@ class AcquireAttempt(Contender):
         """As long as its key and its lease are ours to give up."""
         self._watch: Watch | None = None
         self._watched: str | None = None
-        self._signal = Signal()
+        self._place = Place(env, self.cluster.turnstile, self.queue.base)
         """In the line of those of this process who queue up."""
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class AcquireAttempt(Contender):
 
     def close(self) -> None:
         """ET3. May be interrupted, and is then called again (J3)."""
-        self._has_entered()
+        self._place.close()
         self._end_watch()
         if self._entrant is not None:
             self._entrant.lease.end()
@@ -147,18 +147,12 @@ class AcquireAttempt(Contender):
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
-        while not self.cluster.turnstile.admits(self.queue.base, self._signal) and not self.attempt.is_over():
-            yield Wait((), self.attempt.deadline, self._signal)
-            self._signal.is_set = False
+        yield from self._place.admitted(self.attempt.deadline)
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
         first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
         entrant.lease.keep()
         return first
-
-    def _has_entered(self) -> None:
-        """Let the next of this process in. Idempotent."""
-        self.cluster.turnstile.leave(self.queue.base, self._signal)
 
     def _ref(self, held: EtcdHold) -> HoldRef:
         try:
@@ -226,7 +220,7 @@ class AcquireAttempt(Contender):
                 creates.insert(0, {"key": encoded(entrant.key), **filters})
             self._watch = yield from self.cluster.watch(creates, min(self._until(math.inf), lease.lapses))
             self._watched = watched.name
-            self._has_entered()
+            self._place.close()  # the next of this process may queue up
         recheck = self.env.monotonic() + RECHECK
         while True:
             gone, canceled = self._watch.deleted()

@@ -22,6 +22,7 @@ from holdfast._drivers.agent import Agent
 from holdfast._drivers.agent import agent as agent_of
 from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
+from holdfast.engines import remote
 from holdfast.lock import bind, leave_to
 from holdfast.several import in_order
 from process.support import eventually
@@ -249,7 +250,7 @@ def test_a_loss_is_reported_once_and_frees_no_other_lock(toy: Toy) -> None:
 def test_a_promise_that_has_run_out_counts_as_lost(toy: Toy) -> None:
     """EH1."""
     hold = Lock(URL).acquire()
-    hold._held.lapses = environment().monotonic()
+    hold._held.term.extend(remote.moment(environment()), 0)
     assert hold.lost
     with pytest.raises(holdfast.LockLost, match="time has run out"):
         hold.release()

@@ -1,7 +1,7 @@
 """What the engines that talk to a server share: the request, the wait, the hold, and callers with a common owner.
 
 EH1  Whether a hold is ours is known here, without asking the server: by the moment on our own clock until which the
-     server has promised it (`lapses`, or that of its lease). So `lost` and `ensure_held` never wait.
+     server has promised it (`Term`). So `lost` and `ensure_held` never wait.
 EH2  A release tells the server and waits for its answer; if it is interrupted in any way, the connection or the lease
      is given up afterwards (`_close`), so the server frees the lock all the same: by the release itself or, if that is
      interrupted too, by the next operation that begins (operations.py, J2 to J4). The mutex covers only its beginning.
@@ -132,10 +132,40 @@ def slept() -> float:
     return 0.0 if clock is None else time.clock_gettime(clock) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
+def moment(env: Environment) -> tuple[float, float]:
+    """Now, for a `Term`: to be taken before the server is asked."""
+    return env.monotonic(), slept()
+
+
+class Term:
+    """Until when a server has promised something, by our own clock (EH1).
+
+    The time for which the machine sleeps counts, where the system tells it: the server goes on waiting, while the
+    monotonic clock stands still.
+    """
+
+    def __init__(self, env: Environment, lapses: float) -> None:
+        self.env = env
+        self._until = lapses, slept()
+
+    @property
+    def lapses(self) -> float:
+        """On the monotonic clock, unless the machine sleeps."""
+        return self._until[0]
+
+    def extend(self, asked: tuple[float, float], seconds: float) -> None:
+        """The promise counts from the `moment` at which it was asked for, however late the answer has come."""
+        self._until = asked[0] + seconds, asked[1]  # both at once: another thread may look
+
+    def is_over(self) -> bool:
+        lapses, slept_then = self._until
+        return self.env.monotonic() + slept() - slept_then >= lapses
+
+
 class RemoteHold(HoldState):
     """A hold that a server has granted. The engine keeps it alive, and implements its end."""
 
-    __slots__ = ("_record", "lapses", "why_lost")
+    __slots__ = ("_record", "term", "why_lost")
 
     waits = True
     request: RemoteRequest
@@ -144,7 +174,7 @@ class RemoteHold(HoldState):
         self, env: Environment, request: RemoteRequest, name: tuple[object, ...], record: Record, token: int | None
     ) -> None:
         self._record = record
-        self.lapses = math.inf  # EH1
+        self.term = Term(env, math.inf)
         self.why_lost = ""
         super().__init__(env, request, name)
         self.token = token
@@ -230,7 +260,7 @@ class RemoteHold(HoldState):
         return f"was lost while it was held here: {why.rstrip('.')}. Another process may be inside."
 
     def _is_ours(self) -> bool:
-        return not self.why_lost and self.env.monotonic() < self.lapses
+        return not self.why_lost and not self.term.is_over()
 
     def _forget(self) -> None:
         name = _name(self.generation, self.request)

@@ -21,8 +21,8 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.agent import agent
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
+from holdfast.engines import remote
 from holdfast.engines.etcd import ENGINE, guard
-from holdfast.engines.etcd import queue as etcd_lease
 from holdfast.engines.etcd.client import Cluster
 from holdfast.engines.etcd.lock import EtcdHold
 from holdfast.engines.etcd.look import survey
@@ -302,8 +302,8 @@ def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
 
 def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
-    slept = etcd_lease._slept()
-    monkeypatch.setattr(etcd_lease, "_slept", lambda: slept)
+    slept = remote.slept()
+    monkeypatch.setattr(remote, "slept", lambda: slept)
 
     class Clock:
         generation, now = 0, 100.0
@@ -327,7 +327,7 @@ def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> 
     assert lease.lapses == 113
     clock.now = 112
     assert not lease.is_over()
-    monkeypatch.setattr(etcd_lease, "_slept", lambda: slept + 1)  # the machine slept for a second
+    monkeypatch.setattr(remote, "slept", lambda: slept + 1)  # the machine slept for a second
     assert lease.is_over()
     drive(lease.beat(0))
     assert not lease.is_over()
@@ -341,7 +341,7 @@ def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
     hold = Lock(url, on_lost=lost.append).acquire()
     lease = hold._held.entrant.lease  # type: ignore[attr-defined]
     lease._job.stop()
-    lease.lapses = environment().monotonic()
+    lease.extend(remote.moment(environment()), 0)
     with pytest.raises(holdfast.LockLost, match="time has run out"):
         hold.release()
     assert len(lost) == 1

@@ -342,7 +342,7 @@ def _swallowed(postgres: Postgres) -> None:
     lost: list[holdfast.LockLost] = []
     url = postgres.url("swallowed", port=stalling.port)
     hold = Lock(url, stale_after=3, on_lost=lost.append).acquire(timeout=10)
-    eventually(lambda: hold._held.lapses > hold._held.acquired + 2.2)  # a heartbeat was answered
+    eventually(lambda: hold._held.term.lapses > hold._held.acquired + 2.2)  # a heartbeat was answered
     stalling.stalled.set()
     eventually(lambda: lost)
     assert "no heartbeat was answered for 2 s" in str(lost[0])
@@ -392,9 +392,9 @@ def test_a_server_that_answers_again_has_time_for_a_release(
         slow.prompt.set()
         other = Lock(postgres.url("c", port=slow.port)).acquire(timeout=10)
     else:
-        before = other._held.lapses
+        before = other._held.term.lapses
         slow.prompt.set()
-        eventually(lambda: other._held.lapses > before)
+        eventually(lambda: other._held.term.lapses > before)
     other.release()
 
 
@@ -520,8 +520,8 @@ def test_a_hold_of_a_task_outlives_its_loop(postgres: Postgres) -> None:
         return await AsyncLock(postgres.url("a"), heartbeat=0.05).acquire(timeout=10)
 
     hold = asyncio.run(take())
-    before = hold._held.lapses
-    eventually(lambda: hold._held.lapses > before)
+    before = hold._held.term.lapses
+    eventually(lambda: hold._held.term.lapses > before)
     hold.ensure_held()
     asyncio.run(hold.release())
     Lock(postgres.url("a")).acquire(timeout=5).release()

@@ -163,8 +163,8 @@ def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: 
     """PS1: heartbeats as fast as can be, while holds are released."""
     for _ in range(50):
         hold = Lock(postgres.url("a"), heartbeat=0.0001).acquire(timeout=10)
-        before = hold._held.lapses
-        eventually(lambda: hold._held.lapses > before)  # noqa: B023
+        before = hold._held.term.lapses
+        eventually(lambda: hold._held.term.lapses > before)  # noqa: B023
         hold.release()
 
 
@@ -262,7 +262,7 @@ def test_a_child_does_not_keep_its_parents_connection(postgres: Postgres, nothin
             os._exit(status)
     os.read(alive[0], 1)
     hold.ensure_held()
-    began = hold._held.lapses
+    began = hold._held.term.lapses
     assert began
     hold.release()  # the child lives: if it had a copy of the connection, nothing would change; it asks for nothing
     waiter.join()

@@ -359,6 +359,7 @@ class EtcdHold(RemoteHold):
         self._job: Job | None = None
         self._waited = waited
         super().__init__(env, request, ("etcd", id(self)), self._facts(), entrant.token)
+        self.term = entrant.lease  # ET7
         entrant.lease.on_over = self._over
         first = Wait((), env.monotonic() + _MOMENT)
         self._job = agent(env).start(self._watching(), f"while watching {self.path}", first=first)
@@ -369,9 +370,6 @@ class EtcdHold(RemoteHold):
         seen.key = self.entrant.key
         seen.value = {**self.entrant.facts}
         return record_of(seen, self.entrant.token)
-
-    def _is_ours(self) -> bool:
-        return not self.why_lost and not self.entrant.lease.is_over()  # ET7
 
     # -- how it ends ---------------------------------------------------------------------------------------------------
 

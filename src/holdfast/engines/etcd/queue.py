@@ -41,7 +41,7 @@ from ..._core.wait import Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
-from ..remote import slept as _slept
+from ..remote import Term, moment
 from .client import Cluster
 from .url import LockUrl, lease_of
 from .wire import Json, Refused, decoded, encoded, end_of, number
@@ -53,15 +53,14 @@ _BEATS = 3
 _NOT_FOUND = 5
 
 
-class Lease:
+class Lease(Term):
     """Not there until `grant` has returned; not kept until `keep`."""
 
     def __init__(self, env: Environment, cluster: Cluster, wanted: int) -> None:
-        self.env = env
+        super().__init__(env, -math.inf)
         self.id = int.from_bytes(os.urandom(8), "big") >> 1 or 1
         self.seconds = wanted
         """What the server has granted."""
-        self.lapses = -math.inf
         self.why_over = ""
         self.on_over: Callable[[str], object] | None = None
         """Called once, in the agent's thread, when it is over and was not ended."""
@@ -69,15 +68,14 @@ class Lease:
         self._generation = env.generation
         self._job: Job | None = None
         self._asked = self._ended = self._given_up = False
-        self._slept = 0.0
 
     def is_over(self) -> bool:
         """Whether the server may have dropped it by now (EL1)."""
-        return bool(self.why_over) or self.env.monotonic() + _slept() - self._slept >= self.lapses
+        return bool(self.why_over) or super().is_over()
 
     def grant(self, until: float) -> Generator[Wait, None, None]:
         """Ask for it. Raises as `Cluster.call`."""
-        sent, slept = self.env.monotonic(), _slept()
+        asked = moment(self.env)
         self._asked = True
         body = {"ID": str(self.id), "TTL": str(self.seconds)}
         try:
@@ -87,7 +85,7 @@ class Lease:
                 raise
             yield from self.beat(until)  # the answer to an earlier request was lost
             return
-        self._extend(sent, slept, number(answer.get("TTL")))
+        self._granted(asked, number(answer.get("TTL")))
 
     def keep(self) -> None:
         """Have it kept from now on, until it is over or `end`."""
@@ -97,9 +95,9 @@ class Lease:
 
     def beat(self, until: float) -> Generator[Wait, None, None]:
         """One keep-alive. It may find that the lease is over (EL2)."""
-        sent, slept = self.env.monotonic(), _slept()
+        asked = moment(self.env)
         answer = yield from self._cluster.call("/v3/lease/keepalive", {"ID": str(self.id)}, until, rounds=math.inf)
-        self._extend(sent, slept, number(answer.get("TTL")))
+        self._granted(asked, number(answer.get("TTL")))
 
     def end(self) -> None:
         """Give it up, and the key with it (EL4). Never waits; idempotent; nothing in a forked child."""
@@ -113,12 +111,12 @@ class Lease:
             agent(self.env).start(self._revoking(), "while revoking a lease on etcd", last=True)
         self._ended = True  # last: an interrupted end is begun anew; to revoke twice does no harm (J3)
 
-    def _extend(self, sent: float, slept: float, seconds: int) -> None:
+    def _granted(self, asked: tuple[float, float], seconds: int) -> None:
         if seconds <= 0:
             self.why_over = "etcd has ended its lease"  # EL2
             return
         self.seconds = seconds
-        self.lapses, self._slept = sent + seconds * (1 - _MARGIN), slept  # EL1
+        self.extend(asked, seconds * (1 - _MARGIN))  # EL1
 
     def _due(self) -> float:
         """When to beat next."""

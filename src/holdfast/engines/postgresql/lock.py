@@ -66,7 +66,7 @@ from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..base import Engine
-from ..remote import Contender, RemoteHold, RemoteRequest, require_no_deadlock, slept
+from ..remote import Contender, RemoteHold, RemoteRequest, moment, require_no_deadlock
 from .connect import NAME, STALE_AFTER, connect, is_passing, leave, obtain, only, parse, refusal, unreachable
 from .connection import Broken, Connection, Refused, Row
 from .look import comment, free, look_at
@@ -200,10 +200,10 @@ class AcquireAttempt(Contender):
             if shared:
                 row = only((yield from connection.ask_often(_TRY_SHARED, (self.lock_url.key,), self._limit())))
             else:
-                sent = self.env.monotonic(), slept()
+                asked = moment(self.env)
                 row = only((yield from connection.ask_often(self._sql(_TRY), self._facts(connection), self._limit())))
             if row[0] == "t":
-                return shared or self._won(connection, row[1:], sent)
+                return shared or self._won(connection, row[1:], asked)
             connection.spotless = True
             self._failures = 0
             status = yield from self._look(connection)
@@ -215,9 +215,9 @@ class AcquireAttempt(Contender):
             if (yield from self._queue(connection, shared=shared)):
                 if shared:
                     return True
-                sent = self.env.monotonic(), slept()
+                asked = moment(self.env)
                 rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
-                return self._won(connection, only(rows or [(None, None, None)]), sent)
+                return self._won(connection, only(rows or [(None, None, None)]), asked)
 
     def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
         self._seen = yield from look_at(connection, self.lock_url, self._limit())
@@ -308,7 +308,7 @@ class AcquireAttempt(Contender):
         lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
         return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
-    def _won(self, connection: Connection, row: Row, sent: tuple[float, float]) -> HoldRef:
+    def _won(self, connection: Connection, row: Row, asked: tuple[float, float]) -> HoldRef:
         """The lock is ours, and the token is raised."""
         who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
@@ -325,7 +325,7 @@ class AcquireAttempt(Contender):
         self.attempt.require_same_process()
         fields = {"name": lock_url.name, "session": connection.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
-        held = PostgresqlHold(self.env, self.request, connection, record, token, sent, self.attempt.attempt_events)
+        held = PostgresqlHold(self.env, self.request, connection, record, token, asked, self.attempt.attempt_events)
         try:
             ref = held.ref(self.attempt.context)
             self._connection = None  # not before: an interruption closes it
@@ -421,7 +421,7 @@ class PostgresqlRequest(RemoteRequest):
 class PostgresqlHold(RemoteHold):
     """See the head of this module."""
 
-    __slots__ = ("_every", "_job", "_left", "_patience", "_slept", "connection")
+    __slots__ = ("_every", "_job", "_left", "_patience", "connection")
 
     request: PostgresqlRequest
 
@@ -432,7 +432,7 @@ class PostgresqlHold(RemoteHold):
         connection: Connection,
         record: Record,
         token: int,
-        sent: tuple[float, float],
+        asked: tuple[float, float],
         attempt_events: AttemptEvents,
     ) -> None:
         self.connection = connection
@@ -440,42 +440,40 @@ class PostgresqlHold(RemoteHold):
         """Whether the session has been given back to the pool."""
         self._every = request.every
         self._patience = math.inf if self._every == math.inf else request.keeps * 2 / 3
-        asked, self._slept = sent
         self._job: Job | None = None  # from the next line on, it may be interrupted and given back
         super().__init__(env, request, request.key, record, token)
         self.attempt_events = attempt_events
-        self.lapses = asked + self._patience
+        self.term.extend(asked, self._patience)
         connection.keeper = self
         try:
-            due = asked + self._every
-            first = connection.wait(min(due, self.lapses))
+            due = asked[0] + self._every
+            first = connection.wait(min(due, self.term.lapses))
             self._job = agent(env).start(self._keeping(asked, due), f"while keeping {self.path}", first=first)
         except BaseException:  # no thread is to be had
             connection.take()
             self._forget()
             raise
 
-    def _keeping(self, sent: float, due: float) -> Generator[Wait, None, None]:
+    def _keeping(self, asked: tuple[float, float], due: float) -> Generator[Wait, None, None]:
         """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
-        connection, slept_then = self.connection, self._slept
+        connection = self.connection
         while True:
             try:
                 with connection.mutex:
                     if connection.keeper is not self:  # PS1
                         return
-                    now = self.env.monotonic()
                     if not connection.busy:
                         connection.hear()
-                        if now >= due:
+                        if self.env.monotonic() >= due:
+                            asked, due = moment(self.env), math.inf
                             connection.send(_BEAT)
-                            sent, slept_then, due = now, slept(), math.inf
                     else:
                         answer = connection.collect()
                         if answer is not None:
                             self._require_same(int(answer[0][0] or 0))
                             _silent.pop(connection.label, None)
-                            self._slept = slept_then  # first: in between, it lapses too early rather than too late
-                            self.lapses, due = sent + self._patience, sent + self._every  # PG6
+                            self.term.extend(asked, self._patience)  # PG6
+                            due = asked[0] + self._every
                     if not self._is_ours() or self.lost:
                         raise Broken(
                             f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the way there, "
@@ -489,10 +487,7 @@ class PostgresqlHold(RemoteHold):
                     connection.close()  # PG7
                 call_aside(partial(self.lose, str(error)), f"in on_lost for {self.path}")
                 return
-            yield connection.wait(min(due, self.lapses))
-
-    def _is_ours(self) -> bool:
-        return super()._is_ours() and self.env.monotonic() + slept() - self._slept < self.lapses
+            yield connection.wait(min(due, self.term.lapses))
 
     def _require_same(self, backend: int) -> None:
         if backend != self.connection.backend:

@@ -236,7 +236,8 @@ def report(what: str, error: Exception) -> None:
         return
     import logging
 
-    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=error)
+    # Where the system has refused something, a traceback would call it a defect.
+    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=None if is_refusal(error) else error)
 
 
 def _log_failure(callback: object, event: Event, error: Exception) -> None:

@@ -357,13 +357,13 @@ def test_a_loss_that_another_thread_finds_before_delivery_is_the_acquisitions_ow
     """AE5: by a thread of the same owner, which would join the hold."""
     real, joined, lock = FileHold.ref, FileHold.join, Lock(path, owner="one")
 
-    def join(held: FileHold, context: tuple[object, ...]) -> HoldRef | None:
+    def join(held: FileHold, *caller: Any) -> HoldRef | None:
         monkeypatch.setattr(FileHold, "join", joined)
         path.unlink()
-        return joined(held, context)
+        return joined(held, *caller)
 
-    def ref(held: FileHold, context: tuple[object, ...]) -> HoldRef:
-        made = real(held, context)
+    def ref(held: FileHold, *caller: Any) -> HoldRef:
+        made = real(held, *caller)
         monkeypatch.setattr(FileHold, "ref", real)
         monkeypatch.setattr(FileHold, "join", join)
         other = threading.Thread(target=lock.try_acquire)
@@ -488,7 +488,7 @@ def test_a_callback_runs_outside_the_mutex(path: Path) -> None:
         def use() -> None:
             for held in set(made):
                 held.verify()
-                held.join(())
+                held.join(held.request, ())
                 with held.mutex:
                     pass
             for told in set(stories):
@@ -518,7 +518,7 @@ def test_a_loss_found_by_a_joining_owner_is_reported_outside_the_mutex(path: Pat
     owned: list[bool] = []
     held = contend(path, owner="me", on_lost=lambda _error: owned.append(held.mutex._is_owned())).get()  # type: ignore[attr-defined]
     path.write_bytes(sema_record(1, 1))
-    assert held.join(()) is None
+    assert held.join(held.request, ()) is None
     assert owned == [False]
     with pytest.raises(LockLost):
         held.release()

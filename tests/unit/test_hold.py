@@ -15,6 +15,7 @@ from holdfast import Lock
 from holdfast._core.hold import HoldState
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockLost, NotHeld
 from holdfast.liveness import Liveness
 from unit.elsewhere import elsewhere
@@ -305,7 +306,7 @@ def test_an_on_lost_that_fails_is_logged_where_nobody_asked_for_an_error(
     def fail(_error: LockLost) -> None:
         raise ZeroDivisionError("the caller's mistake")
 
-    for ask in (lambda held: held.check(), lambda held: held.join((object(),))):
+    for ask in (lambda held: held.check(), lambda held: held.join(held.request, (object(),))):
         held = contend(disk / "l", on_lost=fail).get()
         (disk / "l").unlink()
         caplog.clear()
@@ -314,6 +315,32 @@ def test_an_on_lost_that_fails_is_logged_where_nobody_asked_for_an_error(
         assert "the caller's mistake" in caplog.text
         with pytest.raises(LockLost):
             held.release()
+
+
+def test_of_several_on_lost_that_fail_each_is_known(
+    disk: Path, contend: Contend, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raising(error: BaseException) -> Callable[[LockLost], None]:
+        def fail(_error: LockLost) -> None:
+            raise error
+
+        return fail
+
+    for second in (ZeroDivisionError("second"), KeyboardInterrupt()):
+        held = contend(disk / "l", owner="me", on_lost=raising(ValueError("first"))).get()
+        other = FileRequest(disk / "l", {"owner": "me", "on_lost": raising(second)})
+        assert held.join(other, (object(),))
+        (disk / "l").unlink()
+        caplog.clear()
+        if isinstance(second, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                held.check()
+        else:
+            assert not held.check()
+            assert "second" in caplog.text
+        assert "first" in caplog.text
+        for ref in held.refs.copy():
+            held.drop(ref)
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["written in two parts", "no room for the second part"])

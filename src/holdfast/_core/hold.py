@@ -302,14 +302,21 @@ class HoldState:
         return found
 
     def _tell_each(self, listeners: list[Callable[[LockLost], object]]) -> None:
-        failed: BaseException | None = None
+        """All of them, whatever one raises. That is raised then, Ctrl-C before an error; other errors are logged."""
+        failed: list[Exception] = []
+        interruption: BaseException | None = None
         for tell in listeners:
             try:
                 tell(self.lost_error())
-            except BaseException as error:  # the others are to hear of it all the same
-                failed = failed or error
-        if failed is not None:
-            raise failed
+            except Exception as error:
+                failed.append(error)
+            except BaseException as error:
+                interruption = interruption or error
+        first = interruption or (failed.pop(0) if failed else None)
+        for another in failed:
+            report(f"in on_lost for {self.path}", another)
+        if first is not None:
+            raise first
 
     def _was_told(self) -> None:
         """The loss has been told to the caller, as far as the caller wanted to hear of it."""

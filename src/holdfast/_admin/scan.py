@@ -37,6 +37,7 @@ I3  The id is of the record that was seen and of the file that the path names no
 
 from __future__ import annotations
 
+import functools
 import math
 import stat
 
@@ -63,8 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from typing import Any
 
-    from .._platform.interface import Entry, Environment, ProcFiles, ProcLocks, Stat, Surroundings
-    from .._platform.values import Process
+    from .._platform.interface import Entry, Environment, ProcLocks, Stat, Surroundings
     from ..engines.file.inspect import Assessment
     from ..engines.file.policy import Verdict
     from ..model import Record
@@ -94,24 +94,13 @@ class CachedEnvironment:
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._processes: dict[int, Process] = {}
-        self._commands: dict[int, str | None] = {}
+        self.inspect = functools.cache(env.inspect)
+        self.command = functools.cache(env.command)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._env, name)
         self.__dict__[name] = value
         return value
-
-    def inspect(self, pid: int) -> Process:
-        found = self._processes.get(pid)
-        if found is None:
-            found = self._processes[pid] = self._env.inspect(pid)
-        return found
-
-    def command(self, pid: int) -> str | None:
-        if pid not in self._commands:
-            self._commands[pid] = self._env.command(pid)
-        return self._commands[pid]
 
 
 _GLANCE = 256
@@ -236,7 +225,7 @@ class Survey:
         self._tables = env.proc_locks()
         self._requests: dict[str, FileRequest] = {}
         self._here = env.identity()
-        self._files: ProcFiles | None = None
+        self._proc_files = functools.cache(env.proc_files)
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
@@ -330,11 +319,6 @@ class Survey:
         holder = seen.status.holder
         uid = self._tables.user(holder.pid) if holder is not None and holder.pid and seen.condition == HELD else None
         return seen if uid is None else seen.replaced(uid=uid)
-
-    def _proc_files(self) -> ProcFiles:
-        if self._files is None:
-            self._files = self._surroundings.proc_files()
-        return self._files
 
     def _of_protocols(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
         locked = self._tables.is_locked(_identity(found))
@@ -525,7 +509,7 @@ class Survey:
         slot = None
         for number, queue in enumerate(self._queues_of(where, name) if queues else ()):
             if queue.rpartition("/")[2] in queues:
-                waiting += self._queue(queue)
+                waiting += [waiter for _, waiter in read_tickets(self._env, queue)]
                 slot = detect.slot_of(name) if number else None
         arrived = [waiter.replaced(position=place) for place, waiter in enumerate(waiting, 1)]
         status = one.status
@@ -545,9 +529,6 @@ class Survey:
         """The queue of this lock; and if it is a slot's, the one for any slot."""
         slot = detect.slot_of(name)
         return [queue_of(where, name), *([queue_of(where, f"{slot[0]}.#.lock")] if slot else [])]
-
-    def _queue(self, queue: str) -> list[Waiter]:
-        return [waiter for _, waiter in read_tickets(self._env, queue)]
 
     def _waiter(self, pid: int) -> Waiter:
         return Waiter(None, pid, None, None, self._env.command(pid))

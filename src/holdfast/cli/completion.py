@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from importlib import import_module
 
 from .. import protocols
 from ..model import Value
@@ -107,10 +108,7 @@ def _from_parser(name: str, summary: str) -> Command:
 
 
 def _from_text(name: str, summary: str) -> Command:
-    if name == "sema":
-        from .sema import HELP as text
-    else:
-        from .semats import HELP as text
+    text: str = import_module(f".{name}", __package__).HELP
     above, _, below = text.partition("\nOptions:\n")
     options = tuple(
         Option((short, long) if short else (long,), metavar or None, help_)

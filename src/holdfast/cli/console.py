@@ -8,6 +8,7 @@ Recorded events are a file with one JSON object on each line, which several proc
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -177,21 +178,17 @@ _NAMES = 10
 _NARROWEST = 20
 
 
+@functools.cache
 def user_name(uid: int | None) -> str | None:
     """The name of a user, or the number of one without; None where users have no numbers."""
     if uid is None or not hasattr(os, "getuid"):
         return None
-    if uid not in _users:
-        try:
-            import pwd
+    try:
+        import pwd
 
-            _users[uid] = pwd.getpwuid(uid).pw_name
-        except (ImportError, KeyError, OverflowError):
-            _users[uid] = str(uid)
-    return _users[uid]
-
-
-_users: dict[int, str] = {}
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError, OverflowError):
+        return str(uid)
 
 
 def state(status: Status) -> str:

@@ -11,6 +11,7 @@ for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import select
@@ -288,7 +289,7 @@ class Rows:
         waiting: dict[str, list[SeenWait]] = {}
         for wait in self._follower.waiters.waiting():
             waiting.setdefault(wait.path, []).append(wait)
-        users = _Users()
+        tables = functools.cache(environment().proc_locks)  # opened only when a process is asked for
         before, self._made = self._made, {}
         for path, held in self._follower.held.items():
             where, _, name = path.rpartition("/")
@@ -296,7 +297,7 @@ class Rows:
             waits = tuple(waiting.pop(known_as, ()))
             known = before.get(path)
             if known is None or known[0] is not held.found or known[1] != waits:
-                known = (held.found, waits, self._row(held, waits, users))
+                known = (held.found, waits, self._row(held, waits, tables))
             self._made[path] = known
         for path, found in waiting.items():
             seen, all_seen = self._of_waits(found)
@@ -304,9 +305,9 @@ class Rows:
             self._made[path] = (None, (), row)
         return [row for _, _, row in self._made.values()]
 
-    def _row(self, held: SeenHold, waits: Sequence[SeenWait], users: _Users) -> Row:
+    def _row(self, held: SeenHold, waits: Sequence[SeenWait], tables: Callable[[], ProcLocks]) -> Row:
         status, holder = held.found.status, held.holder
-        uid = users.of(holder.pid) if held.found.condition == HELD and holder.pid is not None else None
+        uid = tables().user(holder.pid) if held.found.condition == HELD and holder.pid is not None else None
         return Row(
             status.path,
             held.found.condition,
@@ -327,18 +328,6 @@ class Rows:
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
         return tuple(ordered), not unseen
-
-
-class _Users:
-    """Of processes; the tables are opened only when one is asked for."""
-
-    def __init__(self) -> None:
-        self._tables: ProcLocks | None = None
-
-    def of(self, pid: int) -> int | None:
-        if self._tables is None:
-            self._tables = environment().proc_locks()
-        return self._tables.user(pid)
 
 
 def _elsewhere(holder: Holder) -> str | None:
@@ -435,8 +424,6 @@ class Scene(Value):
     """What is shown of which rows. `places` are followed; of these, `gone` are not there."""
 
     rows: Sequence[Row]
-    order: str = "wait"
-    backwards: bool = False
     places: Sequence[str] = ()
     gone: Sequence[str] = ()
     polled: bool = False
@@ -456,12 +443,12 @@ def rate_of(rate: float) -> str:
     return f"{number} events/s"
 
 
-def header(scene: Scene) -> list[str]:
+def header(scene: Scene, order: str, *, backwards: bool) -> list[str]:
     """Two lines; on a small screen only the first is shown."""
     words = [counts(scene.rows), rate_of(scene.rate)]
     if scene.missed:
         words.append(f"{scene.missed} too short to be seen")
-    words.append(f"by {ORDERS[scene.order][0]}" + (", backwards" if scene.backwards else ""))
+    words.append(f"by {ORDERS[order][0]}" + (", backwards" if backwards else ""))
     if scene.gone:
         named = ", ".join(printable(place, 200) for place in scene.gone)
         return ["; ".join(words), f"not there, and looked for every 10 s: {named}"]
@@ -548,7 +535,7 @@ class View:
             self._floors.clear()
             self._fitted = now
         on = Screen(width, colours)
-        above = header(scene)[: 2 if height >= 8 else 1]
+        above = header(scene, self.order, backwards=self.backwards)[: 2 if height >= 8 else 1]
         head = [
             on.paint(fit(line, width), "bold" if at == 0 else "red" if scene.gone else "")
             for at, line in enumerate(above)
@@ -749,8 +736,6 @@ class Board:
             self._changed = False
         scene = Scene(
             self._ordered,
-            self._view.order,
-            self._view.backwards,
             self._places,
             [*self._follower.scope.missing],
             bool(self._follower.scope.polled),

@@ -62,12 +62,12 @@ def _tell(lock: _Lock | _Slots | _OfAnother, options: Namespace, free: bool) -> 
     elif free and not options.quiet and isinstance(lock, _Lock) and (why := lock.why_refused()):
         say(f"{lock.path} is free, but {why}")
     if free and options.verbose:
-        say(f"{lock.path} {lock.is_free}")
+        say(f"{lock.path} {lock.when_free}")
     return DONE if free else int(options.held_code)
 
 
 class _Lock:
-    is_free = "is free"
+    when_free = "is free"
 
     def __init__(self, options: Namespace) -> None:
         self._lock = lock_of(options, looks=True)
@@ -91,7 +91,7 @@ class _Lock:
 
 
 class _Slots:
-    is_free = "has a free slot"
+    when_free = "has a free slot"
 
     def __init__(self, options: Namespace) -> None:
         self._semaphore = semaphore_of(options)
@@ -107,7 +107,7 @@ class _Slots:
 class _OfAnother:
     """A lock of another program (foreign.py): with a notice after a second."""
 
-    is_free = "is free"
+    when_free = "is free"
 
     def __init__(self, path: str, *, quiet: bool) -> None:
         self.path = path

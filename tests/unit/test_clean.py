@@ -339,6 +339,22 @@ def test_only_claims_of_ended_processes_go(
     (disk / left).unlink()
 
 
+def test_a_ticket_that_went_with_its_lock_is_gone_and_not_anothers(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    holder, waiter = (contend(disk / "l.lock", timeout=None, fair=True) for _ in range(2))
+    holder.get()
+    assert waiter.step() is not None
+    for dead in (holder, waiter):
+        dead.crash()
+    env = environments()
+    lock, ticket = sorted((one for one in found(env, disk) if isinstance(one, Leftover)), key=lambda one: one.kind)
+    assert (lock.kind, ticket.kind) == ("lock", "ticket")
+    assert drive(remove(env, lock, approved=False)).result == REMOVED
+    assert os.listdir(disk) == []
+    assert drive(remove(env, ticket, approved=False)) == Removal(CHANGED, "it is gone by now")
+
+
 def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environments) -> None:
     """M7: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
     env, living, crashed = environments(), environments(), environments()

@@ -1597,6 +1597,18 @@ def test_a_broken_lock_of_a_holder_that_had_queued_is_noticed_at_once(
     assert not place.exists()
 
 
+def test_who_breaks_a_lock_removes_the_queue_of_the_dead(
+    held: Contender, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q2, Q11: whoever is told is asked first."""
+    for waiter in (queued(), queued()):
+        waiter.crash()
+    assert drive(break_lock(clocked(), held.request)) is not None  # type: ignore[arg-type]
+    assert not place.exists()
+    with pytest.raises(LockLost):
+        release(held)
+
+
 def test_a_byte_makes_a_waiter_look(arrive: Contend, held: Contender, queued: Contend, place: Path) -> None:
     """Q11: at the lock, and at the queue; and it is read."""
     first, second = queued(), queued()

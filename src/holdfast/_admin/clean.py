@@ -254,6 +254,7 @@ def _why_ended(env: Environment, pid: str, path: str) -> str | None:
 REMOVED, CHANGED, BLOCKED = "removed", "changed", "blocked"
 _TAG = "holdfast clean"
 _FORBIDDEN = "this user may not remove it"
+_GONE = "it is gone by now"
 
 
 class Removal(Value):
@@ -305,7 +306,7 @@ def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator
         else:
             env.unlink(path)
     except FileNotFoundError:
-        return Removal(CHANGED)
+        return Removal(CHANGED, _GONE)
     except OSError as error:
         if leftover.kind == QUEUE and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             return Removal(CHANGED)
@@ -320,7 +321,7 @@ def _remove_ticket(env: Environment, where: str, name: str) -> Removal:
         return Removal(CHANGED)  # a file, or a link to a directory
     with opened:
         if not opened.is_abandoned(name):
-            return Removal(CHANGED)
+            return Removal(CHANGED, "" if opened.stat(name) else _GONE)  # with the lock that it was for, say
         removed = opened.unlink(name)
     queue.remove_queue(env, where)
     return Removal(REMOVED) if removed else Removal(BLOCKED, _FORBIDDEN)

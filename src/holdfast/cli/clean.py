@@ -135,7 +135,7 @@ def _remove(env: Any, pending: list[Leftover], options: Namespace, report: _Repo
         if isinstance(removal, Removal) and removal.result == REMOVED:
             report.tell(REMOVED, one, one.why)
         elif isinstance(removal, Removal) and removal.result != BLOCKED:
-            report.tell(CHANGED, one, "it is another one's by now")
+            report.tell(CHANGED, one, removal.why or "it is another one's by now")
         else:
             report.tell(_FAILED, one, _problem(removal))
 

@@ -568,6 +568,7 @@ def wake(env: Environment, path: str, holder: int) -> None:
                         env.nudge(fd)
                 finally:
                     env.close(fd)
+    remove_queue(env, path)  # all may have been of the dead
 
 
 def is_contended(env: Environment, request: FileRequest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -89,6 +90,26 @@ def test_without_pidfd_a_later_process_does_not_get_the_signal(child: Member, mo
     while is_running(child):
         time.sleep(0.001)
     assert not send(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EMFILE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["pidfd_open", "pidfd_send_signal"])
+def test_where_pidfds_are_refused_the_signal_is_sent_all_the_same(
+    child: Member, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """By a filter of system calls, or a kernel that has none; a PermissionError would mean another user's process."""
+
+    def refused(*_given: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os if call == "pidfd_open" else tree.signal, call, refused)
+    before = os.listdir("/proc/self/fd")
+    assert not send(child.replaced(started=child.started + 1), signal.SIGKILL)
+    assert is_running(child)
+    assert send(child, signal.SIGKILL)
+    while is_running(child):
+        time.sleep(0.001)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_process_that_ends_between_two_steps_is_no_error(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:

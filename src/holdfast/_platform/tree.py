@@ -137,24 +137,35 @@ def is_stopped(pid: int) -> bool:
 
 
 def send(member: Member, number: int) -> bool:
-    """Send it a signal, if it is still that process; whether it was. PermissionError as the system gives it."""
-    if not hasattr(os, "pidfd_open"):
-        if not is_running(member):
-            return False
-        os.kill(member.pid, number)
-        return True
+    """Send it a signal, if it is still that process; whether it was. PermissionError as the system gives it.
+
+    An older kernel has no pidfds, and a filter of system calls may refuse them (EPERM in old containers); then another
+    process could get the number between the look and the signal.
+    """
     try:
         fd = os.pidfd_open(member.pid)
-    except ProcessLookupError:
-        return False
+    except (AttributeError, OSError):
+        fd = -1
     try:
         if not is_running(member):
             return False  # the number is another's by now
-        signal.pidfd_send_signal(fd, number)
+        if fd < 0 or not _sent_by(fd, number):
+            os.kill(member.pid, number)
     except ProcessLookupError:
         return False
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
+    return True
+
+
+def _sent_by(fd: int, number: int) -> bool:
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):
+        return False
     return True
 
 

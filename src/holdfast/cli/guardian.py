@@ -34,7 +34,7 @@ CT1  The command's tree is what is below its guardian (G1), which no process lea
     that we had before the command began do not belong to it; then we adopt none, because their orphans could not be
     told from the command's.
 CT2  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
-    pidfd, and looked at again in between.
+    pidfd, and looked at again in between. Where there are no pidfds, it is only looked at.
 CT3  Processes that start while the tree is being stopped get TERM at the next look; after the time for that, all get
     KILL at each look, so no tree outgrows it.
 """

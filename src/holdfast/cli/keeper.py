@@ -25,7 +25,8 @@ S4  Signals are blocked from the fork to the hand-over's next step: an interrupt
 S5  The record names the owner, not the keeper. Other implementations judge by that number, and a person reads it: both
     ask for the shell. The keeper ends with the owner, so the number is never wrong while the lock is kept. If only the
     keeper is killed, they go on to take the lock for held, the safe mistake; holdfast sees the guard gone.
-S6  To end a keeper from outside, name it by a pidfd, and look again at what it holds before sending the signal.
+S6  To end a keeper from outside, name it by its start, and look again at what it holds before sending the signal, which
+    goes to no later process of its number (tree.py).
 S7  A keeper that acquires gives up when the command's pipe closes before `go`: its caller was not told of the lock.
 S8  An interruption reaches the command. It tells the keeper that acquires, and waits until that has given up.
 """

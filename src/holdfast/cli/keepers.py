@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 from .._platform import environment
+from .._platform.tree import is_running, look_at, send
 from ..engines.file.inspect import Assessment, forget, glance, observe
 from ..engines.file.remove import why_not_of
 from ..liveness import Liveness
 from ..lock import file_request
 from ..model import Evidence
-from .detached import readable
 from .owner import KEEPER, is_shell, kept_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
 
-    from .._platform.interface import Environment
+    from .._platform.tree import Member
     from ..engines.file.inspect import Observation
     from ..lock import Lock
     from ..model import Identity, Status
@@ -25,6 +27,7 @@ else:
 
 _PATIENCE = 5.0
 """Seconds to wait for a keeper that was told to end."""
+_LOOK_EVERY = 0.002
 _UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keeper's"))
 
 
@@ -83,16 +86,14 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
     try:  # while what was seen is kept open, no successor has its number
         why_not = _why_not_titled(seen, owner) if seen.is_directory else why_not_of(seen, _UNPROVEN, owner)
         keeper = keeper_of(seen.identity) if why_not is None else None
-        watched = None if keeper is None else _watch(env, keeper)
-        if watched is None:
+        process = None if keeper is None else look_at(keeper)
+        if process is None:
             return False
         try:
-            if keeper_of(seen.identity) != keeper or not _end_process(watched):  # keeper.py, S6
+            if keeper_of(seen.identity) != keeper or not _end_process(process):  # keeper.py, S6
                 return False
         except OSError:
             return False  # it is another user's
-        finally:
-            env.close(watched)
         left = glance(env, file_request(lock))
         return left is None or not _is_same(left, seen)
     finally:
@@ -104,31 +105,29 @@ def end_keeper_on_server(status: Status, owner: int) -> str:
     env, holder = environment(), status.holder
     if holder is None or holder.pid is None or (holder.host or "").casefold() != env.identity().host.casefold():
         return f"it is held by process {holder and holder.pid} on {holder and holder.host}"
-    watched = _watch(env, holder.pid)
-    if watched is None:
+    process = look_at(holder.pid)
+    if process is None:
         return f"it is held by process {holder.pid}, which cannot be seen from here"
     try:
         kept = kept_for(holder.pid)  # keeper.py, S6
         if kept != owner:
             whose = f", which keeps it for process {kept}" if kept else ""
             return f"it is held by process {holder.pid}{whose}, not for process {owner}"
-        return "" if _end_process(watched) else f"its keeper, process {holder.pid}, does not end"
+        return "" if _end_process(process) else f"its keeper, process {holder.pid}, does not end"
     except OSError as error:
         return f"its keeper, process {holder.pid}, cannot be ended ({error.strerror})"
-    finally:
-        env.close(watched)
 
 
-def _watch(env: Environment, pid: int) -> int | None:
-    """A descriptor of the process that a signal can be sent by; None where there is none, and on PyPy."""
-    return env.watch_process(pid) if hasattr(signal, "pidfd_send_signal") else None
-
-
-def _end_process(watched: int) -> bool:
-    """Whether the process of that pidfd ends in time when it is told to."""
+def _end_process(one: Member) -> bool:
+    """Whether it ends in time when it is told to."""
+    until = time.monotonic() + _PATIENCE
     for number in (signal.SIGTERM, signal.SIGCONT):  # the latter in case it was stopped
-        signal.pidfd_send_signal(watched, number)
-    return bool(readable([watched], _PATIENCE))
+        send(one, number)
+    while is_running(one):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
 
 
 def _is_same(one: Observation, other: Observation) -> bool:

@@ -19,7 +19,7 @@ import holdfast
 from engines.arms import begun, peers, side_by_side
 from engines.postgresql.server import Postgres, Proxy, binary
 from holdfast import AsyncLock, Lock, LockLost
-from holdfast._drivers.sync import wait_for
+from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
 from holdfast.engines.postgresql import connect
 from holdfast.engines.postgresql import lock as postgresql_lock
@@ -253,6 +253,24 @@ def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
         patient[1][0].held.release()
     with pytest.raises(holdfast.LockLost):
         hold.release()
+
+
+def test_a_session_that_is_ended_at_its_beginning_is_no_error_before_the_timeout(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PG5: the server is there, and says that it ends this one."""
+    check, ended = connect._check, list[int]()
+
+    def end(connection: Any, facts: Any) -> None:
+        check(connection, facts)
+        if not ended:
+            ended.append(connection.backend)
+            postgres.ask("select pg_terminate_backend(%s, 5000)", connection.backend)
+            drive(connection.ask("select 1", (), environment().monotonic() + 10))
+
+    monkeypatch.setattr(connect, "_check", end)
+    Lock(postgres.url("a", more="?application_name=ended")).acquire(timeout=20).release()
+    assert ended
 
 
 def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres, attempts: list[float | None]) -> None:

@@ -63,6 +63,25 @@ def steps_of(lock: Lock, timeout: float | None) -> Any:
     return lock._engine.acquire(environment(), lock._requests, timeout, (object(),))
 
 
+def test_a_wait_that_fails_behind_its_grant_leaves_no_second_lock(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+) -> None:
+    """PG10: the session still has it, and would get it once more; then it would be nobody's after the release."""
+    monkeypatch.setattr(postgresql_lock, "_QUEUE", f"{postgresql_lock._QUEUE}, pg_sleep(60)")  # it lasts
+    lock, got = Lock(postgres.url("a")), list[Any]()
+    hold = lock.acquire(timeout=10)
+    thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=60)))
+    thread.start()
+    eventually(lambda: postgres.waiting() == 1)
+    hold.release()
+    asleep = "select pid from pg_stat_activity join pg_locks using (pid) where granted and locktype = 'advisory'"
+    ((session,),) = eventually(lambda: postgres.ask(f"{asleep} and wait_event = 'PgSleep'"))
+    postgres.ask("select pg_cancel_backend(%s)", session)
+    thread.join()
+    got[0].release()
+    assert not postgres.holding()
+
+
 @pytest.mark.parametrize("contended", [False, True])
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_generator_closed_at_any_step_leaves_nothing(

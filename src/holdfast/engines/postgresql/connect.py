@@ -22,8 +22,8 @@ PC5  The session does not end by a limit that its role or database has, and its 
 
 A session is kept for a moment behind its use: the next acquire is ten times as fast with one.
 
-PC6  Only a session that provably has no lock and waits for none is kept: what a `false` of a try, an error of a wait
-     or a `true` of an unlock has shown last (`Connection.spotless`). Anything else ends with its connection.
+PC6  Only a session that provably has no lock and waits for none is kept: what a `false` of a try, a `true` of an unlock
+     or the unlocking of everything has shown last (`Connection.spotless`). Anything else ends with its connection.
 PC7  Nothing relies on one: the server may have ended it meanwhile. A caller that takes one and finds that out connects
      anew, and says nothing of it.
 """
@@ -278,8 +278,9 @@ _pinned: set[str] = set()
 _PASSING = (
     *("too many clients", "too many connections", "remaining connection slots", "no more connections allowed"),
     *("is starting up", "is shutting down", "not yet accepting connections", "in recovery mode"),
+    "terminating connection",
 )
-"""Of what servers (SQLSTATE 53300 and 57P03) and pgbouncer say, in English."""
+"""Of what servers (SQLSTATE 53300, 57P01 to 57P03) and pgbouncer say, in English."""
 
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"

@@ -34,6 +34,9 @@ PG8  A waiter asks now and then, by a second session, whether the server still k
 PG9  A waiter leaves its place only for what is said by its own session, which ends, or by one that was reached and does
      not find it in the queue. That no second session is to be had says nothing of the first: a pool is used up, the
      server is full or slow. It is asked again at the next turn.
+PG10 A wait that ends in an error may have been granted the lock all the same: its limit, or a cancel request, comes
+     just behind the grant, and an error takes back no lock of a session. Whatever it has is given back before the
+     session is asked for anything else: it would get the lock a second time, and the first one would be nobody's.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -235,6 +238,9 @@ class AcquireAttempt(Contender):
         ask_at, doubted = env.monotonic() + _ASK_EVERY, False
         while True:
             granted = self._answered(connection)
+            if granted is False:
+                yield from connection.ask(_UNLOCK_ALL, (), self._limit())  # PG10
+                connection.spotless = True
             if granted is not None:
                 return granted
             now = env.monotonic()
@@ -260,7 +266,6 @@ class AcquireAttempt(Contender):
         except Refused as refused:
             if refused.code not in (_TIMED_OUT, _CANCELLED):
                 raise
-        connection.spotless = True
         return False
 
     def _look_aside(self) -> Generator[Wait, None, None]:
@@ -376,6 +381,7 @@ _SHORTEST, _LONGEST = 3, 86400
 """Seconds of `stale_after`."""
 _BEAT = "select pg_backend_pid()"
 _UNLOCK = "select pg_advisory_unlock($1)"
+_UNLOCK_ALL = "select pg_advisory_unlock_all()"
 
 
 class PostgresqlRequest(RemoteRequest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from holdfast.engines.postgresql import connect as postgresql_connect
 from holdfast.engines.postgresql import init
 from holdfast.engines.postgresql import lock as postgresql_lock
 from holdfast.engines.postgresql.connect import connect, parse
+from holdfast.engines.postgresql.connection import Refused
 from process.support import eventually
 
 
@@ -315,6 +317,21 @@ def test_an_error_says_what_to_do(postgres: Postgres, monkeypatch: pytest.Monkey
                 call()
             assert "secret" not in str(refused.value)
             assert refused.value.path == Lock(url).path
+
+
+def test_what_the_server_says_decides_the_next_step() -> None:
+    """As libpq 18 and PostgreSQL 15 word it."""
+    lock_url = parse("postgresql://me@host/db#a")
+    for why, says in {
+        'server certificate for "localhost" does not match host name "127.0.0.1"': "sslrootcert",
+        'FATAL: Peer authentication failed for user "pw"': r"pg_hba\.conf",
+        'FATAL: password authentication failed for user "pw"': "PGPASSWORD",
+    }.items():
+        told = str(postgresql_connect.unreachable(lock_url, why))
+        assert re.search(says, told)
+        assert "Check host and port" not in told
+    full = postgresql_connect.refusal(lock_url, Refused("53200", "out of shared memory"))
+    assert "max_locks_per_transaction" in str(full)
 
 
 def test_a_role_without_rights_is_told_which(postgres: Postgres) -> None:

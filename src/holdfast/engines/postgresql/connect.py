@@ -341,6 +341,8 @@ def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
         )
     elif refused.code == "22P05":
         text += "The encoding of that database does not have all that names and tags may have: use one in UTF8"
+    elif refused.code == "53200":
+        text += "Each lock, of whatever kind, takes a place there: raise max_locks_per_transaction"
     elif refused.code == "42501":
         text += (
             f"The role needs USAGE on the schema {lock_url.schema} and SELECT, INSERT and UPDATE on its table lock. "
@@ -357,6 +359,8 @@ def _advice(why: str) -> str:
         "second connection": "Raise the size of its pool (pgbouncer: default_pool_size, or the database's pool_size)",
         "password": "Check the user and the password: in the URL, PGPASSWORD, or ~/.pgpass",
         "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
+        "certificate": "Check sslmode, sslrootcert, and whether the certificate has the host's name as the URL has it",
+        "authentication failed": "Check the user, and what the server's pg_hba.conf asks of it",
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
         "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
         "no more connections": "Each hold and each one who waits has a connection: raise the pooler's limits",

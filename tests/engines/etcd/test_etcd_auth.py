@@ -15,8 +15,9 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node, nodes
 from holdfast import AsyncLock, Lock, LockLost
-from holdfast._drivers.sync import drive
+from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
+from holdfast.engines.etcd import ENGINE
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd.client import Cluster, Turnstile
 from holdfast.engines.etcd.wire import encoded
@@ -93,6 +94,21 @@ def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) ->
     cluster._token = ""
     asyncio.run(crowd())
     assert len(logins) == 2
+
+
+def test_a_login_that_stands_still_is_not_waited_for_for_long(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC3: its event loop is busy, say; keep-alives are sent all the same."""
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/still"
+    env, request = environment(), Lock(url)._request
+    cluster = etcd_client.cluster_of(env, request.lock_url.access)  # type: ignore[attr-defined]
+    cluster._token = ""
+    still = ENGINE.look(env, (request,))
+    while not cluster._logins._lines:
+        wait_for(next(still))
+    monkeypatch.setattr(etcd_client, "_EACH", 0.05)
+    assert not Lock(url).status().locked
+    still.close()
+    assert not cluster._logins._lines
 
 
 @pytest.mark.parametrize("step", ["admits", "leave"])

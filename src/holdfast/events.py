@@ -13,6 +13,8 @@ U1  A callback that raises is logged, and breaks neither the lock nor another ca
 U2  A callback does not hear of its own actions: one that uses locks would be called for ever. Its frame says whether it
     still runs, as a note of it may outlive an interruption.
 U3  Nothing is imported for logging that is not set up, and nothing is written to a logger without a handler.
+U4  The same goes for a log handler: what it does with locks is not logged. It would wait for its own lock, or write
+    lines about lines for ever, also by way of a `QueueListener`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Any, Literal
 
     from .model import Holder, Record
@@ -85,6 +87,8 @@ listeners: dict[object, Callable[[Event], object]] = {}
 
 _local = _thread._local()
 _logger: logging.Logger | None = None
+_handle: CodeType | None = None
+"""What each handler of the log is called by."""
 
 
 def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -158,12 +162,13 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
 
 def _find_logger(level: int) -> bool:
     """`_is_logged` until logging is imported."""
-    global _logger, _is_logged
+    global _logger, _is_logged, _handle
     if "logging" not in sys.modules:
         return False
     get_logger = getattr(sys.modules["logging"], "getLogger", None)
     if get_logger is None:
         return False  # it is being imported
+    _handle = sys.modules["logging"].Handler.handle.__code__
     _logger = get_logger("holdfast")
     _is_logged = _logger.isEnabledFor
     return _is_logged(level)
@@ -174,8 +179,17 @@ _is_logged: Callable[[int], bool] = _find_logger
 
 
 def logger_for(level: int) -> logging.Logger | None:
-    """The logger, if logging is set up and enabled for that level (U3)."""
-    return _logger if _is_logged(level) and _logger is not None and _logger.hasHandlers() else None
+    """The logger, if logging is set up and enabled for that level (U3), and this is no part of a log handler (U4)."""
+    if not _is_logged(level) or _logger is None or not _logger.hasHandlers() or _is_in_handler():
+        return None
+    return _logger
+
+
+def _is_in_handler() -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _handle:
+        frame = frame.f_back
+    return frame is not None
 
 
 def fields(event: Event) -> dict[str, Any]:

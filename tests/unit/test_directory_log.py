@@ -170,6 +170,16 @@ def test_more_temporary_files_than_are_noted_are_listed(disk: Path, logging: Cal
     assert not contender.env.real.directory_log(str(disk)).names
 
 
+def test_locks_of_ever_new_names_take_no_more_memory(disk: Path, logging: Callable[..., Contender]) -> None:
+    """As in a process that has a lock for each job."""
+    for number in range(inotify._MOST_TOKENS + 1):
+        contender = logging(f"job-{number}")
+        contender.get().release()
+    log = contender.env.real.directory_log(str(disk))
+    assert log.is_complete
+    assert len(log._tokens) < inotify._MOST_TOKENS
+
+
 def test_a_forked_child_makes_a_log_of_its_own(disk: Path) -> None:
     env = environment()
     env.listed(str(disk), 1.0)

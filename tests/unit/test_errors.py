@@ -14,10 +14,12 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast._core.attempt import Refusal
-from holdfast._core.messages import advice, duration, moment, printable, refused, sentence
+from holdfast._core.attempt import AttemptEvents, Refusal
+from holdfast._core.messages import advice, duration, moment, printable, refused, sentence, waiting
+from holdfast._platform import environment
 from holdfast.errors import HoldfastError
 from holdfast.liveness import Liveness
+from holdfast.lock import requests_of
 from holdfast.model import Evidence, Holder, Record, Status
 from unit.stepping import Contender, sema_record
 
@@ -150,6 +152,23 @@ def test_every_state_has_advice() -> None:
         assert advice(status)
         assert "7" in sentence(status)
         assert ("why" in sentence(status)) is (liveness is not Liveness.ALIVE)
+
+
+@pytest.mark.parametrize("name", ["l", "s"], ids=["lock", "semaphore"])
+def test_a_lock_that_changes_hands_is_not_called_unreadable(disk: Path, name: str) -> None:
+    """A waiter that is not the first may look at the moment between two holders, and is told nothing false."""
+    lock = holdfast.Lock(disk / name)
+    slots = holdfast.Semaphore(disk / name, slots=2)
+    with slots:
+        statuses = (lock.status(),) if name == "l" else tuple(slots.status())
+        events = AttemptEvents(environment(), requests_of(lock)[0], ())
+        refusal = Refusal(str(disk / name), 1.5, lambda: statuses, events)
+        texts = waiting(refusal), str(refused(refusal, 1.5))
+    for text in texts:
+        assert "nobody holds it at this moment, as it changes hands" in text
+        assert "counts as held" not in text
+        assert "slots are taken" not in text
+    assert "Try again" in texts[1]
 
 
 def test_the_end_of_an_invisible_process_is_not_promised_to_free_the_lock() -> None:

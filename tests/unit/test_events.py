@@ -722,6 +722,66 @@ def test_a_long_wait_is_logged_with_its_fields(path: Path, contend: Contend, cap
     assert line.getMessage().startswith(f"waiting for {path}: held by")
 
 
+class LockedHandler(logging.Handler):
+    """Writes with a lock, as several processes do that share a log file."""
+
+    def __init__(self, lock: Lock) -> None:
+        super().__init__()
+        self.lock_of_file = lock
+        self.lines: list[str] = []
+        self.nested: list[str] = []
+        self._inside = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._inside:
+            self.nested.append(record.getMessage())
+            return
+        self._inside = True
+        try:
+            with self.lock_of_file:
+                self.lines.append(record.getMessage())
+        finally:
+            self._inside = False
+
+
+@pytest.fixture
+def locked_handler(path: Path) -> Iterator[LockedHandler]:
+    handler = LockedHandler(Lock(path))
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield handler
+    root.setLevel(level)
+    root.removeHandler(handler)
+
+
+def test_what_a_log_handler_does_with_locks_is_not_logged(locked_handler: LockedHandler, disk: Path) -> None:
+    """U4. With the line about its own lock, the handler would wait for itself."""
+    logging.getLogger("app").info("hello")
+    assert (locked_handler.lines, locked_handler.nested) == (["hello"], [])
+    with Lock(disk / "other"):
+        pass
+    assert [line.partition(" ")[0] for line in locked_handler.lines] == ["hello", "acquired", "released"]
+
+
+def test_a_long_wait_of_a_log_handler_is_not_logged(
+    locked_handler: LockedHandler, path: Path, contend: Contend
+) -> None:
+    """U4. The line about the wait would begin another wait of the same handler, behind the first one."""
+    hold = Lock(path).acquire()
+    env = contend(path).env
+    waiting = Lock(path)
+    waiting._env = env  # type: ignore[assignment]
+    locked_handler.lock_of_file = waiting
+    clock = env.real.monotonic
+    env.instead["monotonic"] = lambda: clock() - (0 if "watch" in env.steps else 1.3)
+    waiting._requests[0].timeout = 1.35
+    with pytest.raises(AcquireTimeout):
+        logging.getLogger("app").info("hello")
+    assert locked_handler.nested == []
+    hold.release()
+
+
 def test_a_path_cannot_begin_another_line_of_the_log(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "holdfast"), Lock(disk / "a\nERROR b"):
         pass

@@ -40,6 +40,16 @@ def marker(guarded: bool, device: int, who: Identity, **changes: str) -> str:
     return marker_text(guarded, device, Identity(who.pid, **parts))
 
 
+def test_a_holder_that_releases_during_a_look_is_not_called_dead(disk: Path, contend: Contend) -> None:
+    """L12: the file that was opened has no guard any more, and no name."""
+    holder, other = contend(disk / "l"), contend(disk / "l")
+    hold = holder.get()
+    other.env.once(other.env.before, "guarded", hold.release)
+    status = look(other.env, other.request)
+    assert (status.locked, status.stale, status.liveness, status.record) == (False, False, UNKNOWN, None)
+    assert "guarded" in other.env.steps
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"garbage", sema_record(0, 0), sema_record(1, 1, marker="torn"), sema_record(1, 1, marker="1 g b 0 n s h")],

@@ -289,6 +289,15 @@ def test_a_file_that_vanishes_meanwhile_is_no_error(disk: Path, environments: En
     assert [*found_in(env, disk)] == ["b"]
 
 
+def test_a_lock_released_meanwhile_is_not_called_dead(disk: Path, contend: Contend, environments: Environments) -> None:
+    """L12."""
+    hold = contend(disk / "l").get()
+    env = environments()
+    env.once(env.before, "guarded", hold.release)
+    assert not found_in(env, disk)
+    assert "guarded" in env.steps
+
+
 @needs_root
 def test_a_lock_that_may_not_be_read_is_listed(disk: Path, contend: Contend) -> None:
     """E2: by its name, or by the kernel's tables; other files that may not be read are nobody's business."""

@@ -45,7 +45,7 @@ from .._core.messages import duration, moment, printable
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, Observation, assess, read_record, reread
+from ..engines.file.inspect import NO_RECORD, Observation, assess, is_gone, read_record, reread
 from ..engines.file.paths import queue_of
 from ..engines.file.policy import describe, judge, with_heirs
 from ..engines.file.queue import read_tickets
@@ -364,15 +364,17 @@ class Survey:
         finally:
             env.close(fd)
 
-    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Seen) -> Found:
+    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Seen) -> Found | None:
         request = self._request("sema" if record is None else record.protocol, where, name, path)
         if record is None:
             seen.problem = NO_RECORD
         elif record.created is None and request.protocol.ages_by_mtime:
             record = record.replaced(created=seen.modified)
-        seen.record = record
+        seen.record, seen.path = record, path
         assessed = assess(self._env, seen)
         verdict = judge(self._env, request, seen, assessed)
+        if verdict.reclaim and is_gone(self._env, path, seen):
+            return None
         status = describe(self._env, request, seen, assessed, verdict)
         status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
         return self._found(status, self._condition(record, assessed, verdict), seen)

@@ -125,8 +125,10 @@ def situation(refusal: Refusal) -> str:
         return sentence(statuses[0])
     shown = [f"slot {slot}: {sentence(status, brief=True)}" for slot, status in enumerate(statuses[:_SHOWN_SLOTS])]
     more = len(statuses) - len(shown)
-    taken = "its one slot is" if len(statuses) == 1 else f"all {len(statuses)} slots are"
-    return f"{taken} taken ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
+    taken = "its one slot is taken" if len(statuses) == 1 else f"all {len(statuses)} slots are taken"
+    if not all(_is_taken(status) for status in statuses):
+        taken = "no slot was free for this caller"
+    return f"{taken} ({'; '.join(shown)}" + (f"; and {more} more)" if more else ")")
 
 
 def _advice_to_itself(refusal: Refusal) -> str | None:
@@ -177,6 +179,8 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if status.record is not None and (holder is None or holder.pid is None) and is_kept_fresh(status.protocol):
         when = "" if status.record_age is None else f", and refreshed {duration(status.record_age)} ago"
         return f"it is held by a process that it does not name{when}; {printable(status.reason)}"
+    if not _is_taken(status):
+        return "nobody holds it at this moment, as it changes hands"
     if holder is None or holder.pid is None:
         return f"its record cannot be used ({printable(status.evidence.text)}), so it counts as held"
     heirs = _heirs(status)
@@ -197,6 +201,11 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     return f"{' '.join(words)}; {known}" + (
         "" if status.liveness is Liveness.ALIVE else f"; {printable(status.reason)}"
     )
+
+
+def _is_taken(status: Status) -> bool:
+    """False where a waiter that is not the first has looked between two holders."""
+    return status.locked or status.stale or status.holder is not None
 
 
 def _heirs(status: Status) -> tuple[Holder, ...]:
@@ -268,7 +277,7 @@ def advice(status: Status) -> str:
     way = _way_to_break(status)
     if status.evidence.source == "counter":
         return "Find out which process has that file open (fuser, lsof), and why it makes no progress"
-    if status.evidence.source == "race":
+    if status.evidence.source == "race" or not _is_taken(status):
         return "Try again"
     if is_persistent(status.protocol):
         if status.holder is None or status.holder.pid is None:

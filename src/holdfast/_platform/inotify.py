@@ -86,6 +86,8 @@ _OVERFLOWN = b"\xff\xff\xff\xff"
 """The watch that an overflow is told of."""
 _MOST_NAMES = 1000
 """Temporary files that are noted; with more, the directory is listed once more."""
+_MOST_TOKENS = 1000
+"""Names of locks whose events are kept ready."""
 _THREADS = 0
 """The crew of those that wait in a thread. The others are an event loop each (N6)."""
 
@@ -406,6 +408,8 @@ class DirectoryLog:
     def saw(self, name: str) -> bool:
         token = self._tokens.get(name)
         if token is None:
+            if len(self._tokens) >= _MOST_TOKENS:
+                self._tokens.clear()  # a process may lock each name but once
             token = self._tokens[name] = _token(self._wd, os.fsencode(name))
         logs = self._logs
         data = logs.read(token)

@@ -36,6 +36,9 @@ L11 Any process that may read the file can lock it. A holder's guard is on a des
     else can know, and then the lock counts as a guard. Nothing is asked about who has the lock: pids, users and rights
     may have changed since it was taken. It says nothing of writers elsewhere (another machine, another device: L2), nor
     of a holder that has promised nothing about its descriptor (no marker, or one of version 1).
+L12 A holder that releases removes its file, and then lets go of its guard. So a file whose guard is free may be that of
+    a lock that was released during the look. Who reports a death asks whether the path still names the file; who takes
+    over asks anyway (takeover.py, T4).
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from ...liveness import Liveness
 from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .steps import REMOVED, UNFINISHED, on_shared_storage, with_hint
+from .steps import REMOVED, UNFINISHED, is_there, on_shared_storage, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -392,6 +395,14 @@ def assess(env: Environment, seen: Observation) -> Assessment:
         )
     where = "another PID namespace" if same_boot else f"host {marker.identity.host}"
     return _unknown(f"the record comes from {where}, whose processes cannot be seen from here")
+
+
+def is_gone(env: Environment, path: str, seen: Observation) -> bool:
+    """Whether the path no longer names this file, so that its holder has released (L12)."""
+    try:
+        return not is_there(env, path, seen.identity)
+    except OSError:
+        return False
 
 
 def _assess_directory(env: Environment, seen: Observation, *, held: bool | None) -> Assessment:

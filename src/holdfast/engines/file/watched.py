@@ -30,6 +30,7 @@ from .inspect import (
     Observation,
     assess,
     forget,
+    is_gone,
     observe,
     require_same_protocol,
     reread,
@@ -191,7 +192,9 @@ class WatchedFile:
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
 
     def status(self) -> Status:
-        """The same, with what only the kernel's tables tell."""
+        """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
+        if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen):
+            return describe(self.env, self.request, None, None, None)
         return with_heirs(self.env, self.describe(), lambda: self.env.lock_owners(self.seen.identity))
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:

@@ -20,6 +20,7 @@ from ._drivers.asyncio import (
     caller,
     drive,
     drive_to_the_end,
+    has_released,
     in_thread,
     perform,
     seconds_to_timeout,
@@ -213,12 +214,15 @@ async def _release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
 
 
 async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any, T]], timeout: float | None) -> T:
-    """The result. A wait of this task for itself that an `asyncio.timeout` bounds is left to that (B4)."""
+    """The result. A wait of this task for itself that an `asyncio.timeout` bounds is left to that (B4), and one for a
+    generator that it has left early, to the loop (B6)."""
     bound = timeout
     while True:
         try:
             result = await attempt(bound)
         except WouldDeadlock:
+            if await has_released(environment()):
+                continue
             bound = seconds_to_timeout()
             if bound is None:
                 raise

@@ -240,6 +240,29 @@ def test_one_lock_object_keeps_the_holds_of_its_tasks_apart(place: Path, run: Ru
     run(main())
 
 
+def test_a_generator_left_early_is_no_deadlock(path: Path, run: Run) -> None:
+    """B6: the loop closes it in a moment."""
+
+    async def numbers() -> AsyncIterator[int]:
+        async with AsyncLock(path):
+            yield 1
+
+    async def main() -> None:
+        lock = AsyncLock(path)
+        for _ in range(3):
+            async for _ in numbers():
+                break
+        async with lock:
+            with pytest.raises(WouldDeadlock):
+                await lock.acquire()
+        async for _ in numbers():  # this one is not left
+            with pytest.raises(WouldDeadlock):
+                await anext(numbers())
+
+    run(main())
+    assert not path.exists()
+
+
 def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run) -> None:
     """It is closed by a task of the loop's own. What it entered is its own, and not what is at hand."""
 

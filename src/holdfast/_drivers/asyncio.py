@@ -14,6 +14,8 @@ B4  A task that waits for its own lock under an `asyncio.timeout` (or `wait_for`
     that wait has an end. asyncio does not say whether there is a timeout, but a timeout refers to its task, and the
     garbage collector lists what does: a search through all objects, tens of milliseconds, only where WouldDeadlock is
     the alternative. Other timeouts (a task that cancels this one, anyio's scopes) are not seen: there it is raised.
+B6  A `break` in `async for` leaves the generator to a task of the loop's own, which closes it two rounds later. So a task
+    that waits for what its generator had entered waits for those rounds, before it is told that it would for ever.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ T = TypeVar("T")
 _LONGEST = 3600.0
 _SPARE = 1.0
 """Seconds that a timeout of asyncio may be late, on a busy loop, before we ask whether it still is to come."""
+_ROUNDS = 3
+"""Of the loop: to start the task that closes a generator, to close it, and one to spare."""
 _POLL = 0.025
 """Seconds between looks on a loop that cannot wait for descriptors."""
 
@@ -259,6 +263,17 @@ def seconds_to_timeout() -> float | None:
     if not moments:
         return None
     return max(0.0, min(moments) - asyncio.get_running_loop().time()) + _SPARE
+
+
+async def has_released(env: Environment) -> bool:
+    """Whether anything held here is given back in the next rounds of the loop, as by a generator left early (B6)."""
+    held = {ref for one in list(env.holds.values()) for ref in one.refs.copy()}
+    current = env.operations.current()
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
+    if current is not None:
+        env.operations.resume(current)
+    return any(ref not in ref.held.refs for ref in held)
 
 
 def _ends(timeout: asyncio.Timeout) -> float | None:

@@ -10,6 +10,7 @@ is what the caller derives from an event, and empty by default.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -57,7 +58,7 @@ class _Exporter:
     ) -> None:
         self._registry = registry
         self._name = name
-        self._pid: int | None = None
+        self._pid = os.getpid()
         self._labels: dict[int, tuple[str, str]] = {}
         """Of each acquisition in progress or held, by its number."""
         self._waiting: set[int] = set()

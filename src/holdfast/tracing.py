@@ -8,6 +8,7 @@ Both are children of the span that is current where the lock is acquired. A free
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
@@ -44,7 +45,7 @@ def trace(provider: TracerProvider | None = None) -> Callable[[], None]:
 class _Spans:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._pid: int | None = None
+        self._pid = os.getpid()
         self._open: dict[tuple[str, int], Span] = {}
         self._lost: set[int] = set()
 

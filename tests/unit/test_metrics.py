@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from holdfast import AcquireTimeout, AsyncLock, Lock, LockLost, events
+from holdfast import AcquireTimeout, AsyncLock, Hold, Lock, LockLost, events
 from holdfast.metrics import export
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender, sema_record
@@ -61,6 +61,28 @@ def test_acquisitions_are_counted_and_timed(disk: Path, value: Values) -> None:
         pass
     assert value("acquired_total", "other", "semats") == 1
     assert value("acquired_total") == 1
+
+
+def test_the_first_events_of_two_threads_are_counted(
+    disk: Path, value: Values, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the first one prepares, it does not wipe out what the other counts meanwhile."""
+    others: list[Hold] = []
+    clear = Gauge.clear
+
+    def held_up(gauge: Gauge) -> None:
+        if not others:
+            thread = threading.Thread(target=lambda: others.append(Lock(disk / "b").acquire()))
+            thread.start()
+            thread.join(PATIENCE)
+        clear(gauge)
+
+    monkeypatch.setattr(Gauge, "clear", held_up)
+    with Lock(disk / "a"):
+        others = others or [Lock(disk / "b").acquire()]
+        assert value("holds") == 2
+    others[0].release()
+    assert value("holds") == 0
 
 
 def test_a_path_is_no_label(disk: Path, registry: CollectorRegistry) -> None:

@@ -14,8 +14,8 @@ B4  A task that waits for its own lock under an `asyncio.timeout` (or `wait_for`
     that wait has an end. asyncio does not say whether there is a timeout, but a timeout refers to its task, and the
     garbage collector lists what does: a search through all objects, tens of milliseconds, only where WouldDeadlock is
     the alternative. Other timeouts (a task that cancels this one, anyio's scopes) are not seen: there it is raised.
-B6  A `break` in `async for` leaves the generator to a task of the loop's own, which closes it two rounds later. So a task
-    that waits for what its generator had entered waits for those rounds, before it is told that it would for ever.
+B6  A `break` in `async for` leaves the generator to a task of the loop's own, which closes it two rounds later. So a
+    task that waits for what its generator had entered waits for those rounds, before it is told that it would for ever.
 """
 
 from __future__ import annotations

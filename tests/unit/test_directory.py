@@ -127,18 +127,39 @@ def test_an_interruption_after_it_is_made_leaves_nothing(contender: Directory, l
     assert count > 6
 
 
-def test_a_directory_that_could_not_be_opened_goes_again(contender: Directory, lock: Path) -> None:
-    """DL1: out of descriptors, it was made all the same."""
+@pytest.mark.parametrize(
+    ("mode", "number", "says"),
+    [(0o755, errno.EMFILE, "ulimit"), (0o300, errno.EACCES, "Permission denied")],
+    ids=["no descriptors", "umask"],
+)
+def test_a_directory_that_could_not_be_opened_goes_again(
+    mode: int, number: int, says: str, contender: Directory, lock: Path
+) -> None:
+    """DL1: it was made all the same. By a umask, its owner may not open it."""
     one = contender()
 
-    def full(path: str, mode: int) -> int:
+    def fail(path: str, _mode: int) -> int:
         os.mkdir(path, mode)
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        raise OSError(number, os.strerror(number), path)
 
-    one.env.instead["open_new_directory"] = full
-    with pytest.raises(OSError, match="ulimit"):
+    one.env.instead["open_new_directory"] = fail
+    with pytest.raises(OSError, match=says):
         one.run()
     assert not lock.exists()
+
+
+def test_a_directory_is_left_to_its_owner_where_none_may_be_made(contender: Directory, lock: Path) -> None:
+    """DL1: whatever its mode, it is not ours unless nobody could open it."""
+    one = contender()
+
+    def fail(path: str, mode: int) -> int:
+        os.mkdir(path, mode)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    one.env.instead["open_new_directory"] = fail
+    with pytest.raises(PermissionError):
+        one.run()
+    assert lock.exists()
 
 
 @pytest.mark.needs("flock")

@@ -614,3 +614,41 @@ def test_a_process_that_the_system_refuses_is_not_called_an_error_of_the_command
 def test_a_thread_that_the_system_refuses_makes_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert failed(RuntimeError("can't start new thread")) == 3
     assert capsys.readouterr().err.startswith("holdfast: a thread or memory that is needed was refused; a limit is ")
+
+
+FAILING = """
+import sys
+from holdfast.cli import main, run
+
+def fail(signals, pause, original=run.next_signal):
+    if original(signals, pause)[0] == run.signal.SIGUSR1:
+        raise MemoryError
+    return 0, False
+
+run.next_signal = fail
+main(["run", sys.argv[1], "--", "sh", "-c", "trap '' USR1; echo held; exec sleep 600"])
+"""
+
+
+def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(world: World, path: Path) -> None:
+    """C7: the guardian has it, as if `run` had been killed."""
+    started = world.start([sys.executable, "-c", FAILING, path])
+    started.hear("held")
+    work = command(started.pid)
+    started.signal(signal.SIGUSR1)
+    assert started.wait() == 3
+    assert state(work) == "S"
+    assert is_held(world, path)
+    kill(work)
+    assert started.complaint().startswith("holdfast: a thread or memory that is needed was refused")
+    free_again(world, path, started.pid)
+
+
+def test_a_line_for_conflicts_that_cannot_be_run_does_not_change_the_status(
+    world: World, path: Path, held: int
+) -> None:
+    code = REFUSED + "\nimport subprocess\nsubprocess.call = refused\nmain(sys.argv[1:])"
+    code = code.replace("\nmain(sys.argv[1:])", "", 1)
+    done = world.start([sys.executable, "-c", code, "run", "-n", "--on-conflict", "true", path, "--", "true"])
+    assert done.wait() == 75
+    assert "--on-conflict was not run: Resource temporarily unavailable" in done.complaint()

@@ -18,6 +18,8 @@ C5  Waiting for the command and signalling it exclude each other: a signal never
 C6  A command that stops itself (SIGSTOP, or `suspend` in an interactive shell) has not stopped us. A shell that waits
     for us would not know, and nobody could type to it. So if we are its job, and we or the command have the terminal,
     we stop as well; and when we are continued, so is the command, with the terminal if it had that.
+C7  An error here, such as a lack of memory, is no end of the command. This process then ends as if it had been killed,
+    and releases nothing: the guardian has the locks (G3), or the command has their guards (G1).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, LOST, die_of, not_started, say
+from .outcome import FAILED, LOST, die_of, failed, not_started, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,8 +120,13 @@ def run(options: Namespace) -> int:
         release_all()  # whether or not the handle had reached us
         die_of(interrupted.number)
     tell_acquired(holds, options)
-    status = child.run(holds, before, heeded)
-    return end(holds, child, status, options)
+    try:
+        status = child.run(holds, before, heeded)
+        return end(holds, child, status, options)
+    except Exception as error:
+        if not child.has_begun:
+            raise
+        os._exit(failed(error))  # C7
 
 
 def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
@@ -159,7 +166,11 @@ def refused(error: AcquireTimeout, options: Namespace) -> int:
 
         variables = {**os.environ, "HOLDFAST_LOCK": error.path or "", "HOLDFAST_REASON": str(error)}
         variables["HOLDFAST_HOLDER"] = str(error.holder.pid or "") if error.holder is not None else ""
-        status = subprocess.call(options.on_conflict, shell=True, env=variables)
+        try:
+            status = subprocess.call(options.on_conflict, shell=True, env=variables)
+        except OSError as error:
+            say(f"--on-conflict was not run: {error.strerror}")
+            status = 0
         if status:
             say(f"--on-conflict ended with {_spoken(status)}")
     return int(options.held_code)
@@ -227,6 +238,11 @@ class _Child:
         self._has_left = self._is_lost_sight_of = self._has_stopped = False
         self._reaping = allocate_lock()
         self.told = self.over = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the command may be at work, or what it has started."""
+        return self._guardian is not None
 
     def run(self, holds: Sequence[Hold], mask: set[Any], heeded: list[int]) -> int:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""

@@ -60,6 +60,17 @@ def test_ls_with_all_shows_an_empty_lock_file_as_held(world: World, path: Path) 
     assert started.wait() == 0
 
 
+def test_a_lock_on_an_empty_file_is_shown_without_a_note(world: World, tmp_path: Path) -> None:
+    """The content says nothing of its protocol, but the kernel does."""
+    path = tmp_path / "l.lock"
+    started = world.run(path, STAY, *LOCK, stdin=-1)
+    started.hear("held")
+    os.utime(path, (1, 1))  # as of a file that nobody is about to write
+    seen = world.do("status", path)
+    assert (seen.returncode, seen.stdout.splitlines()[0]) == (1, f"lock      {path} (ofd)")
+    assert "note " not in seen.stdout
+
+
 def test_a_range_is_locked_and_the_rest_is_not(world: World, path: Path) -> None:
     started = world.run(path, STAY, *LOCK, "--range", "100:50", stdin=-1)
     started.hear("held")

@@ -169,6 +169,8 @@ def _found(survey: Survey, path: str) -> Found | None:
 def _note(status: Status, found: Found | None, given: str | None) -> str:
     """What is odd about the protocol."""
     content = found.status.protocol if found is not None else ""
+    if given is None and is_persistent(status.protocol):
+        return ""  # the kernel has told
     if given is None and found is not None and found.condition == EMPTY:
         return LEFT_EMPTY
     if given is None:

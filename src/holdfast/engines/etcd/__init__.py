@@ -75,9 +75,26 @@ class Etcd(RemoteEngine):
     def break_if(
         self, env: Environment, request: EtcdRequest, agreed: Callable[[Record], bool]
     ) -> Generator[Wait, None, Record | None]:
+        """Delete the key of who has it, if it is still the one that was seen. Its holder watches it (ET8).
+
+        With that of the one slot that the URL names: its holder may be dead, and its lease long.
+        """
         lock_url = request.lock_url
+        cluster, until = cluster_of(env, lock_url.access), env.monotonic() + ANSWER
         with _told(lock_url):
-            return (yield from (_break if lock_url.slot is None else _break_slot)(env, lock_url, agreed))
+            if lock_url.slot is None:
+                seen, slots, _ = yield from keys_of(cluster, Queue(lock_url, None), until)
+                record = record_of(seen[0]) if seen else None
+            else:
+                status, slots = yield from look_at_slot(env, lock_url)
+                record = status.record
+            if record is None or not agreed(record):
+                return None
+            found = {record.fields["key"]: record.fields["create_revision"]}
+            found |= {one.key: one.created for one in slots if one.key == f"{lock_url.slots}{lock_url.slot}"}
+            compare = [compare_of(key, created) for key, created in found.items()]
+            deleted = yield from cluster.delete(compare, list(found), env.monotonic() + ANSWER)
+            return record if deleted else None
 
     def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
@@ -111,35 +128,6 @@ def guard(record: Record) -> dict[str, Any]:
     if record.protocol != "etcd" or not isinstance(key, str) or not isinstance(created, int):
         raise ValueError(f"a guard is for Hold.record of a lock on etcd, not for {record!r}")
     return compare_of(key, created)
-
-
-def _break(
-    env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
-) -> Generator[Wait, None, Record | None]:
-    """Delete the first key, if it is still the one that was seen. Its holder watches it (ET8)."""
-    cluster, queue = cluster_of(env, lock_url.access), Queue(lock_url, None)
-    seen, _, _ = yield from keys_of(cluster, queue, env.monotonic() + ANSWER)
-    if not seen or not agreed(record_of(seen[0])):
-        return None
-    compare = compare_of(seen[0].key, seen[0].created)
-    deleted = yield from cluster.delete([compare], [seen[0].key], env.monotonic() + ANSWER)
-    return record_of(seen[0]) if deleted else None
-
-
-def _break_slot(
-    env: Environment, lock_url: LockUrl, agreed: Callable[[Record], bool]
-) -> Generator[Wait, None, Record | None]:
-    """The same for one slot, whose key goes as well: its holder may be dead, and its lease long."""
-    status, slots = yield from look_at_slot(env, lock_url)
-    record = status.record
-    if record is None or not agreed(record):
-        return None
-    own = f"{lock_url.slots}{lock_url.slot}"
-    created = {record.fields["key"]: record.fields["create_revision"]}
-    created |= {one.key: one.created for one in slots if one.key == own}
-    compare = [compare_of(key, revision) for key, revision in created.items()]
-    cluster = cluster_of(env, lock_url.access)
-    return record if (yield from cluster.delete(compare, list(created), env.monotonic() + ANSWER)) else None
 
 
 def _require_whole(request: EtcdRequest) -> None:

@@ -295,7 +295,8 @@ def undo_with_operation(env: Environment, step: Closable) -> None:
     """Have it closed when the current operation is undone, whatever was interrupted meanwhile (operations.py, J3)."""
     operation = env.operations.current()
     if operation is not None:
-        operation.watches = (*operation.watches, step)
+        left = [one for one in operation.watches if not getattr(one, "closed", False)]
+        operation.watches = (*left, step)
 
 
 class Contender(ABC):

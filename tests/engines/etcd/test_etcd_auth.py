@@ -21,6 +21,7 @@ from holdfast.engines.etcd import ENGINE
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd.client import Cluster, Turnstile
 from holdfast.engines.etcd.wire import encoded
+from holdfast.engines.remote import undo_with_operation
 from process.support import eventually
 
 
@@ -109,6 +110,20 @@ def test_a_login_that_stands_still_is_not_waited_for_for_long(guarded: Node, mon
     assert not Lock(url).status().locked
     still.close()
     assert not cluster._logins._lines
+
+
+def test_an_operation_that_logs_in_again_and_again_keeps_no_trace_of_it() -> None:
+    """A wait may last for days, and a token for five minutes."""
+    env, turnstile = environment(), Turnstile(1)
+
+    def log_in(operation: Any) -> int:
+        for _ in range(10):
+            turn = etcd_client._Turn(turnstile)
+            undo_with_operation(env, turn)
+            turn.close()
+        return len(operation.watches)
+
+    assert env.operations.perform(env, log_in) == 1
 
 
 @pytest.mark.parametrize("step", ["admits", "leave"])

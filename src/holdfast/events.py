@@ -240,7 +240,11 @@ def report_to(tell: Callable[[str], object] | None) -> None:
 
 def is_refusal(error: Exception) -> bool:
     """Whether the system has refused something, which is no defect of ours or of the caller's code."""
-    return isinstance(error, (OSError, MemoryError)) or "can't start new thread" in str(error)
+    return isinstance(error, OSError) or _is_shortage(error)
+
+
+def _is_shortage(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "can't start new thread" in str(error)
 
 
 def report(what: str, error: Exception) -> None:
@@ -250,8 +254,8 @@ def report(what: str, error: Exception) -> None:
         return
     import logging
 
-    # Where the system has refused something, a traceback would call it a defect.
-    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=None if is_refusal(error) else error)
+    # A shortage has no place in the code; an OSError may be that of a callback, whose place is worth knowing.
+    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=None if _is_shortage(error) else error)
 
 
 def _log_failure(callback: object, event: Event, error: Exception) -> None:

@@ -618,27 +618,34 @@ def test_a_thread_that_the_system_refuses_makes_no_traceback(capsys: pytest.Capt
 
 FAILING = """
 import sys
-from holdfast.cli import main, run
+from holdfast.cli import guardian, main, run
 
 def fail(signals, pause, original=run.next_signal):
     if original(signals, pause)[0] == run.signal.SIGUSR1:
         raise MemoryError
     return 0, False
 
+def fail_at_its_start(made):
+    guardian.readable([made._news], None)
+    raise MemoryError
+
+if sys.argv[1] == "start":
+    guardian.Guardian._answer = fail_at_its_start
 run.next_signal = fail
-main(["run", sys.argv[1], "--", "sh", "-c", "trap '' USR1; echo held; exec sleep 600"])
+main(["run", sys.argv[2], "--", "sh", "-c", "trap '' USR1; echo held $$; exec sleep 600"])
 """
 
 
-def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(world: World, path: Path) -> None:
+@pytest.mark.parametrize("moment", ["start", "wait"])
+def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(world: World, path: Path, moment: str) -> None:
     """C7: the guardian has it, as if `run` had been killed."""
-    started = world.start([sys.executable, "-c", FAILING, path])
-    started.hear("held")
-    work = command(started.pid)
-    started.signal(signal.SIGUSR1)
+    started = world.start([sys.executable, "-c", FAILING, moment, path])
+    work = pid_of(started.hear("held"))
+    if moment == "wait":
+        started.signal(signal.SIGUSR1)
     assert started.wait() == 3
-    assert state(work) == "S"
     assert is_held(world, path)
+    assert not ended(work)
     kill(work)
     assert started.complaint().startswith("holdfast: a thread or memory that is needed was refused")
     free_again(world, path, started.pid)

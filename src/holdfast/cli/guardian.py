@@ -203,6 +203,7 @@ class Guardian:
         self._guarded = [guarded_hold(hold) for hold in holds]  # what it can keep without `run`, if it can
         self._terms = terms
         self.pid = 0  # it has not begun, or has ended
+        self.has_begun = False
         self._news = self._words = -1
 
     @property
@@ -226,6 +227,7 @@ class Guardian:
                 pipes += os.pipe()
             self._news, tell, heard, self._words = pipes
             self.pid = fork()
+            self.has_begun = True
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)

@@ -242,14 +242,14 @@ class _Child:
     @property
     def has_begun(self) -> bool:
         """Whether the command may be at work, or what it has started."""
-        return self._guardian is not None
+        return self._guardian is not None and self._guardian.has_begun
 
     def run(self, holds: Sequence[Hold], mask: set[Any], heeded: list[int]) -> int:
         """Start the command and wait for its end: its exit status, or minus the signal that killed it."""
         options = self._options
         tree = Tree(options.kill_after)
         terms = Terms(options.kill_after, options.until, options.limit)
-        guardian = Guardian(holds, terms)
+        guardian = self._guardian = Guardian(holds, terms)
         heed_children()
         try:
             self._pid = guardian.start(self._command, environment_of(holds), mask)
@@ -259,7 +259,7 @@ class _Child:
         except OSError as error:
             guardian.dismiss()
             return not_started(self._command, error)
-        self._guardian, tree.root = guardian, guardian.pid
+        tree.root = guardian.pid
         if not self._pid:
             os.waitpid(guardian.pid, 0)  # G4: what it has started is ours now
             guardian.pid = tree.root = 0

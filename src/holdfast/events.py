@@ -122,7 +122,7 @@ def check_callback(name: str, callback: object) -> None:
 
 def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
     """Whether such an event has a listener; `own` is the lock's callback."""
-    return own is not None or bool(listeners) or logger_for(_LEVELS.get(kind, DEBUG)) is not None
+    return own is not None or bool(listeners) or _set_up_logger(_LEVELS.get(kind, DEBUG)) is not None
 
 
 def is_told(own: Callable[[Event], object] | None) -> bool:
@@ -180,16 +180,15 @@ _is_logged: Callable[[int], bool] = _find_logger
 
 def logger_for(level: int) -> logging.Logger | None:
     """The logger, if logging is set up and enabled for that level (U3), and this is no part of a log handler (U4)."""
-    if not _is_logged(level) or _logger is None or not _logger.hasHandlers() or _is_in_handler():
-        return None
-    return _logger
-
-
-def _is_in_handler() -> bool:
-    frame: FrameType | None = sys._getframe()
+    logger = _set_up_logger(level)
+    frame: FrameType | None = None if logger is None else sys._getframe()
     while frame is not None and frame.f_code is not _handle:
         frame = frame.f_back
-    return frame is not None
+    return logger if frame is None else None
+
+
+def _set_up_logger(level: int) -> logging.Logger | None:
+    return _logger if _is_logged(level) and _logger is not None and _logger.hasHandlers() else None
 
 
 def fields(event: Event) -> dict[str, Any]:

@@ -6,8 +6,8 @@ What `map` is for here: one call into C does several things, so no exception of 
 
 from __future__ import annotations
 
-import itertools
 import os
+from itertools import count, islice, starmap
 
 from .operations import call
 from .values import LOST_SIGHT
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .operations import Operations
 
-_numbers = itertools.count()
+_numbers = count()
 
 
 class Descriptor(int):
@@ -58,11 +58,10 @@ class Descriptors:
         made: Any = self._made
         key = (0 if lasting else self._operation(), next(_numbers))
         with self._exclusive():
-            (fd,) = map(made.setdefault, (key,), map(kind, itertools.starmap(call, (arguments,))))
+            (fd,) = map(made.setdefault, (key,), map(kind, starmap(call, (arguments,))))
+        fd.key = key
         if fd < 0:
             del made[key]
-        else:
-            fd.key = key
         return fd  # type: ignore[no-any-return]
 
     def make(self, make: Callable[[], object], call_: Callable[[], int]) -> Descriptor:
@@ -71,7 +70,7 @@ class Descriptors:
         kind: Any = Created
         key = (self._operation(), next(_numbers))
         with self._exclusive():
-            opened = itertools.islice(map(call, (make, call_)), 1, None)
+            opened = islice(map(call, (make, call_)), 1, None)
             (fd,) = map(made.setdefault, (key,), map(kind, opened))
         fd.key = key
         return fd  # type: ignore[no-any-return]

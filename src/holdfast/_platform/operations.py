@@ -111,8 +111,6 @@ class Operation:
 
     left_to: Callable[[], Any] | None = None
     """What undoes it, once that is no longer the caller's to do: a thread (_drivers/apart.py, AP2)."""
-    gave: Any = ()
-    """What it has let others have, until it ends (J7)."""
 
     def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
         self.env = env
@@ -120,6 +118,8 @@ class Operation:
         """The function that the caller has called; None for a task, whose frame sleeps while it lives."""
         self.outer = outer
         """The one that a signal handler has interrupted, or that this one is a part of."""
+        self.gave: Any = ()
+        """What it has let others have, until it ends (J7)."""
         self.number = next(numbers)
 
     def undo(self) -> None:
@@ -172,6 +172,8 @@ class Operations:
         names = ("_is_owned", "_release_save", "_acquire_restore")  # what `threading.Condition` uses of an RLock
         self.is_inside, self._give, self._take = (getattr(exclusive, name) for name in names)
         self._here = _Here()
+        self._may_hang = False
+        """Whether any thread has ever said that its calls may."""
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:
         """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it.
@@ -179,17 +181,18 @@ class Operations:
         `finish`: first undo what was broken off; not while a mutex is held, as that takes others.
         """
         outer = None
-        gave: list[Any] = []
+        gave: Any = ()
         try:
             if task is None and self.is_inside():
+                gave = []
                 self.give_way(gave)
             if self.running:
-                if finish:
-                    self.finish_broken_off()
                 outer = self.current()
+                if finish and (outer is None or len(self.running) > 1 or not self._is_alive(outer)):
+                    self.finish_broken_off()
+                    outer = self.current()
             operation = Operation(env, sys._getframe(1) if task is None else None, outer)
-            if gave:
-                operation.gave = gave
+            operation.gave = gave
             if task is not None:
                 operation.task = task
             self.running[operation.number] = operation
@@ -262,12 +265,13 @@ class Operations:
 
     def about_to_hang(self, may_hang: bool = True) -> None:
         """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
+        self._may_hang = True
         self._here.may_hang = may_hang
 
     def exclusive(self) -> Any:
         """Around a call that no fork is to come between: `opening`, unless the call may last for ever. Who has
         `forking` has that already, and does not wait for `opening` (fork.py)."""
-        if self._here.may_hang:
+        if self._may_hang and self._here.may_hang:
             return MayHang()
         return forking if has_forking() else self._exclusive
 

@@ -281,14 +281,18 @@ class AsyncAcquirable(Resource):
         error = partial(call_within, self._env, partial(refused, refusal, timeout))
         return error() if apart is None else await call_apart(apart, error)
 
-    def _acquire(self, timeout: float | None, to: Operation | None = None) -> Coroutine[Any, Any, AsyncHold | Refusal]:
+    def _acquire(
+        self, timeout: float | None, to: Operation | None = None, me: tuple[object, ...] | None = None
+    ) -> Coroutine[Any, Any, AsyncHold | Refusal]:
         """The hold, or why it could not be had. The hold is the caller's, or of the operation that it is delivered to,
-        which is running."""
-        return _left_to_asyncio(partial(self._acquire_within, to), timeout)
+        which is running. `me`: the `caller`, if it is known."""
+        return _left_to_asyncio(partial(self._acquire_within, to, me), timeout)
 
-    async def _acquire_within(self, to: Operation | None, timeout: float | None) -> AsyncHold | Refusal:
+    async def _acquire_within(
+        self, to: Operation | None, me: tuple[object, ...] | None, timeout: float | None
+    ) -> AsyncHold | Refusal:
         may_block, operations = self._may_block(), self._env.operations
-        me = caller()
+        me = me or caller()
         operation = begin(self._env, me)
         steps = self._kept(self._engine.acquire(self._env, self._requests, timeout, me))
         # The driver aborts it in its own way: a step of it may run in a thread.
@@ -335,10 +339,11 @@ class AsyncAcquirable(Resource):
     async def _enter(self, statement: Leaving | None) -> AsyncHold:
         timeout = self._limit(UNSET)
         operations = self._env.operations
-        operation = begin(self._env, caller())
+        me = caller()
+        operation = begin(self._env, me)
         hold = None
         try:
-            hold = await self._acquire(timeout, operation)
+            hold = await self._acquire(timeout, operation, me)
             if isinstance(hold, Refusal):
                 raise await self._error(hold, timeout)
             if statement is not None:

@@ -241,11 +241,13 @@ class AsyncLeaving(Leaving):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            leave = self._exit if self._hold is None else self._hold.__aexit__
-            if leave is not None:
-                await leave(kind, error, traceback)
-        finally:
-            self._end()
+            if self._hold is not None:
+                await self._hold.__aexit__(kind, error, traceback)
+            elif self.entered is not None:
+                await self._exit(self.entered, kind, error, traceback)
+        except BaseException:
+            self._end()  # now: the traceback keeps this object
+            raise
 
 
 class AsyncExit(Exit):

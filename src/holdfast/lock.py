@@ -178,16 +178,21 @@ class BaseHold:
     ) -> None:
         """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
         ref: HoldRef | None = getattr(self, "_ref", None)  # it may not even have been made
-        if ref is None or _is_finalizing():
+        if ref is None:
             return
         held = ref.held
         entered = held.env.operations.entered
+        if held.released:
+            entered.pop(ref, None)
+            return
+        if _is_finalizing():
+            return
         if ref in entered:  # J5
             if not self._is_released():
                 self._drop()
             entered.pop(ref, None)
             return
-        if ref.dropped is not False or held.released or held.lost or held.inert:
+        if ref.dropped is not False or held.lost or held.inert:
             return
         if held.request.released_by_path or ref not in held.refs:
             return
@@ -247,7 +252,7 @@ class Hold(BaseHold):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.release()
+            self._release()
         except LockLost as lost:
             if error is None:
                 raise
@@ -263,11 +268,12 @@ class Leaving:
     Called by hand, and not by a statement, it is the `__exit__` of the lock.
     """
 
-    __slots__ = ("__weakref__", "_exit", "_hold")
+    __slots__ = ("__weakref__", "_exit", "_hold", "entered")
 
-    def __init__(self, leave: Callable[..., Any]) -> None:
-        self._exit: Callable[..., Any] | None = leave
+    def __init__(self, entered: Any, leave: Callable[..., Any]) -> None:
+        self.entered = entered
         """None once it has been left: the collector may end this object before what it then calls, a generator."""
+        self._exit = leave
         self._hold: Any = None
 
     def inside(self, hold: BaseHold) -> None:
@@ -279,21 +285,22 @@ class Leaving:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Any:
         try:
-            leave = self._exit if self._hold is None else self._hold.__exit__
-            if leave is not None:
-                leave(kind, error, traceback)
-        finally:
-            self._end()
+            if self._hold is not None:
+                self._hold.__exit__(kind, error, traceback)
+            elif self.entered is not None:
+                self._exit(self.entered, kind, error, traceback)
+        except BaseException:
+            self._end()  # now: the traceback keeps this object
+            raise
 
     def _end(self) -> None:
         hold = getattr(self, "_hold", None)  # it may not even have been made
         if hold is not None:
             if not hold._is_released():
                 hold._drop()
-            self._exit = self._hold = None
+            self.entered = self._hold = None
 
-    def __del__(self) -> None:
-        self._end()
+    __del__ = _end
 
 
 class Exit:
@@ -307,19 +314,26 @@ class Exit:
     def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., Any]:
         if entered is None:
             return self._function
-        leaving = self.statement(self._function.__get__(entered))
-        _last.leaving = (entered, weak_reference(leaving))
+        leaving = self.statement(entered, self._function)
+        _last.leaving = weak_reference(leaving)
         return leaving
 
 
-_last = _local()
+class _Last(_local):
+    leaving: Callable[[], Leaving | None] | None = None
+
+
+_last = _Last()
 
 
 def leaving(entered: object) -> Leaving | None:
     """That of the `with` statement which enters this now; None if it is entered by hand."""
-    last: tuple[object, Callable[[], Leaving | None]] | None = getattr(_last, "leaving", None)
+    last = _last.leaving
+    if last is None:
+        return None
     _last.leaving = None
-    return last[1]() if last is not None and last[0] is entered else None
+    statement = last()
+    return statement if statement is not None and statement.entered is entered else None
 
 
 def keep(env: GenericEnvironment, ref: HoldRef) -> None:
@@ -332,10 +346,9 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     if not _keeper.is_prepared:
         _keeper.prepare()
     held = ref.held
-    if held.waits or held.request.kept_later:
-        return  # the engine keeps it, or it is not to be kept yet
     request = held.request
-    if held.lease is not None or held.watched or held.acquired + request.beat_every < _keeper.wakes:
+    due = held.lease is not None or held.watched or held.acquired + request.beat_every < _keeper.wakes
+    if due and not (held.waits or request.kept_later):  # else the engine keeps it, or it is not to be kept yet
         _keeper.keep(held, held.beat_every)
 
 
@@ -475,7 +488,9 @@ class Acquirable(Resource):
     ) -> Hold | None:
         """The hold, which is the operation's until that delivers it."""
         env = self._env
-        apart = self._apart(timeout, acquires=error is not None, cancel=cancel)
+        apart = None
+        if self._engine.may_hang(env, self._requests[0]):
+            apart = self._apart(timeout, acquires=error is not None, cancel=cancel)
         try:
             steps = self._engine.acquire(env, self._requests, timeout, caller())
             result = drive(steps, operation, cancel) if apart is None else apart.drive(self._kept(steps), operation)
@@ -509,7 +524,7 @@ class Acquirable(Resource):
         statement = leaving(self)  # before another greenlet, or what is called meanwhile, enters the same lock
         operations = self._env.operations
         operation = operations.begin(self._env)
-        timeout = self._request.timeout
+        timeout = self._requests[0].timeout
         hold = None
         try:
             hold = self._attempt(operation, timeout, lambda refusal: _refused(refusal, timeout))
@@ -927,5 +942,6 @@ def leave_to_others(hold: BaseHold) -> None:
 
 def leave_to_statement(hold: BaseHold, statement: object) -> None:
     """A `with` releases it, or else the end of this object does (operations.py, J5)."""
-    hold._held.env.operations.entered[hold._ref] = weak_reference(statement)
-    leave_to_others(hold)
+    ref = hold._ref
+    ref.held.env.operations.entered[ref] = weak_reference(statement)
+    ref.dropped = None

@@ -65,7 +65,10 @@ class FileHold(HoldState):
         data: bytes,
         guarded: bool,
         key: tuple[object, ...] | None = None,
+        *,
+        leased: bool = True,
     ) -> None:
+        """`leased`: whether the record may say that it has a lease."""
         self.fd = fd
         self.identity = identity
         self.data = data
@@ -75,7 +78,7 @@ class FileHold(HoldState):
         self.may_be_removed = False
         """Whether a removal has failed: with a lease, the server may have done it all the same (FH7)."""
         self.lease: Lease | None = None
-        if data and next_beat(data, request.protocol.marker_key) is not None:
+        if leased and data and next_beat(data, request.protocol.marker_key) is not None:
             self._begin_lease(env, request)
         self.entry: QueueEntry | None = None
         """Our place in the queue of waiters, which the next waiter watches (queue.py, Q4)."""
@@ -95,13 +98,14 @@ class FileHold(HoldState):
             return
         ended = done = False
         operations = env.operations
-        gave: list[Any] = []
+        gave: Any = ()
         running = operations.running
         outer = operations.current() if running else None
         frame: FrameType | None = sys._getframe()
         _broken_off = self.frame  # kept until we are done: its variables may hold a `with` that releases this (J5)
         try:
             if operations.is_inside():
+                gave = []
                 operations.give_way(gave)  # operations.py, J7
             with self.mutex:
                 if self.released:
@@ -186,7 +190,8 @@ class FileHold(HoldState):
                 return False
             if self.lease is None or not self.may_be_removed or self._is_at_path():
                 self._unlink()
-            self._leave_queue()
+            if self.entry is not None:
+                self._leave_queue()
             return True
         except FileNotFoundError:
             return False  # removed since the check
@@ -391,7 +396,10 @@ class FileHold(HoldState):
         try:
             found = env.stat(self.path)
             ours = (found.st_dev, found.st_ino) == self.identity
-            return ours and self._recognize(env.read(self.fd, len(self.data) + 1), self.pending)
+            if not ours:
+                return False
+            content = env.read(self.fd, len(self.data) + 1)
+            return content == self.data or self._recognize(content, self.pending)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:

@@ -158,7 +158,7 @@ def _publish_unnamed(env: Environment, request: FileRequest, blank: Blank) -> Fi
         env.link_unnamed(fd, request.path)
         if request.durable:
             env.sync_directory(request.directory)
-        return FileHold(env, request, fd, blank.identity, data, blank.guarded)
+        return FileHold(env, request, fd, blank.identity, data, blank.guarded, leased=blank.lease > 0)
     except FileExistsError:
         env.close(fd)
         raise

@@ -88,7 +88,8 @@ class FileRequest(Request):
         # Which bytes of the file are locked, from where and how many, if that is a record lock; each range has a queue.
         self.records: tuple[int, int] | None = self.more.get("range", (0, 0)) if self.protocol.locks_records else None
         self.queue = queue_of(self.directory, self.name + _span(self.records))
-        self.lease = _lease(options.get("lease"))
+        lease = _lease(options.get("lease"))
+        self.lease = 0.0 if self.protocol.persistent or self.protocol.is_directory else lease
         own = self.protocol.stale_after
         chosen = check_seconds("stale_after", options.get("stale_after"), zero=False)
         if chosen is not None and not self.protocol.has_age:
@@ -130,8 +131,7 @@ class FileRequest(Request):
 
     def lease_on(self, env: Environment, device: int) -> float:
         """The lease of a hold there, in seconds; 0 if it has none: also if no process could send heartbeats."""
-        has_none = self.protocol.persistent or self.protocol.is_directory
-        if self.unmarked or self.on_behalf_of is not None or has_none:
+        if self.unmarked or self.on_behalf_of is not None:
             return 0.0
         if self.lease is None:
             return _LEASE if env.knows_mounts and env.storage(self.path, device).shared else 0.0

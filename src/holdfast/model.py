@@ -157,13 +157,13 @@ def marker_text(
     `g` or `n` is one byte, so that it can be flipped in place; a beat always has the same number of digits.
     """
     kind = "g" if guarded else "n"
+    if acquired is not None and lease is None:  # in one step: this one is in every cycle
+        since = acquired if acquired > 0 else 0.0
+        return f"{_WITH_TIME} {kind} {who.boot} {device} {who.pid_namespace} {who.started} {since:.3f} {who.host}"
     process = f"{kind} {who.boot} {device} {who.pid_namespace} {who.started}"
     if acquired is None:
         return f"1 {process} {who.host}"
-    since = max(0.0, acquired)
-    if lease is None:
-        return f"{_WITH_TIME} {process} {since:.3f} {who.host}"
-    return f"{_WITH_LEASE} {process} {since:.3f} {lease:.3f} {beat % _BEATS:08x} {who.host}"
+    return f"{_WITH_LEASE} {process} {max(0.0, acquired):.3f} {lease:.3f} {beat % _BEATS:08x} {who.host}"
 
 
 def next_beat(data: bytes, key: bytes) -> tuple[int, bytes] | None:

@@ -102,9 +102,12 @@ class Sema(Protocol):
     ) -> bytes:
         # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
         # killed between two pages of its one write leaves a record that still names its process.
-        marked = "" if marker is None else f"{MARKER_KEY}={marker}\n"
-        tagged = "" if tag is None else f"tag={tag}\n"
-        return f"pid={who.pid}\ntimestamp={int(now) if now > 0 else 0}\n{marked}{tagged}".encode()
+        text = f"pid={who.pid}\ntimestamp={int(now) if now > 0 else 0}\n"
+        if marker is not None:
+            text += f"{MARKER_KEY}={marker}\n"
+        if tag is not None:
+            text += f"tag={tag}\n"
+        return text.encode()
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         # Whole seconds, strictly greater: 3600 s is fresh, 3601 s is stale; a timestamp in the future has no age.

@@ -403,6 +403,7 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     (portable.GenericEnvironment, "fstat", staticmethod(_OS.fstat)),
     (portable.GenericEnvironment, "truncate", staticmethod(_OS.ftruncate)),
     (portable.GenericEnvironment, "sync", staticmethod(_OS.fsync)),
+    (posix.PosixEnvironment, "write", staticmethod(_OS.pwrite)),
 )
 _ABSENT = object()
 

@@ -181,8 +181,7 @@ class PosixEnvironment(GenericEnvironment):
     def read(self, fd: int, size: int) -> bytes:
         return os.pread(fd, size, 0)
 
-    def write(self, fd: int, data: bytes, offset: int) -> int:
-        return os.pwrite(fd, data, offset)
+    write = staticmethod(os.pwrite)  # type: ignore[assignment]
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 

@@ -222,6 +222,9 @@ def test_each_handle_of_an_owner_is_told_of_the_loss(
         with contextlib.suppress(LockLost):
             hold.release()
     assert told.empty()
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-lost":
+            thread.join(PATIENCE)  # it logs what was raised, and reads this file for that
 
 
 def test_a_thread_inside_holds_though_its_owner_releases_in_another(path: Path) -> None:

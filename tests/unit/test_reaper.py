@@ -222,7 +222,7 @@ def test_a_waiter_comes_first_and_is_told_whom_it_has_replaced(
     (disk / ".holdfast-l.queue").mkdir()
     stopped.crash()
     one.until(lambda: not (disk / "l").exists())
-    (disk / ".holdfast-l.queue").rmdir()
+    one.until(lambda: not (disk / ".holdfast-l.queue").exists())  # nobody is in it
 
 
 def test_a_lock_that_may_not_be_removed_is_complained_of_once(

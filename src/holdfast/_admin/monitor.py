@@ -126,7 +126,7 @@ class SeenHold:
         return self.found.status.evidence.source == "guard" and self.found.status.evidence.proven
 
     def tell(self, kind: str, time: float, **more: Any) -> LockEvent:
-        return of_holder(kind, time, self.found.status, **more)
+        return of_holder(kind, time, self.found.status.replaced(holder=self.holder), **more)
 
 
 class SeenWait:
@@ -757,12 +757,11 @@ class Follower:
         else:
             before.saw(one)
         self._note(one)
-        if not is_stale(one) or self._is_there(path, one):
-            self._judge(self.held[path])
+        self._judge(self.held[path])
         self._out += self.waiters.of_kernel(one)
 
     def _is_there(self, path: str, one: Found) -> bool:
-        """Whether it is no release that was seen in the middle: that removes the file before it drops the guard."""
+        """Whether the path still names that file."""
         try:
             found = self._env.stat(path)
         except OSError:

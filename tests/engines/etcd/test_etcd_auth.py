@@ -118,9 +118,9 @@ def test_an_operation_that_logs_in_again_and_again_keeps_no_trace_of_it() -> Non
 
     def log_in(operation: Any) -> int:
         for _ in range(10):
-            turn = etcd_client._Turn(turnstile)
-            undo_with_operation(env, turn)
-            turn.close()
+            place = etcd_client.Place(env, turnstile)
+            undo_with_operation(env, place)
+            place.close()
         return len(operation.watches)
 
     assert env.operations.perform(env, log_in) == 1

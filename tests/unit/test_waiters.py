@@ -66,5 +66,5 @@ def test_a_look_at_the_waiters_leaves_every_ticket(disk: Path, contend: Contend)
 def test_processes_that_only_watch_are_seen(disk: Path, contend: Contend) -> None:
     holder = contend(disk / "l")
     holder.get()
-    holder.env.instead["watchers"] = lambda _identity, _masks=None: [4711, os.getpid()]
-    assert seen(holder) == (Waiter(None, 4711),), "and the holder, who watches its own lock file, does not count"
+    holder.env.instead["watchers"] = lambda _identity, _masks=None: [2**22 + 1, os.getpid()]
+    assert seen(holder) == (Waiter(None, 2**22 + 1),), "and the holder, who watches its own lock file, does not count"

@@ -263,6 +263,33 @@ def test_a_generator_left_early_is_no_deadlock(path: Path, run: Run) -> None:
     assert not path.exists()
 
 
+def test_a_deadlock_is_told_however_busy_other_tasks_are(path: Path, tmp_path: Path, run: Run) -> None:
+    """B6: what they release is not what this one waits for."""
+
+    async def work(number: int) -> None:
+        lock = AsyncLock(tmp_path / f"{number}.lock")
+        while True:
+            async with lock:
+                await asyncio.sleep(0)
+
+    async def again() -> None:
+        lock = AsyncLock(path)
+        async with lock:
+            await lock.acquire()
+
+    async def main() -> None:
+        others = [asyncio.create_task(work(number)) for number in range(5)]
+        waiter = asyncio.create_task(again())
+        done, _ = await asyncio.wait([waiter], timeout=PATIENCE)
+        for task in (*others, waiter):
+            task.cancel()
+        await asyncio.gather(*others, waiter, return_exceptions=True)
+        assert done, "still waits for itself"
+        assert isinstance(waiter.exception(), WouldDeadlock)
+
+    run(main())
+
+
 def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run) -> None:
     """It is closed by a task of the loop's own. What it entered is its own, and not what is at hand."""
 

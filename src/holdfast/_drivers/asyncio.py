@@ -266,8 +266,9 @@ def seconds_to_timeout() -> float | None:
 
 
 async def has_released(env: Environment) -> bool:
-    """Whether anything held here is given back in the next rounds of the loop, as by a generator left early (B6)."""
-    held = {ref for one in list(env.holds.values()) for ref in one.refs.copy()}
+    """Whether a hold of this task is given back in the next rounds of the loop, as by a generator left early (B6)."""
+    me = caller()
+    held = [ref for one in list(env.holds.values()) for ref in one.refs.copy() if ref.context == me]
     current = env.operations.current()
     for _ in range(_ROUNDS):
         await asyncio.sleep(0)

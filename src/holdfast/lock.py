@@ -142,8 +142,9 @@ class BaseHold:
 
     def _look(self, check: Callable[[], object]) -> None:
         held = self._held
-        if held.keeper is not None and held.keeper.is_stalled:
-            held.keeper.attend()  # background.py, K10
+        keeper = held.keeper  # read once: its thread takes it away when it finds the loss
+        if keeper is not None and keeper.is_stalled:
+            keeper.attend()  # background.py, K10
         if held.waits or held.inert or not held.env.may_block(held.path):
             check()
         else:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from holdfast._core.wait import Wait
+from holdfast._core.wait import Wait, pause
+from holdfast._drivers import agent as agent_module
 from holdfast._drivers.agent import Agent, Job
 from process.support import eventually
 from unit.stepping import Stepped
@@ -72,7 +73,7 @@ def test_a_job_without_a_thread_is_dropped_and_the_next_one_runs(agent: Agent, m
 
 
 def test_what_is_last_is_done_without_a_thread_too(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EG7: in its caller's, to its end."""
+    """EG7: in its caller's."""
     log: list[str] = []
 
     def none_left(_thread: threading.Thread) -> None:
@@ -86,6 +87,28 @@ def test_what_is_last_is_done_without_a_thread_too(agent: Agent, monkeypatch: py
     agent.start(steps(), "at work", last=True)
     assert log == ["MainThread"]
     assert not agent._jobs
+
+
+def test_what_is_last_does_not_keep_its_caller_for_long_without_a_thread(
+    agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EG7: a server that is silent for the whole of a long lease."""
+    log: list[str] = []
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def steps() -> Steps:
+        try:
+            yield from pause(env, time.monotonic() + 10.0)  # type: ignore[arg-type]
+            log.append("its whole time")
+        finally:
+            log.append("closed")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    monkeypatch.setattr(agent_module, "_HERE", 0.01, raising=False)
+    agent.start(steps(), "at work", last=True)
+    assert log == ["closed"]
 
 
 def test_a_job_without_a_selector_leaves_one_doorbell(

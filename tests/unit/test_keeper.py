@@ -479,6 +479,28 @@ def test_what_no_thread_can_be_started_for_is_done_by_who_comes_back(
         other.release()
 
 
+def test_a_beat_that_a_caller_sends_itself_leaves_no_mark_on_its_thread(
+    keeper: Keeper, env: Stepped, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K10: what this thread opens afterwards is as safe from a fork as before (apart.py, AP4)."""
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    held = hold(lease=30.0)
+    before = Path(held.path).read_bytes()
+    usual = env.operations.exclusive()
+    env.instead["may_block"] = lambda _path: True
+    with monkeypatch.context() as changed:
+        changed.setattr(threading.Thread, "start", none_left)
+        keeper.keep(held, 0.0)
+        assert keeper.attend() == 1.0
+    assert Path(held.path).read_bytes() != before
+    assert env.operations.exclusive() is usual
+    keeper.forget(held)
+    held.release()
+
+
 def test_the_end_of_the_interpreter_is_not_complained_about(
     keeper: Keeper, hold: Callable[..., FileHold], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

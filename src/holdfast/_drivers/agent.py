@@ -13,8 +13,8 @@ EG6  A job that begins with a wait costs its caller no wake-up of the thread: th
      deadline. Ended before its first step, it is taken out by the caller again, and nothing of it has ever run. All
      of that happens under the agent's mutex, as does the thread's plan until when to sleep: what is put in before it
      is part of it, what is put in behind it knows it.
-EG7  Where no thread can be started, what is `last` runs in its caller's thread, to its end: else a lock would stay
-     taken until its lease is over. All else fails.
+EG7  Where no thread can be started, what is `last` runs in its caller's thread: else a lock would stay taken until its
+     lease is over. That lasts a few seconds at most: its server may be silent, and the lease long. All else fails.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _MOST_VOID = 256
 """Timers that are let lie in the heap, whatever their share of it."""
 _LIVE = tuple(getattr(selectors, name) for name in ("EpollSelector", "KqueueSelector") if hasattr(selectors, name))
 """Those that heed what another thread registers while they wait."""
+_HERE = 5.0
+"""Seconds that what is `last` has in its caller's thread (EG7)."""
 _AT_EXIT = 1.0
 """Seconds that what is `last` has at the end of the process, all of it together (EG5)."""
 
@@ -220,9 +222,13 @@ class Agent:
 
 
 def _run_here(job: Job) -> None:
+    until = time.monotonic() + _HERE
     try:
         for wait in job.steps:
-            wait_for(wait)
+            if time.monotonic() >= until:
+                job.steps.close()
+                return
+            wait_for(wait.replaced(deadline=min(wait.deadline, until)))
     except Exception as error:
         report(job.what, error)
 

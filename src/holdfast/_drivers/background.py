@@ -430,6 +430,7 @@ class Keeper:
                 held.next_beat = time.monotonic() + held.beat_every / _RETRIES
                 raise
         finally:
+            self._env.operations.about_to_hang(False)  # where no thread can be started, this one is a caller's (K10)
             self._beating.discard(held)
             if held.lease.is_over():
                 held.next_beat = 0.0

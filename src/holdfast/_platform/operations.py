@@ -265,7 +265,7 @@ class Operations:
 
     def about_to_hang(self, may_hang: bool = True) -> None:
         """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
-        self._may_hang = True
+        self._may_hang = self._may_hang or may_hang
         self._here.may_hang = may_hang
 
     def exclusive(self) -> Any:

@@ -88,7 +88,7 @@ listeners: dict[object, Callable[[Event], object]] = {}
 _local = _thread._local()
 _logger: logging.Logger | None = None
 _handle: CodeType | None = None
-"""What each handler of the log is called by."""
+"""What each handler of the log is called by, where that is known."""
 
 
 def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -168,7 +168,7 @@ def _find_logger(level: int) -> bool:
     get_logger = getattr(sys.modules["logging"], "getLogger", None)
     if get_logger is None:
         return False  # it is being imported
-    _handle = sys.modules["logging"].Handler.handle.__code__
+    _handle = getattr(sys.modules["logging"].Handler.handle, "__code__", None)  # wrapped or compiled, it may have none
     _logger = get_logger("holdfast")
     _is_logged = _logger.isEnabledFor
     return _is_logged(level)

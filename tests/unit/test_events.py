@@ -764,6 +764,16 @@ def test_what_a_log_handler_does_with_locks_is_not_logged(locked_handler: Locked
     assert [line.partition(" ")[0] for line in locked_handler.lines] == ["hello", "acquired", "released"]
 
 
+def test_a_log_handler_that_is_wrapped_keeps_nobody_from_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U4: as by a tool that traces, or compiled; then its calls cannot be told from others."""
+    for name in ("_handle", "_logger", "_is_logged"):
+        monkeypatch.setattr(events, name, getattr(events, name))
+    monkeypatch.setattr(events, "_is_logged", events._find_logger)
+    monkeypatch.setattr(logging.Handler, "handle", object())
+    with Lock(path):
+        assert events._handle is None
+
+
 def test_a_long_wait_of_a_log_handler_is_not_logged(
     locked_handler: LockedHandler, path: Path, contend: Contend
 ) -> None:

@@ -225,6 +225,17 @@ def test_what_is_free_in_a_missing_directory_is_said_to_be_nowhere(world: World,
     assert [(done.returncode, done.stderr) for done in (quiet, as_json, there)] == [(0, "")] * 3
 
 
+def test_what_is_free_below_a_file_is_not_said_to_lack_a_directory_only(world: World, path: Path) -> None:
+    """No option makes a directory of it."""
+    path.write_text("no directory\n")
+    hint = f"{path} is not a directory, so no lock file can be in it; choose another path"
+    for deep in (path / "a.lock", path / "a" / "b.lock"):
+        waited, status, beads = world.each([["wait", "-n", deep], ["status", deep], ["status", "-p", "beads", path]])
+        assert (waited.returncode, waited.stderr) == (0, f"holdfast: {deep} is free, but {hint}\n")
+        for done in (status, beads):
+            assert (done.returncode, f"note      {hint}\n" in done.stdout) == (0, True)
+
+
 @pytest.mark.parametrize("command", ["release", "wait", "status"])
 def test_a_missing_directory_holds_no_lock(world: World, path: Path, command: str) -> None:
     assert world.do(command, path / "a").returncode == 0

@@ -60,9 +60,14 @@ def refuse_empty(path: str | None) -> None:
 
 
 def nowhere(path: str) -> str:
-    """Why nobody could make this lock file now, where its directory is missing; empty for any other."""
-    if is_url(path) or os.path.isdir(os.path.dirname(path)):
+    """Why nobody could make this lock file now, where it has no directory to be in; empty for any other."""
+    above = os.path.dirname(path)
+    if is_url(path) or os.path.isdir(above):
         return ""
+    while not os.path.lexists(above) and (further := os.path.dirname(above)) != above:  # above a drive is nothing
+        above = further
+    if os.path.lexists(above) and not os.path.isdir(above):
+        return f"{above} is not a directory, so no lock file can be in it; choose another path"
     return "its directory does not exist; run, try and acquire make it with --parents"
 
 

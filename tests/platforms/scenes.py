@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import holdfast
@@ -509,13 +509,15 @@ def await_(condition: Callable[[], object]) -> None:
 class Working:
     """A `holdfast run` whose command works until it is told to stop; it says by its last word that it was told."""
 
-    def __init__(self, path: Path, *options: str, catches: str = "nothing") -> None:
+    def __init__(
+        self, path: Path, *options: str, catches: str = "nothing", program: Sequence[str] = ("-m", "holdfast")
+    ) -> None:
         self.path = path
         self._said = path.parent.with_name(f"{path.parent.name}.said")
         self._told = self._said.with_suffix(".told")
         for one in (self._said, self._told):
             one.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "holdfast", "run", *options, str(path), "--"]
+        command = [sys.executable, *program, "run", *options, str(path), "--"]
         words = (sys.executable, __file__, "work", catches, str(self._said), str(self._told))
         self.run = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL)
         await_(lambda: self.words()[-1:] == ["working"])
@@ -589,6 +591,39 @@ def killed_run(protocol: str, place: Path) -> None:
     assert working.has_ended()
     holdfast.lock.release_all()
     require_nothing_left(place, *kept_by(protocol))
+
+
+FAILING = """
+import os, sys
+from holdfast import cli
+from holdfast.cli import job
+
+def fail(wait, original=job.wait_for):
+    original(wait)
+    if os.path.exists(sys.argv[0]):
+        raise MemoryError
+
+job.wait_for = fail
+sys.argv[0] = sys.argv.pop(1)
+cli.main(sys.argv[1:])
+"""
+
+
+@scene
+def failed_run(place: Path) -> None:
+    """A `holdfast run` that fails leaves the lock to its guardian, as if it had been killed."""
+    fails = place.with_name(f"{place.name}.fails")
+    working = Working(place / "l", program=("-c", FAILING, str(fails)))
+    fails.write_text("")
+    assert working.run.wait() == 3
+    status = holdfast.Lock(place / "l").status()
+    assert (status.locked, status.evidence.proven) == (True, True), status
+    assert not working.has_ended()
+    working.stop()
+    with holdfast.Lock(place / "l", timeout=SOON) as hold:
+        assert hold.recovered_from.pid == working.run.pid
+        assert working.words() == ["stopped"]
+    require_nothing_left(place)
 
 
 @scene

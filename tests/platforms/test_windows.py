@@ -168,6 +168,11 @@ def test_the_lock_of_a_killed_run_is_held_until_its_command_has_ended(play: Play
     play("killed_run", protocol)
 
 
+def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(play: Play) -> None:
+    """JG5."""
+    play("failed_run")
+
+
 def test_a_run_whose_guardian_is_killed_goes_on_and_takes_its_command_along_if_it_is_killed_too(play: Play) -> None:
     """JG1, JG3."""
     play("killed_guardian")

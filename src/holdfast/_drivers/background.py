@@ -159,8 +159,9 @@ class Keeper:
             self._thread = None
             if not self.is_stalled and _AT_EXIT not in str(error):
                 self.is_stalled = True
+                are, it = ("is", "it") if len(self._kept) == 1 else ("are", "them")
                 paths = ", ".join(held.path for held in self._kept)
-                report(f"{paths} is held, but no thread keeps it fresh", error)
+                report(f"{paths} {are} held, but no thread keeps {it} fresh", error)
             return False
         self.is_stalled = False
         return True

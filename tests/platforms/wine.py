@@ -104,6 +104,12 @@ def _install(place: Path, wanted: Sequence[str], *options: str) -> None:
     half.rename(place)
 
 
+_NOT_INITIALISED = 0xC0000142 & 0xFF
+"""The exit status of a program whose libraries Wine could not initialise, which happens now and then on a busy machine:
+STATUS_DLL_INIT_FAILED. Nothing of the program has run."""
+_STARTS = 3
+
+
 def environment(cache: Path) -> dict[str, str]:
     return {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
@@ -131,7 +137,11 @@ def run(
     command = [_wine(), str(cache / version / "python.exe"), *map(str, words)]
     # Wine takes no /dev/null for standard input.
     streams = {"capture_output": True, "text": True, "errors": "replace"}  # what is said is in the code page of Windows
-    return subprocess.run(command, env=environment(cache), input="", timeout=limit, **streams)  # type: ignore[call-overload,no-any-return]
+    for _ in range(_STARTS):
+        done = subprocess.run(command, env=environment(cache), input="", timeout=limit, **streams)  # type: ignore[call-overload]
+        if done.returncode != _NOT_INITIALISED or done.stdout:
+            break
+    return done  # type: ignore[no-any-return]
 
 
 @contextmanager

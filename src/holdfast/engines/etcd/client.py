@@ -85,14 +85,11 @@ class Place:
         self._lock = lock
         self._signal = Signal()
 
-    def admitted(self, until: float) -> Generator[Wait, None, bool]:
-        """Wait until it is among the first; False if it is not by then."""
-        while not self._turnstile.admits(self._lock, self._signal):
-            if self._env.monotonic() >= until:
-                return False
+    def admitted(self, until: float) -> Generator[Wait, None, None]:
+        """Wait until it is among the first, or until then."""
+        while not self._turnstile.admits(self._lock, self._signal) and self._env.monotonic() < until:
             yield Wait((), until, self._signal)
             self._signal.is_set = False
-        return True
 
     def close(self) -> None:
         """Let the next one in. Idempotent."""

@@ -183,10 +183,7 @@ class AcquireAttempt(Contender):
                     return self.refuse()
                 yield from self._pause()
             except Refused as error:
-                self._end_watch()
-                if not self.cluster.forget_token(error):
-                    raise
-                yield from self._pause()
+                yield from self._forget_token(error)
         return None
 
     def _turn(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
@@ -264,10 +261,7 @@ class AcquireAttempt(Contender):
                     raise
                 yield from self._pause()
             except Refused as error:
-                self._end_watch()
-                if not self.cluster.forget_token(error):
-                    raise
-                yield from self._pause()
+                yield from self._forget_token(error)
 
     def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
         ranges = [self.queue.keys()] if self.queue.slots is None else [self.queue.keys(), self.queue.slot_range()]
@@ -321,6 +315,13 @@ class AcquireAttempt(Contender):
     def _until_next(self) -> float:
         """The same for a caller that waits without a place in the queue: once a server has answered, it is the wait."""
         return self._until() if self._statuses is None else min(self._until(math.inf), self._until())
+
+    def _forget_token(self, refused: Refused) -> Generator[Wait, None, None]:
+        """Go on after a while, if only the token of authentication has ended; else raise that."""
+        self._end_watch()
+        if not self.cluster.forget_token(refused):
+            raise refused
+        yield from self._pause()
 
     def _pause(self) -> Generator[Wait, None, None]:
         return pause(self.env, self.env.monotonic() + _AGAIN)

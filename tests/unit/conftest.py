@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -154,3 +156,12 @@ def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     made = Threads() if request.param == "sync" else Tasks(LOOPS.get(request.param, LOOPS["asyncio"]))
     yield made
     made.close()
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[threading.Event]:
+    """Set by the first line that holdfast logs: a wait that is to be logged ends with it, and not by a clock."""
+    event, tells = threading.Event(), logging.Filter()
+    tells.filter = lambda _record: event.set() is None  # type: ignore[assignment, method-assign]
+    with caplog.at_level(logging.INFO, "holdfast"), caplog.filtering(tells):
+        yield event

@@ -168,8 +168,8 @@ def refused(error: AcquireTimeout, options: Namespace) -> int:
         variables["HOLDFAST_HOLDER"] = str(error.holder.pid or "") if error.holder is not None else ""
         try:
             status = subprocess.call(options.on_conflict, shell=True, env=variables)
-        except OSError as error:
-            say(f"--on-conflict was not run: {error.strerror}")
+        except OSError as failure:
+            say(f"--on-conflict was not run: {failure.strerror}")
             status = 0
         if status:
             say(f"--on-conflict ended with {_spoken(status)}")

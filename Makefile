@@ -56,8 +56,10 @@ kinds: $(VENV)/.test
 machines: $(VENV)/.test
 	$(if $(SECONDS),HOLDFAST_MACHINES_SECONDS=$(SECONDS)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/machines $(ARGS)
 
+# coverage 7.17 takes its own lock a second time, and hangs, if the collector of garbage runs while it holds it.
 $(VENV)/.coverage: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --group coverage
+	sed -i 's/= self\.threading\.Lock()/= self.threading.RLock()/' "$$($(BIN)/python -c 'import coverage.collector as it; print(it.__file__)')"
 	touch $@
 
 .PHONY: coverage coverage-report

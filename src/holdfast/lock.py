@@ -242,8 +242,9 @@ class Hold(BaseHold):
         self._release()
 
     def __enter__(self) -> Hold:
+        """NotHeld after a release and in a forked child: what the body does needs the lock."""
         try:
-            leave_to_statement(self, self)
+            enter(self)
             return self
         except BaseException:
             self._release()  # Ctrl-C: nobody may have it
@@ -939,6 +940,13 @@ def leave_to(hold: Hold, owner: int) -> bool:
 def leave_to_others(hold: BaseHold) -> None:
     """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H3)."""
     hold._ref.dropped = None
+
+
+def enter(hold: BaseHold) -> None:
+    """A `with` of the hold itself begins."""
+    if hold._is_released() or hold._held.inert:
+        hold.ensure_held()
+    leave_to_statement(hold, hold)
 
 
 def leave_to_statement(hold: BaseHold, statement: object) -> None:

@@ -42,8 +42,8 @@ from .lock import (
     Hold,
     Resource,
     attempt,
+    enter,
     give_up_of,
-    leave_to_statement,
     release_now,
     requests_of,
     store_of,
@@ -122,7 +122,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
     def __enter__(self) -> Holds:
         try:
             for hold in self:
-                leave_to_statement(hold, hold)
+                enter(hold)
             return self
         except BaseException:
             release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them

@@ -35,7 +35,10 @@ if os.fork() == 0:
             handle.ensure_held()
         except holdfast.NotHeld:
             say("child not held")
-        with handle:
+        try:
+            with handle:
+                say("child entered")
+        except holdfast.NotHeld:
             pass
     say("child end")
     hear()

@@ -66,6 +66,17 @@ def test_a_lock_is_held_within_its_block_and_no_longer(face: Any, path: Path) ->
     assert not hold.lost
 
 
+def test_no_body_runs_under_a_hold_that_has_been_released(face: Any, path: Path) -> None:
+    hold = face.Lock(path).acquire()
+    with hold:
+        pass
+    both = face.acquire_all([face.Lock(path), face.Lock(path.with_name("other"))])
+    both.release()
+    for released in (hold, both):
+        with pytest.raises(NotHeld, match="released by this handle"), released:
+            pytest.fail("entered")
+
+
 def test_a_timeout_is_a_timeout_error_and_knows_the_holder(face: Any, path: Path) -> None:
     with face.Lock(path, tag="why"):
         for attempt in (lambda: face.Lock(path, timeout=0.01).acquire(), lambda: face.Lock(path).acquire(timeout=0)):

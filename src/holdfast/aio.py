@@ -399,6 +399,10 @@ class AsyncAcquirable(Resource):
         return locked  # type: ignore[return-value]
 
 
+for _method in (AsyncAcquirable.acquire, AsyncAcquirable.try_acquire, AsyncAcquirable.wait):
+    _method.__qualname__ = _method.__name__  # as a TypeError and the warning of a forgotten `await` name it
+
+
 class AsyncLock(BaseLock, AsyncAcquirable):
     """A lock on a path for asyncio, shared by all processes and threads that use the same path and protocol.
 

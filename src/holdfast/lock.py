@@ -578,6 +578,8 @@ class Acquirable(Resource):
             return _face_for_tasks()(self._requests, self._options)(function)  # type: ignore[no-any-return]
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
+        if isinstance(function, type):
+            raise TypeError(f"{function.__qualname__} is a class; decorate those of its methods that need the lock")
 
         @functools.wraps(function)
         def locked(*args: Any, **kwargs: Any) -> Any:
@@ -585,6 +587,10 @@ class Acquirable(Resource):
                 return function(*args, **kwargs)
 
         return locked  # type: ignore[return-value]
+
+
+for _method in (Acquirable.acquire, Acquirable.try_acquire, Acquirable.wait):
+    _method.__qualname__ = _method.__name__  # as a TypeError names it
 
 
 def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:

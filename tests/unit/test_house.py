@@ -379,6 +379,14 @@ def test_a_mistyped_option_is_reported_by_public_names_only(name: str) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["Lock", "AsyncLock", "Semaphore", "AsyncSemaphore"])
+def test_a_mistyped_argument_is_reported_without_the_name_of_a_base(name: str) -> None:
+    kind = getattr(holdfast, name)
+    for method in ("acquire", "try_acquire", "wait", "status"):
+        with pytest.raises(TypeError, match=rf"^({name}\.)?{method}\(\) "):
+            getattr(kind, method)(None, tmeout=1)
+
+
 def invariants() -> dict[str, str]:
     """Each numbered invariant in the head of a module (the command line's are tested with it), and where it stands."""
     found: dict[str, str] = {}

@@ -162,6 +162,11 @@ def test_generators_cannot_be_decorated(path: Path) -> None:
             Lock(path)(function)
 
 
+def test_a_class_cannot_be_decorated(path: Path) -> None:
+    with pytest.raises(TypeError, match="Path is a class"):
+        Lock(path)(Path)
+
+
 def test_a_decorated_coroutine_runs_with_the_lock_and_lets_its_loop_run(path: Path) -> None:
     @Lock(path, tag="t")
     async def work() -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,17 @@ def test_the_holder_of_the_kernel_lock_and_the_waiters_are_shown(world: World, p
     assert "sema would call it stale at" in text
     assert "every 20 min" in text
     assert "never robs" in text
+
+
+def test_the_advice_can_be_pasted_whatever_the_name_is(world: World, tmp_path: Path) -> None:
+    name = os.fsdecode(b"it's\\ \xc3\xa4 \xff\x1b[31m\n1.lock")
+    (tmp_path / name).write_text("garbage")
+    text = world.do("status", tmp_path / name).stdout
+    [command] = re.findall(r"\((holdfast break .*)\)", text)
+    assert command.isprintable()
+    shell = ["bash", "-c", f'holdfast() {{ printf "%s\\0" "$@"; }}; {command}']
+    words = subprocess.run(shell, capture_output=True, check=True).stdout.split(b"\0")
+    assert words[-2] == os.fsencode(tmp_path / name)
 
 
 @pytest.mark.parametrize(

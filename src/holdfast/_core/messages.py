@@ -351,3 +351,16 @@ def printable(text: str, limit: int = 300) -> str:
     if cut.isprintable():
         return cut
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def quoted(*words: str) -> str:
+    """A command, or words of it, for a shell to read: what is unprintable by the bytes that it has for the system."""
+    from shlex import quote
+
+    return " ".join(quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() and character not in "'\\":
+        return character
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))

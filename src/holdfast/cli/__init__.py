@@ -166,8 +166,7 @@ def _drop_in(name: str, *words: str) -> int:
 
 def _command_to_break(options: Namespace | None, status: Status) -> str:
     """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
-    import shlex
-
+    from .._core.messages import quoted
     from .locks import is_url
 
     given: str = getattr(options, "lock", None) or ""
@@ -179,7 +178,7 @@ def _command_to_break(options: Namespace | None, status: Status) -> str:
         path = given or path
     elif status.record is None and status.protocol and is_file:
         words += ["-p", status.protocol]  # the content does not say so
-    return shlex.join([*words, f"./{path}" if path.startswith("-") else path])
+    return quoted(*words, f"./{path}" if path.startswith("-") else path)
 
 
 def _heed_signals(*, quiet_end: bool) -> None:

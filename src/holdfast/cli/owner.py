@@ -150,13 +150,13 @@ def _told_of(options: Namespace) -> list[int]:
 
 
 def _tell_to_release(options: Namespace, pid: int) -> None:
-    import shlex
+    from .._core.messages import quoted
 
     lock: str = options.lock
     protocol = ["-p", options.protocol] if options.protocol else []
     if getattr(options, "realpath", None) is False:
         protocol += ["--realpath", "no"]  # without, the same word names another lock
-    command = shlex.join(["holdfast", "release", *protocol, f"./{lock}" if lock.startswith("-") else lock])
+    command = quoted("holdfast", "release", *protocol, f"./{lock}" if lock.startswith("-") else lock)
     say(f"process {pid} is the shell that has called this. To release its lock: {command}")
 
 

@@ -230,10 +230,3 @@ def sentence(seen: Found) -> str:
         return messages.sentence(status)
     since = f" since {messages.moment(status.holder.since)}" if status.holder and status.holder.since else ""
     return f"{seen.condition}{since}: {messages.printable(status.evidence.text)}"
-
-
-def quoted(path: str) -> str:
-    """For a shell, in an advice."""
-    from shlex import quote
-
-    return quote(path)

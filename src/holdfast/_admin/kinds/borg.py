@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 
+from ..._core.messages import quoted
 from ...liveness import Liveness
 from ..found import ELSEWHERE, LEFTOVER, Found
-from .base import View, quoted
+from .base import View
 
 
 def look(view: View) -> Found | None:

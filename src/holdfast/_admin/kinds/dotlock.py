@@ -6,8 +6,9 @@ With a pid, `dotlockfile` goes by that process. Without, the lock counts for fiv
 
 from __future__ import annotations
 
+from ..._core.messages import quoted
 from ..found import HELD, LEFTOVER, Found
-from .base import View, pid_in, quoted
+from .base import View, pid_in
 
 _LASTS = 300.0
 """Seconds for which a lock without a pid is valid."""

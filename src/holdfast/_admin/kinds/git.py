@@ -11,8 +11,9 @@ import stat
 from collections.abc import Sequence
 from os.path import join
 
+from ..._core.messages import quoted
 from ..found import LEFTOVER, Found
-from .base import Verdict, View, quoted
+from .base import Verdict, View
 
 _FILES = frozenset(
     """

@@ -6,9 +6,9 @@ copy, or to open the document all the same.
 
 from __future__ import annotations
 
-from ..._core.messages import printable
+from ..._core.messages import printable, quoted
 from ..found import ELSEWHERE, LEFTOVER, Found
-from .base import Verdict, View, quoted
+from .base import Verdict, View
 
 _PROGRAMS = ("soffice.bin", "soffice", "oosplash")
 _MOST = 4096

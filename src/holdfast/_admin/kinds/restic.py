@@ -6,8 +6,9 @@ one stale that is older than half an hour, or whose process has ended on the sam
 
 from __future__ import annotations
 
+from ..._core.messages import quoted
 from ..found import HELD, LEFTOVER, Found
-from .base import View, quoted
+from .base import View
 
 _STALE = 1800.0
 _DIGITS = frozenset("0123456789abcdef")

@@ -6,8 +6,9 @@ Why not what has only a kernel lock on it: so has every lock file of ours there,
 
 from __future__ import annotations
 
+from ..._core.messages import quoted
 from ..found import LEFTOVER, Found
-from .base import View, pid_in, quoted
+from .base import View, pid_in
 
 
 def look(view: View) -> Found | None:

@@ -6,8 +6,9 @@ gone. `.pwd.lock` is a file that stays, with a kernel lock (`fcntl`), which syst
 
 from __future__ import annotations
 
+from ..._core.messages import quoted
 from ..found import LEFTOVER, Found
-from .base import View, pid_in, quoted
+from .base import View, pid_in
 
 
 def look(view: View) -> Found | None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 
-from ..._core.messages import printable
+from ..._core.messages import printable, quoted
 from ...liveness import Liveness
 from ...model import Holder
 from ..found import FREE, LEFTOVER, Found
-from .base import View, quoted
+from .base import View
 
 _TEXTS = ("ID", "Operation", "Who", "Created")
 

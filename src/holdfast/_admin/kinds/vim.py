@@ -6,8 +6,9 @@ another one's; it asks.
 
 from __future__ import annotations
 
+from ..._core.messages import quoted
 from ..found import ELSEWHERE, LEFTOVER, Found
-from .base import View, quoted
+from .base import View
 
 _BLOCK = 1008
 _DIRTY = 0x55

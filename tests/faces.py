@@ -28,7 +28,7 @@ class Background:
     def done(self) -> bool:
         return self._future.done()
 
-    def result(self, within: float = 20.0) -> Any:
+    def result(self, within: float = 60.0) -> Any:
         return self._future.result(within)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import warm
 from process.support import eventually as eventually
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which something that ought to happen is believed never to happen."""
 
 HOLDFAST = (sys.executable, "-m", "holdfast")

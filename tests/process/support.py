@@ -22,7 +22,7 @@ import warm
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which something that ought to happen is believed never to happen."""
 
 _PRELUDE = """

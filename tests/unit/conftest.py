@@ -25,7 +25,7 @@ from unit.stepping import KINDS, Clock, Contend, Contender, Stepped, played
 
 @pytest.fixture(autouse=True)
 def _limits(leaves_nothing: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    with within(30.0):
+    with within(150.0):
         yield
 
 

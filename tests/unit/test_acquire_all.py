@@ -29,7 +29,7 @@ from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped
 
 module = importlib.import_module("holdfast.several")  # the package has the function of that name
-PATIENCE = 10.0
+PATIENCE = 60.0
 MS_BIND = 4096
 
 

@@ -34,7 +34,7 @@ from holdfast._platform import environment
 from holdfast.engines.file import remove
 from unit.loops import LOOPS, Run, asleep, observed, run_on, traces, until
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(params=LOOPS)

@@ -34,7 +34,7 @@ ROUNDS = 5
 """Wake-ups without a reason before the lock is released."""
 PULSE = 0.0015
 """Seconds between two of them, at most: else as soon as the contender sleeps again, and not over a thread."""
-PATIENCE = 10.0
+PATIENCE = 60.0
 Future = asyncio.Future[Any]
 
 

@@ -30,7 +30,7 @@ from holdfast.aio import acquire_all
 from unit.loops import LOOPS, Run, asleep, events_only, observed, run_on, traces, until
 
 __all__ = ["events_only"]
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(params=LOOPS)

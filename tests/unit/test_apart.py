@@ -28,7 +28,7 @@ from holdfast.engines.file import paths, uncontended
 from holdfast.lock import file_request, state_of
 from unit.stepping import Stepped, failing
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 SHORT = 0.05
 ROOM = 5.0
 """Seconds beyond the deadline and the grace, on a busy machine."""

@@ -22,7 +22,7 @@ Within = Callable[[float], AbstractContextManager[None]]
 
 @pytest.fixture(autouse=True)
 def _at_once(_limits: None, within: Within) -> Iterator[None]:
-    with within(10.0):
+    with within(60.0):
         yield
 
 

@@ -18,7 +18,7 @@ from holdfast import AcquireCancelled, HoldfastError, Lock, Semaphore, acquire_a
 from holdfast.events import Event
 from holdfast.lock import Hold
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 DESCRIPTORS = pytest.mark.skipif(not hasattr(select, "poll"), reason="without poll(), only events can cancel")
 
 

@@ -30,7 +30,7 @@ from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, run_on
 from unit.stepping import Contend, sema_record
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

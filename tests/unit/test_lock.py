@@ -38,7 +38,7 @@ from holdfast._platform import environment
 from unit.elsewhere import elsewhere
 from unit.stepping import Stepped, sema_record
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

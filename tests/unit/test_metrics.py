@@ -19,7 +19,7 @@ from holdfast.metrics import export
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender, sema_record
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Values = Callable[..., float | None]
 
 

@@ -27,7 +27,7 @@ from holdfast import (
 from unit.elsewhere import elsewhere
 from unit.stepping import Stepped
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from holdfast.tracing import trace
 from unit.elsewhere import elsewhere
 from unit.stepping import sema_record
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Spans = Callable[[], list[ReadableSpan]]
 
 

@@ -236,6 +236,34 @@ def test_what_is_free_below_a_file_is_not_said_to_lack_a_directory_only(world: W
             assert (done.returncode, f"note      {hint}\n" in done.stdout) == (0, True)
 
 
+def test_a_free_slot_in_a_missing_directory_is_said_to_be_nowhere(world: World, path: Path) -> None:
+    deep = path / "a" / "b"
+    hint = "its directory does not exist; run makes it with --parents"
+    calls = [["wait", "--slots", 2, deep], ["status", "--slots", 2, deep], ["status", "--slots", 2, path]]
+    waited, status, there = world.each(calls)
+    assert (waited.returncode, waited.stderr) == (0, f"holdfast: {deep} has a free slot, but {hint}\n")
+    assert (status.returncode, f"note      {hint}\n" in status.stdout) == (0, True)
+    assert (there.returncode, "note" in there.stdout) == (0, False)
+
+
+def test_what_proper_lockfile_refuses_to_lock_is_not_said_to_be_had_with_parents(world: World, path: Path) -> None:
+    """It locks what exists, in whatever directory that would be; and its locks outlive what they are of."""
+    hint = "does not exist, and proper-lockfile locks what exists"
+    by = ["-p", "proper-lockfile"]
+    for missing in (path, path / "a"):
+        waited, status, run = world.each(
+            [["wait", *by, missing], ["status", *by, missing], ["run", "--parents", *by, missing, "--", "true"]]
+        )
+        assert (waited.returncode, f"{missing}.lock is free, but {missing} {hint}" in waited.stderr) == (0, True)
+        assert (status.returncode, f"note      {missing} {hint}" in status.stdout) == (0, True)
+        assert f"{missing} {hint}" in complaint_of(run, 3)
+    waited = world.do("wait", *by, "--realpath", "no", path / "a")
+    assert f"{path}/a.lock is free, but its directory does not exist" in waited.stderr
+    (path.parent / f"{path.name}.lock").mkdir()
+    os.utime(f"{path}.lock", (1, 1))
+    assert "does not exist" not in world.do("status", *by, path).stdout
+
+
 @pytest.mark.parametrize("command", ["release", "wait", "status"])
 def test_a_missing_directory_holds_no_lock(world: World, path: Path, command: str) -> None:
     assert world.do(command, path / "a").returncode == 0

@@ -59,16 +59,29 @@ def refuse_empty(path: str | None) -> None:
         raise InvalidPath("the path is empty", path=path)
 
 
-def nowhere(path: str) -> str:
-    """Why nobody could make this lock file now, where it has no directory to be in; empty for any other."""
-    above = os.path.dirname(path)
-    if is_url(path) or os.path.isdir(above):
+def nowhere(lock: Resource) -> str:
+    """Why nobody could make a lock file for this free lock or semaphore now; empty where that is not known."""
+    if is_url(lock.path):
+        return ""
+    request = file_request(lock)
+    above = request.directory
+    if os.path.lexists(request.path):
         return ""
     while not os.path.lexists(above) and (further := os.path.dirname(above)) != above:  # above a drive is nothing
         above = further
     if os.path.lexists(above) and not os.path.isdir(above):
         return f"{above} is not a directory, so no lock file can be in it; choose another path"
-    return "its directory does not exist; run, try and acquire make it with --parents"
+    if request.protocol.is_directory:
+        from ..engines.file.directory import require_target
+
+        try:
+            require_target(environment(), request)
+        except InvalidPath as error:
+            return str(error)
+    if above == request.directory:
+        return ""
+    makers = "run makes" if isinstance(lock, Semaphore) else "run, try and acquire make"
+    return f"its directory does not exist; {makers} it with --parents"
 
 
 def absolute(place: str) -> str:
@@ -106,7 +119,7 @@ def lock_of(options: Namespace, *, looks: bool = False, **more: Any) -> Lock:
     return _announced(lock, options)
 
 
-def answered(lock: Lock, timeout: float | None, call: Callable[[], T]) -> T:
+def answered(lock: Resource, timeout: float | None, call: Callable[[], T]) -> T:
     """What the call returns. A file server that does not answer it is waited for no longer than for the lock."""
     apart = give_up_of(lock, timeout, acquires=True)
     return call() if apart is None else apart.call(call)

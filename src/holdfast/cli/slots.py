@@ -13,7 +13,7 @@ from .._platform import environment
 from ..lock import Semaphore
 from ..protocols import is_persistent
 from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
-from .locks import is_url, lock_options
+from .locks import answered, is_url, lock_options, nowhere
 from .options import Namespace
 from .outcome import DONE, HELD, show
 
@@ -71,6 +71,8 @@ def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> li
         kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
         unseen = "" if kept else ", as a slot that nobody holds has no file"
         rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
+    if not status.locked and (note := answered(semaphore, 0.0, lambda: nowhere(semaphore))):
+        rows.append(("note", note))
     rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
     return rows + rows_of_waiters(status.waiters)
 

@@ -75,7 +75,7 @@ def _status(options: Namespace) -> int:
     elif not options.quiet:
         rows = _rows(status, found, keepers)
         note = _note(status, found, given) if other is None else str(mismatch(file_request(lock), other))
-        note = note or ("" if status.locked else nowhere(status.path) or _whose(status.path, given))
+        note = note or ("" if status.locked else nowhere(lock) or _whose(status.path, given))
         if note:
             rows.insert(1, ("note", note))
         if options.verbose and (status.locked or status.data):

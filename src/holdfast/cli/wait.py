@@ -59,8 +59,8 @@ def _tell(lock: _Lock | _Slots | _OfAnother, options: Namespace, free: bool) -> 
         show(lock.as_json("free" if free else "held"))
     elif not free and not options.quiet:
         say(lock.why_held())
-    elif free and not options.quiet and isinstance(lock, _Lock) and (why := lock.why_refused()):
-        say(f"{lock.path} is free, but {why}")
+    elif free and not options.quiet and (why := lock.why_refused()):
+        say(f"{lock.path} {lock.when_free}, but {why}")
     if free and options.verbose:
         say(f"{lock.path} {lock.when_free}")
     return DONE if free else int(options.held_code)
@@ -87,7 +87,7 @@ class _Lock:
 
     def why_refused(self) -> str:
         """Why nobody could have it all the same, if so."""
-        return answered(self._lock, 0.0, lambda: nowhere(self.path))
+        return answered(self._lock, 0.0, lambda: nowhere(self._lock))
 
 
 class _Slots:
@@ -102,6 +102,9 @@ class _Slots:
 
     def why_held(self) -> str:
         return slots.why_held(self._semaphore, self._semaphore.status())
+
+    def why_refused(self) -> str:
+        return answered(self._semaphore, 0.0, lambda: nowhere(self._semaphore))
 
 
 class _OfAnother:
@@ -142,3 +145,6 @@ class _OfAnother:
         left = self._left
         assert left is not None
         return f"{self.path} ({left.status.protocol}'s) is not free: {told(left)}"
+
+    def why_refused(self) -> str:
+        return ""

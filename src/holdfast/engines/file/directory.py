@@ -162,7 +162,7 @@ def _withdraw(env: Environment, path: str, fd: int, *, ours: bool = True) -> Non
 def create(env: Environment, request: FileRequest) -> Generator[Wait, None, DirectoryHold | None]:
     """A new hold, or None because the path exists (DL1, DL2)."""
     require_possible(env, request)
-    _require_target(env, request)
+    require_target(env, request)
     fd = _make(env, request)
     if fd is None:
         return None
@@ -198,7 +198,7 @@ def require_possible(env: Environment, request: FileRequest) -> None:
         )
 
 
-def _require_target(env: Environment, request: FileRequest) -> None:
+def require_target(env: Environment, request: FileRequest) -> None:
     """InvalidPath for a file that does not exist, where links are followed: theirs says ENOENT."""
     target = request.path.removesuffix(request.protocol.suffix)
     if request.more.get("realpath") is not False and target != request.path and not env.exists(target):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib.util
 import itertools
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import HOLDFAST, World
-from holdfast.cli import parse
+from holdfast.cli import outcome, parse
 from holdfast.cli.completion import commands
 
 COMMANDS = ["run", "try", "acquire", "release", "wait", "status"]
@@ -262,6 +263,21 @@ def test_what_proper_lockfile_refuses_to_lock_is_not_said_to_be_had_with_parents
     (path.parent / f"{path.name}.lock").mkdir()
     os.utime(f"{path}.lock", (1, 1))
     assert "does not exist" not in world.do("status", *by, path).stdout
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EAGAIN, "refused"), MemoryError()])
+def test_the_limits_that_an_error_names_are_those_of_the_system(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Windows has no `ulimit`."""
+
+    class Surroundings:
+        limits = "what this system has"
+
+    monkeypatch.setattr(outcome, "environment", Surroundings)
+    status = outcome.not_started(["make"], error) if isinstance(error, OSError) else outcome.failed(error)
+    assert status == 3
+    assert "; a limit is reached (what this system has)\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["release", "wait", "status"])

@@ -588,6 +588,7 @@ class Process:
     locks_directories = True
     asks_first = False
     knows_mounts = True
+    raises_open_limit = "ulimit -n"
 
     def __init__(
         self,

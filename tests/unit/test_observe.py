@@ -26,7 +26,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EMFILE, ["with 0 holds", "limit of 77", "release some", "ulimit -n"]),
+        (errno.EMFILE, ["with 0 holds", "limit of 77: close other files, or raise", "ulimit -n"]),
         (errno.ENFILE, ["all processes together", "fs.file-max"]),
         (errno.ENOSPC, ["neither space nor files", "make room there"]),
         (errno.EDQUOT, ["make room there"]),
@@ -45,6 +45,24 @@ def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path,
     contender.env.instead["open_limit"] = lambda: None
     assert "None" not in str(with_hint(plain, contender.request, contender.env))  # type: ignore[arg-type]
     assert with_hint(plain, contender.request) is plain
+
+
+def test_a_semaphore_without_descriptors_for_its_slots_is_said_to_have_too_many(disk: Path, contend: Contend) -> None:
+    """Nothing is held, so there is nothing to release."""
+    contender = contend(disk / "l")
+    contender.request.slot = 7
+    plain = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "elsewhere")
+    said = str(with_hint(plain, contender.request, contender.env))  # type: ignore[arg-type]
+    assert "as does each slot of a semaphore that is looked at" in said
+    assert "use fewer slots, or close other files, or raise the limit" in said
+    assert "release" not in said
+
+
+def test_no_command_is_named_that_a_system_does_not_have(disk: Path, contend: Contend) -> None:
+    contender = contend(disk / "l")
+    contender.env.raises_open_limit = ""  # type: ignore[attr-defined]
+    plain = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "elsewhere")
+    assert "ulimit" not in str(with_hint(plain, contender.request, contender.env))  # type: ignore[arg-type]
 
 
 def test_only_a_directory_that_is_not_there_is_called_missing(disk: Path, contend: Contend) -> None:

@@ -120,6 +120,8 @@ class Environment(Protocol):
     Then a waiter keeps none, and waits for the process of the holder."""
     asks_first: bool
     """Whether a child of this process is to ask a server first that would not let a process end (apart.py, AP8)."""
+    raises_open_limit: str
+    """By what a user raises `open_limit`; empty where no user can."""
     knows_mounts: bool
     """Whether `storage` costs nothing worth speaking of, so that every acquisition may ask."""
     generation: int

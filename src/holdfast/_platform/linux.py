@@ -61,6 +61,7 @@ def _open_pidfd(pid: int) -> int:
 class LinuxEnvironment(PosixEnvironment):
     tells_ends = True
     knows_mounts = True
+    limits = f"{PosixEnvironment.limits}, or a cgroup's pids.max or memory.max"
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without if hasattr(os, "eventfd") else without | {"events"})  # PyPy

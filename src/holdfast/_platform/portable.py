@@ -115,6 +115,9 @@ class GenericEnvironment:
     knows_mounts = True
     has_jobs = False
     """Whether the processes that a command starts can be kept together by the system: Windows."""
+    limits = "ulimit -n, -u or -v"
+    """Where a user looks for the limit that is reached, when a process, a thread or memory is refused."""
+    raises_open_limit = "ulimit -n, RLIMIT_NOFILE"
     asks_first = False
     monotonic = staticmethod(time.monotonic)
 

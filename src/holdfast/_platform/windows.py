@@ -220,6 +220,8 @@ class WindowsEnvironment(GenericEnvironment):
     fifos = True
     lingering = True
     has_jobs = True
+    limits = "memory and page file, or the limits of a job object"
+    raises_open_limit = ""  # it is the greatest that the C runtime allows
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)

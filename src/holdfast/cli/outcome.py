@@ -24,7 +24,6 @@ HELD_RUN = 75
 """EX_TEMPFAIL: it differs from the 1 of a command that failed."""
 _CONTROL_C = -0x3FFFFEC6
 """STATUS_CONTROL_C_EXIT, which Windows gives to what Ctrl-C has ended. It has no signals to die of."""
-LIMITS = "a limit is reached (ulimit -n, -u or -v, or a cgroup's pids.max or memory.max)"
 STDIN, STDOUT = "standard input", "standard output"
 _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
 _SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
@@ -109,7 +108,7 @@ def failed(error: Exception) -> int:
         say(str(error))
         return USAGE
     elif is_refusal(error):
-        text = "a thread or memory that is needed was refused; " + LIMITS
+        text = f"a thread or memory that is needed was refused; {_limit_reached()}"
     else:
         import traceback
 
@@ -117,6 +116,10 @@ def failed(error: Exception) -> int:
         return FAILED
     say(text)
     return LOST if isinstance(error, LockLost) else FAILED
+
+
+def _limit_reached() -> str:
+    return f"a limit is reached ({environment().limits})"
 
 
 def _is_nowhere() -> bool:
@@ -138,7 +141,7 @@ def problem_at(path: str, error: OSError) -> str:
 def not_started(command: list[str], error: OSError) -> int:
     """Say why a command could not be started; the exit status, as shells have it."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):  # whatever the program is
-        say(f"{command[0]} was not started: {error.strerror}; {LIMITS}")
+        say(f"{command[0]} was not started: {error.strerror}; {_limit_reached()}")
         return FAILED
     said, is_missing = f"{command[0]}: {error.strerror}", isinstance(error, FileNotFoundError)
     is_line = len(command) == 1 and len(command[0].split()) > 1 and is_missing

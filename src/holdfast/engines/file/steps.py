@@ -27,8 +27,8 @@ REMOVED = (errno.ESTALE, errno.ENOENT)
 UNFINISHED = stat.S_ISVTX
 _DISCONNECTED = (errno.EIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN)
 _NEEDS = {  # what is missing, by the error that says so
-    errno.EMFILE: "each hold needs one, and this process, with {holds} holds, has reached its limit{limit}: release "
-    "some, or raise the limit (ulimit -n, RLIMIT_NOFILE)",
+    errno.EMFILE: "each hold needs one{slots}, and this process, with {holds} holds, has reached its limit{limit}: "
+    "{remedy}",
     errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "
     "release some, or raise it",
     errno.ENOSPC: "the filesystem of {directory} has neither space nor files left for a lock file; make room there",
@@ -199,5 +199,19 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
     if need is None or env is None:
         return error
     limit = env.open_limit()
-    need = need.format(directory=directory, holds=len(env.holds), limit="" if limit is None else f" of {limit}")
+    need = need.format(
+        directory=directory,
+        holds=len(env.holds),
+        limit="" if limit is None else f" of {limit}",
+        slots="" if request.slot is None else ", as does each slot of a semaphore that is looked at",
+        remedy=_remedy(request, env),
+    )
     return OSError(error.errno, f"{error.strerror}; {need}", path)
+
+
+def _remedy(request: FileRequest, env: Environment) -> str:
+    """What to do where this process has no descriptor left."""
+    ways = [] if request.slot is None else ["use fewer slots"]
+    ways += ["release some holds" if env.holds else "close other files"]
+    ways += [f"raise the limit ({env.raises_open_limit})"] if env.raises_open_limit else []
+    return ", or ".join(ways)

@@ -280,6 +280,18 @@ def test_a_command_is_shown_without_run_and_without_its_interpreter(command: str
     assert work_of(command) == shown
 
 
+def test_two_dashes_in_a_tag_are_not_taken_for_the_end_of_options(world: World, path: Path) -> None:
+    """The command line alone does not tell where a word ends; its process does."""
+    work = ["sh", "-c", "echo ready; read x -- y"]
+    started = world.start([*HOLDFAST, "run", "-t", "first -- then", path, "--", *work], stdin=-1, real=True)
+    started.hear("ready")
+    assert "  sh -c echo ready; read x -- y  " in world.do("ls", path).stdout
+    command = f"holdfast run -t first -- then {path} -- sh -c echo ready; read x -- y"
+    ended_by_now, nobody = 2**22 + 1, None
+    for pid in (ended_by_now, nobody, os.getpid()):
+        assert work_of(command, pid) == command.partition(" -- ")[2]
+
+
 @pytest.mark.parametrize(
     ("text", "width", "cut", "wanted"),
     [

@@ -19,7 +19,7 @@ from ..errors import set_error_path
 from ..events import listen
 from ..model import Value
 from .locks import is_url
-from .options import Namespace
+from .options import Namespace, split
 from .outcome import DONE, HELD, problem_at, say, screen, show
 
 TYPE_CHECKING = False
@@ -146,12 +146,26 @@ def fit(text: str, width: int, cut: str = "end") -> str:
     return text
 
 
-def work_of(command: str | None) -> str:
-    """A command line as people think of it; of `holdfast run`, the command that it runs."""
+def work_of(command: str | None, pid: int | None = None) -> str:
+    """A command line as people think of it; of `holdfast run`, the command that it runs.
+
+    `pid`: whose it is. That process is asked where a `--` in the line may belong to a tag, say.
+    """
     brief = brief_command(command or "")
     before, _, behind = brief.partition("holdfast run ")
-    is_run = not before or (before.startswith("python") and before.endswith(" -m "))
-    return (behind.partition(" -- ")[2] if is_run else "") or brief
+    if before and not (before.startswith("python") and before.endswith(" -m ")):
+        return brief
+    words = _words_of(command or "", pid) if behind.count(" -- ") > 1 else []
+    if "run" in words and "--" in words:
+        return " ".join(" ".join(split(words[words.index("run") :])[1]).split()) or brief
+    return behind.partition(" -- ")[2] or brief
+
+
+def _words_of(command: str, pid: int | None) -> list[str]:
+    """That command line, word by word; nothing where the process does not tell, or has another one by now."""
+    program = None if pid is None else environment().program(pid)
+    words = [] if program is None else program[1]
+    return words if " ".join(words).strip().startswith(command) else []
 
 
 def age_of(seconds: float | None) -> str:

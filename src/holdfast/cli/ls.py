@@ -295,7 +295,7 @@ def _row(one: Found, here: str) -> list[Cell]:
         str(len(status.waiters) or "-"),
         short_path(status.path),
         host if elsewhere and host else "",
-        work_of(holder.command) if holder is not None else "",
+        work_of(holder.command, holder.pid) if holder is not None else "",
         (holder.tag if holder is not None else None) or "",
     ]
 

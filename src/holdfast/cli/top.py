@@ -316,7 +316,7 @@ class Rows:
             max(0, sum(one.pid is not None for one in status.holders) - 1),
             user_name(held.found.uid if uid is None else uid),
             _elsewhere(holder),
-            work_of(holder.command),
+            work_of(holder.command, holder.pid),
             holder.tag or "",
             held.since,
             not (holder.since is None and held.since <= (self._began or 0.0)),

@@ -14,7 +14,7 @@ JG4  The guardian has no console, and nothing of the caller's is open in it: wha
     `run`'s group by Ctrl-C does not reach it, and no reader waits for a pipe that it has open.
 JG5  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and ends the command and
     all that it has started if the lock is lost. At the end it leaves the file, as that of a dead holder: the next one
-    is to hear that a `run` was killed. An error in `run` ends it in the same way, as it is no end of the command.
+    is to hear that a `run` was killed. An error in `run` ends it in the same way (run.py, C7).
 JG6  `run` hands the lock over by closing its descriptor, and says `keep` after that. If it is killed in between, the
     guardian takes that for JG5. Before a release it dismisses the guardian, which has the file open, and waits for its
     end.
@@ -47,16 +47,16 @@ from .detached import held_here
 from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, failed, not_started, say
+from .outcome import FAILED, not_started, say
 from .run import (
     acquire,
-    end,
     environment_of,
     let_go,
     limit_reached,
     locks_for,
     refused,
     tell_acquired,
+    work_under,
 )
 
 TYPE_CHECKING = False
@@ -96,12 +96,7 @@ def run(options: Namespace) -> int:
         for number in presses:
             signal.signal(number, lambda _number, _frame: None)
     tell_acquired(holds, options)
-    try:
-        status = end(holds, command, command.run(holds), options)
-    except Exception as error:
-        if not command.has_begun:
-            raise
-        os._exit(failed(error))  # JG5
+    status = work_under(holds, command, lambda: command.run(holds), options)
     return status if status < 1 << 31 else status - (1 << 32)  # the same number, as Python takes it
 
 

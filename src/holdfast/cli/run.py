@@ -57,6 +57,10 @@ if TYPE_CHECKING:
         over: bool
         """Whether it was ended because of `--limit`."""
 
+        @property
+        def has_begun(self) -> bool:
+            """Whether it may be at work, or what it has started."""
+
         def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
             """Whether the locks stay held by the guardian, as the command has left something running that counts."""
 
@@ -120,13 +124,7 @@ def run(options: Namespace) -> int:
         release_all()  # whether or not the handle had reached us
         die_of(interrupted.number)
     tell_acquired(holds, options)
-    try:
-        status = child.run(holds, before, heeded)
-        return end(holds, child, status, options)
-    except Exception as error:
-        if not child.has_begun:
-            raise
-        os._exit(failed(error))  # C7
+    return work_under(holds, child, lambda: child.run(holds, before, heeded), options)
 
 
 def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
@@ -181,6 +179,16 @@ def tell_acquired(holds: Iterable[Hold], options: Namespace) -> None:
     for hold in holds if options.verbose else ():
         behind = _recovered(hold)
         say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
+
+
+def work_under(holds: Sequence[Hold], child: Work, run: Callable[[], int], options: Namespace) -> int:
+    """Have the command run, then release; the exit status. After an error while it may be at work: C7."""
+    try:
+        return end(holds, child, run(), options)
+    except Exception as error:
+        if not child.has_begun:
+            raise
+        os._exit(failed(error))
 
 
 def end(holds: Sequence[Hold], child: Work, status: int, options: Namespace) -> int:
@@ -241,7 +249,6 @@ class _Child:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the command may be at work, or what it has started."""
         return self._guardian is not None and self._guardian.has_begun
 
     def run(self, holds: Sequence[Hold], mask: set[Any], heeded: list[int]) -> int:

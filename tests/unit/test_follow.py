@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -230,6 +231,25 @@ def test_a_removed_lock_is_reported_as_lost(disk: Path, contend: Contend, follow
     assert later(follower, "lost").path == str(disk / "l")
     with pytest.raises(LockLost):
         held.release()
+
+
+def test_a_look_that_is_refused_ends_no_hold(disk: Path, contend: Contend, follow: Follow) -> None:
+    """An event says that the name is gone, but whether it is there again cannot be seen."""
+    follower = follow(disk)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    refused = PermissionError(errno.EACCES, "refused")
+
+    def refuse(*_: object, **__: object) -> object:
+        raise refused
+
+    follower._env.instead["stat"] = refuse  # type: ignore[attr-defined]
+    assert follower.handle([(str(disk), "l", "gone")]) == []
+    assert [*follower.held] == [str(disk / "l")]
+    del follower._env.instead["stat"]  # type: ignore[attr-defined]
+    held.release()
+    later(follower, "released")
+    assert not follower.held
 
 
 def test_a_robbed_holder_is_reported_before_its_robber(disk: Path, contend: Contend, follow: Follow) -> None:

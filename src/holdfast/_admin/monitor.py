@@ -32,6 +32,7 @@ from fnmatch import translate
 from .._platform.interface import ProcLocks, Stat, Surroundings
 from .._platform.values import LockOwner
 from ..engines.file import queue
+from ..engines.file.inspect import is_gone
 from ..engines.file.paths import queue_of
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Status, Value, Waiter
@@ -665,8 +666,9 @@ class Follower:
 
     def _of_file(self, path: str, what: str, dirty: dict[str, None]) -> None:
         """Also of one known by its number: made without a name, it is called so as long as that descriptor lives."""
-        if what == "gone" and path in self.held and self._is_there(path, self.held[path].found):
-            self.held[path].doubtful = True  # a look was ahead of the events, or the next file has the same number
+        if what == "gone" and path in self.held and not is_gone(self._env, path, self.held[path].found.identity):
+            # A look was ahead of the events, or the next file has the same number; or no look is possible now.
+            self.held[path].doubtful = True
             dirty[path] = None
         elif what == "gone":
             self.missed += path in dirty and path not in self.held
@@ -759,14 +761,6 @@ class Follower:
         self._note(one)
         self._judge(self.held[path])
         self._out += self.waiters.of_kernel(one)
-
-    def _is_there(self, path: str, one: Found) -> bool:
-        """Whether the path still names that file."""
-        try:
-            found = self._env.stat(path)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == one.identity
 
     def _began(self, path: str, before: SeenHold | None, one: Found) -> None:
         self._out += self._unconfirmed_releases.confirm_early(path)

@@ -373,7 +373,7 @@ class Survey:
         seen.record, seen.path = record, path
         assessed = assess(self._env, seen)
         verdict = judge(self._env, request, seen, assessed)
-        if verdict.reclaim and is_gone(self._env, path, seen):
+        if verdict.reclaim and is_gone(self._env, path, seen.identity):
             return None
         status = describe(self._env, request, seen, assessed, verdict)
         status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))

@@ -397,10 +397,11 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     return _unknown(f"the record comes from {where}, whose processes cannot be seen from here")
 
 
-def is_gone(env: Environment, path: str, seen: Observation) -> bool:
-    """Whether the path no longer names this file, so that its holder has released (L12)."""
+def is_gone(env: Environment, path: str, identity: tuple[int, int]) -> bool:
+    """Whether the path no longer names this file, so that its holder has released (L12). Where the system refuses the
+    look, that is not known, and so not said."""
     try:
-        return not is_there(env, path, seen.identity)
+        return not is_there(env, path, identity)
     except OSError:
         return False
 

@@ -193,7 +193,7 @@ class WatchedFile:
 
     def status(self) -> Status:
         """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
-        if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen):
+        if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen.identity):
             return describe(self.env, self.request, None, None, None)
         return with_heirs(self.env, self.describe(), lambda: self.env.lock_owners(self.seen.identity))
 

@@ -94,6 +94,24 @@ def test_a_command_that_cannot_run_leaves_no_lock(world: World, path: Path, comm
     assert not path.exists()
 
 
+@pytest.mark.parametrize("name", ["./script", "script", "-script"])
+def test_a_script_without_an_interpreter_is_run_by_the_shell(world: World, path: Path, name: str) -> None:
+    """As flock, env, timeout and nice do: execvp(3). A directory and a plain file on the way there are passed over."""
+    places = [path.parent / one for one in ("first", "second", "-third")]
+    for place in places:
+        place.mkdir()
+    (places[0] / name).mkdir()
+    (places[1] / name).write_text("exit 1\n")
+    script = path.parent / name if "/" in name else places[2] / name
+    script.write_text('echo "$0" "$@" "$HOLDFAST_LOCK"; exit 3\n')
+    script.chmod(0o755)
+    found = name if "/" in name else f"./-third/{name}"
+    search = ":".join(["first", "second", "-third", os.environ["PATH"]])
+    done = world.do("run", path, "--", name, "a b", "c", env={"PATH": search})
+    assert (done.returncode, done.stdout, done.stderr) == (3, f"{found} a b c {path}\n", "")
+    assert not path.exists()
+
+
 def test_a_line_for_a_shell_that_is_given_as_a_command_is_told_apart(world: World, path: Path) -> None:
     done = world.do("run", path, "--", "echo hi | cat")
     assert (done.returncode, "; a line for a shell takes -c: holdfast run LOCK -c" in done.stderr) == (127, True)
@@ -134,6 +152,14 @@ def test_a_blocked_signal_stays_blocked_as_it_was_inherited(world: World, path: 
 def test_what_nohup_ignores_stays_ignored(world: World, path: Path) -> None:
     done = world.shell('nohup $H run "$1" -- cat /proc/self/status', path)
     assert signals_of(done.stdout)["SigIgn"] & 1 << (signal.SIGHUP - 1)
+
+
+def test_what_the_caller_ignores_is_ignored_by_the_command_but_for_what_python_hides(world: World, path: Path) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ from its start on, and forgets what it has found."""
+    done = world.shell('trap "" PIPE XFSZ INT USR1 TSTP; $H run "$1" -- cat /proc/self/status', path)
+    wanted = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGUSR1, signal.SIGTSTP)
+    ignored = [number for number in wanted if signals_of(done.stdout)["SigIgn"] & 1 << (number - 1)]
+    assert ignored == [signal.SIGINT, signal.SIGUSR1, signal.SIGTSTP]
 
 
 def test_an_ignored_signal_does_not_end_the_wrapper(world: World, path: Path) -> None:

@@ -19,6 +19,7 @@ import time
 from .._core.messages import moment, printable
 from ..beads import SyncGate
 from .console import dumped
+from .guardian import spawn
 from .options import Namespace
 from .outcome import DONE, HELD, die_of, show
 from .run import heed_children, name_of, next_signal, received_with, without_core_dump
@@ -100,13 +101,7 @@ class _Daemon:
         if self._verbose:
             self._log("Starting sync cycle")
         try:
-            self._pid = os.posix_spawnp(
-                self._command[0],
-                self._command,
-                os.environ,
-                setsigmask=self._before,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-            )
+            self._pid = spawn(self._command, os.environ, self._before)
         except OSError as error:
             self._log(f"{self._command[0]} could not be started: {error.strerror}")
             return

@@ -41,6 +41,7 @@ CT3  Processes that start while the tree is being stopped get TERM at the next l
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -345,9 +346,7 @@ class _Life:
         try:
             for fd in self._fds:
                 os.set_inheritable(fd, True)
-            self._command = os.posix_spawnp(
-                command[0], command, environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
-            )
+            self._command = spawn(command, environment, mask)
         except OSError as error:
             self._tell(FAILED, error.errno or 0)
             return False
@@ -508,6 +507,32 @@ class _Life:
                 send(one, number)
         except OSError:
             pass  # it is another user's by now
+
+
+def spawn(command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
+    """Start a command as execvp(3) does, and so `flock` and `env`: what is no program is a script of /bin/sh."""
+    # Python has them ignored from its start on, and does not keep what the caller had.
+    default = [signal.SIGPIPE, signal.SIGXFSZ]
+    try:
+        return os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=default)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        script = next(filter(is_executable, places_of(command[0])), command[0])
+        words = ["/bin/sh", f"./{script}" if script.startswith("-") else script, *command[1:]]
+        try:
+            return os.posix_spawn(words[0], words, environment, setsigmask=mask, setsigdef=default)
+        except FileNotFoundError:
+            raise error from None  # there is no shell
+
+
+def places_of(name: str) -> list[str]:
+    """The files that a command of that name may be, as execvp(3) looks for it."""
+    return [name] if "/" in name else [os.path.join(place, name) for place in os.get_exec_path()]
+
+
+def is_executable(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def finish(hold: Hold, *, killed: bool) -> None:

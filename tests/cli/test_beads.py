@@ -322,7 +322,10 @@ def test_a_failing_cycle_is_logged_and_does_not_end_the_daemon(world: World, dat
 
 
 def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path) -> None:
+    """It is there at the start, and is replaced later."""
     tool = database / "tool"
+    tool.write_text('#!/bin/sh\nrm -- "$0"\n')
+    tool.chmod(0o755)
     started = daemon(world, database, tool)
     assert started.hear("[").endswith(f"] {tool} could not be started: No such file or directory")
     later = database / "later"
@@ -331,6 +334,28 @@ def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path)
     later.rename(tool)
     started.hear("cycle")
     assert end(started) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("no-such-command", 127, "No such file or directory"),
+        ("./no-such-command", 127, "No such file or directory"),
+        ("./plain", 126, "Permission denied"),
+        ("./", 126, "Permission denied"),
+        ("sync --all", 127, "a line for a shell takes holdfast beads daemon DIR -- sh -c '...'"),
+    ],
+)
+def test_a_command_that_is_not_there_at_the_start_ends_the_daemon(
+    world: World, database: Path, command: str, status: int, said: str
+) -> None:
+    """With the words and the status of `run`."""
+    (world.directory / "plain").write_text("no program")
+    done = world.do("beads", "daemon", database, "--", command)
+    assert done.stderr.startswith(f"holdfast: {command}: ")
+    assert said in done.stderr
+    assert done.returncode == status
+    assert world.do("run", "l", "--", command).returncode == status
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -19,9 +19,9 @@ import time
 from .._core.messages import moment, printable
 from ..beads import SyncGate
 from .console import dumped
-from .guardian import spawn
+from .guardian import spawn, why_not_startable
 from .options import Namespace
-from .outcome import DONE, HELD, die_of, show
+from .outcome import DONE, HELD, die_of, not_started, show
 from .run import heed_children, name_of, next_signal, received_with, without_core_dump
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -31,7 +31,13 @@ _LONGEST_LINE = 4000
 
 def beads_(options: Namespace) -> int:
     """The command after `beads`."""
-    return check(options) if options.step == "check" else _Daemon(options).run()
+    if options.step == "check":
+        return check(options)
+    daemon = _Daemon(options)
+    missing = why_not_startable(options.cmd[0])  # a mistyped command, too, is told now
+    if missing is not None:
+        return not_started(options.cmd, missing, "holdfast beads daemon DIR -- sh -c '...'")
+    return daemon.run()
 
 
 def check(options: Namespace) -> int:

@@ -531,6 +531,15 @@ def places_of(name: str) -> list[str]:
     return [name] if "/" in name else [os.path.join(place, name) for place in os.get_exec_path()]
 
 
+def why_not_startable(name: str) -> OSError | None:
+    """The error of starting that command, as far as it is seen without doing so: it is missing, or no program."""
+    places = places_of(name)
+    if any(map(is_executable, places)):
+        return None
+    number = errno.EACCES if any(map(os.path.exists, places)) else errno.ENOENT
+    return OSError(number, os.strerror(number), name)
+
+
 def is_executable(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 

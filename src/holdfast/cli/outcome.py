@@ -138,14 +138,14 @@ def problem_at(path: str, error: OSError) -> str:
     return f"{path}: {said}; {lost}" if lost and lost not in said else f"{path}: {said}"
 
 
-def not_started(command: list[str], error: OSError) -> int:
-    """Say why a command could not be started; the exit status, as shells have it."""
+def not_started(command: list[str], error: OSError, usage: str = "-c: holdfast run LOCK -c '...'") -> int:
+    """Say why a command could not be started; the exit status, as shells have it. `usage`: how one is given a line."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):  # whatever the program is
         say(f"{command[0]} was not started: {error.strerror}; {_limit_reached()}")
         return FAILED
     said, is_missing = f"{command[0]}: {error.strerror}", isinstance(error, FileNotFoundError)
     is_line = len(command) == 1 and len(command[0].split()) > 1 and is_missing
-    say(f"{said}; a line for a shell takes -c: holdfast run LOCK -c '...'" if is_line else said)
+    say(f"{said}; a line for a shell takes {usage}" if is_line else said)
     return 127 if is_missing else 126
 
 

@@ -280,8 +280,8 @@ that one began. A CMD that fails is logged with its status.
 TERM, INT, HUP and QUIT end the daemon. If CMD runs, it gets the signal, and the daemon
 ends after it.
 
-exit status: 0 ended by TERM; 2 usage; 3 system error; otherwise it dies of the
-signal that ended it"""
+exit status: 0 ended by TERM; 2 usage; 3 system error; 126 or 127 CMD cannot be
+executed or was not found at the start; otherwise it dies of the signal that ended it"""
 
 
 class _Help:

@@ -87,6 +87,55 @@ def test_shares_of_one_hold_have_one_token(disk: Path) -> None:
         assert outer.token == inner.token is not None
 
 
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_hold_without_a_token_gets_one_when_a_handle_that_asks_for_it_joins(disk: Path, protocol: str) -> None:
+    require_kernel_locks(protocol)
+    fenced = Lock(disk / "l", protocol=protocol, owner="me", fencing=True)
+    before = take(fenced)
+    with Lock(disk / "l", protocol=protocol, owner="me") as outer:
+        assert outer.token is None
+        with fenced as inner, fenced as again:
+            assert inner.token == again.token == outer.token == before + 1
+    assert take(fenced) == before + 2
+
+
+@pytest.mark.needs("flock")
+def test_handles_that_count_for_one_hold_at_once_have_one_token(disk: Path, contend: Contend) -> None:
+    """TK11: with two, the resource would refuse the handle with the lower one."""
+    held = contend(disk / "l", owner="me")
+    env, hold = held.env, held.get()
+    one, other = (contend(disk / "l", env, owner="me", fencing=True) for _ in range(2))
+    env.once(env.after, "unguard", other.run)  # the first one has counted, and has yet to say so
+    assert one.get() is other.result is hold
+    low, high = sorted(map(int, (disk / "l.token").read_text().split()))
+    assert (hold.token, high) == (high, low + 1)
+    assert len(hold.refs) == 3
+
+
+@pytest.mark.needs("flock")
+def test_a_hold_that_is_lost_while_a_handle_counts_for_it_is_not_joined(disk: Path, contend: Contend) -> None:
+    heard: list[holdfast.LockLost] = []
+    robbed = contend(disk / "l", owner="me", on_lost=heard.append)
+    env, hold = robbed.env, robbed.get()
+    joining = contend(disk / "l", env, owner="me", fencing=True, timeout=60)
+    env.once(env.after, "unguard", (disk / "l").unlink)
+    another = joining.get()
+    assert another is not hold
+    assert another.token is not None
+    assert (hold.token, hold.lost, len(heard), len(hold.refs)) == (None, True, 1, 1)
+
+
+def test_a_handle_for_which_no_token_can_be_counted_does_not_join(disk: Path) -> None:
+    fenced = Lock(disk / "l", owner="me", fencing=True, timeout=0)
+    with Lock(disk / "l", owner="me") as outer:
+        counter_of(fenced).mkdir()
+        with pytest.raises(holdfast.InvalidPath, match="not a regular file"):
+            fenced.acquire()
+        assert outer._held.refs == [outer._ref]
+        assert not outer.lost
+    assert not (disk / "l").exists()
+
+
 def test_a_task_gets_a_token(disk: Path) -> None:
     async def main() -> None:
         lock = AsyncLock(disk / "l", fencing=True)

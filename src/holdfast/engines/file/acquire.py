@@ -31,7 +31,7 @@ from ...errors import set_error_path
 from ...events import is_told
 from ...liveness import Liveness
 from ...model import Evidence, Status
-from .fencing import fenced
+from .fencing import fenced, fenced_for
 from .flock import WatchedFlock
 from .interop import about_to_rename
 from .queue import FIRST_LOOK, QueueEntry, waiters
@@ -156,7 +156,7 @@ class AcquireAttempt:
         if self._is_handed_over():
             return (yield from self._try())
         free = self.look()
-        if self._join():
+        if (yield from self._join()):
             return None
         asked = self._pending_answer()
         if asked is not None and not (self._answered and self._deadline.is_over()):  # or it would never end
@@ -321,15 +321,24 @@ class AcquireAttempt:
         was_behind, self._was_behind = self._was_behind, False
         return was_behind and not self._behind and len(self.files) == 1 and self.files[0].presume_free()
 
-    def _join(self) -> bool:
+    def _join(self) -> Generator[Wait, None, bool]:
         """Enter again, if our own process holds one of them for the same owner."""
         if self._request.owner is not None:
             for file in self.files:
-                self.ref = file.join(self._context)
-                if self.ref is not None:
-                    self.joined = True
+                if (yield from self._enter_again(file)):
                     return True
         return False
+
+    def _enter_again(self, file: WatchedFile) -> Generator[Wait, None, bool]:
+        self.ref = ref = file.join(self._context)
+        if ref is None:
+            return False
+        if file.request.fencing and ref.held.token is None:
+            self.joined = yield from fenced_for(self._env, file.request, ref, self._ends)
+            self.ref = ref if self.joined else None
+        else:
+            self.joined = True
+        return self.joined
 
     def _pending_answer(self) -> Signal | None:
         """Set once the caller knows whether one of them is stale (policy.py, V7); None if there is nothing to ask."""
@@ -362,7 +371,7 @@ class AcquireAttempt:
                 except BaseException:
                     held.give_back()
                     raise
-            if self._join_at(file):
+            if (yield from self._join_at(file)):
                 return False
         return missed
 
@@ -381,16 +390,14 @@ class AcquireAttempt:
             self._entry = None  # not before: an interruption up to here leaves the place
         self.ref = ref
 
-    def _join_at(self, file: WatchedFile) -> bool:
+    def _join_at(self, file: WatchedFile) -> Generator[Wait, None, bool]:
         """Another contender was faster: it may have had the same owner, who needs no other slot."""
         if self._request.owner is None or len(self.files) == 1:
             return False
         missed = file.missed
         file.look()
         file.missed = missed
-        self.ref = file.join(self._context)
-        self.joined = self.ref is not None
-        return self.joined
+        return (yield from self._enter_again(file))
 
     def _after_miss(self, began: float) -> Generator[Wait, None, State | None]:
         self._misses += 1

@@ -38,6 +38,7 @@ import stat
 import zlib
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
+from ..._core.hold import give_back
 from ..._core.wait import Wait
 from ..._platform.operations import let_go, unlink_quietly
 from ..._platform.values import temporary_name
@@ -52,6 +53,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from ..._core.hold import HoldRef
     from ..._platform.interface import Environment
     from .hold import FileHold
     from .request import FileRequest
@@ -106,10 +108,7 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
     Raises CounterBusy if the counter was not available by the `deadline`.
     """
     try:
-        if held.lease is None and not _is_counted_by_name(env, held.request):
-            held.token = yield from _count(env, held.request, deadline)
-        else:
-            held.token = _count_by_name(env, held.request)
+        held.token = yield from _next(env, held.request, deadline, leased=held.lease is not None)
         if held.lease is not None:
             held.send_beat()
         if held.verify():  # TK6
@@ -119,6 +118,30 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
         raise
     held.give_back()
     return None
+
+
+def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: float) -> Generator[Wait, None, bool]:
+    """Whether the hold that this handle has joined, and that has no token, has got one (TK11); not if it was lost, and
+    then the handle's part in it is given back.
+
+    Raises what `fenced` raises, and leaves that part to be given back by the caller.
+    """
+    held = ref.held
+    token = yield from _next(env, request, deadline, leased=held.lease is not None)
+    with held.mutex:
+        if held.verify():  # TK6
+            held.token = held.token or token
+            return True
+    give_back(ref)
+    held.check()  # tells the other handles
+    return False
+
+
+def _next(env: Environment, request: FileRequest, deadline: float, *, leased: bool) -> Generator[Wait, None, int]:
+    """The next number, of a hold with a lease or without."""
+    if leased or _is_counted_by_name(env, request):
+        return _count_by_name(env, request)
+    return (yield from _count(env, request, deadline))
 
 
 def _is_counted_by_name(env: Environment, request: FileRequest) -> bool:

@@ -269,6 +269,17 @@ def test_without_the_right_to_write_the_counter_there_is_no_hold(disk: Path, con
 # -- crashes and races -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("umask", [0o027, 0o777], ids=oct)
+def test_a_new_counter_can_be_opened_again_by_its_owner_whatever_the_umask(disk: Path, umask: int) -> None:
+    lock = Lock(disk / "l", fencing=True, mode=0o660)
+    before = os.umask(umask)
+    try:
+        take(lock)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(counter_of(lock).stat().st_mode) == 0o600 | 0o660 & ~umask
+
+
 def test_a_token_is_on_the_disk_before_it_is_seen(disk: Path, contend: Contend) -> None:
     """TK2: the first two times the directory's entry is made to last as well."""
     for expected in (["sync", "sync_directory"], ["sync", "sync_directory"], ["sync"], ["sync"]):

@@ -308,6 +308,17 @@ def test_a_new_file_has_the_mode_asked_for(path: Path, flock: Contend) -> None:
         os.umask(before)
 
 
+@pytest.mark.parametrize("umask", [0o077, 0o477, 0o777], ids=oct)
+def test_a_new_file_can_be_opened_again_by_its_owner_whatever_the_umask(path: Path, flock: Contend, umask: int) -> None:
+    """It stays: with the umask alone, only root could use that lock again."""
+    before = os.umask(umask)
+    try:
+        flock().get()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 | 0o644 & ~umask
+
+
 # -- F4 ----------------------------------------------------------------------------------------------------------------
 
 

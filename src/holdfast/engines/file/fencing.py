@@ -46,7 +46,7 @@ from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_pat
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status
 from .publish import NOT_HERE
-from .steps import UNWRITABLE, is_there, names_there, write_all
+from .steps import UNWRITABLE, is_there, names_there, open_lasting, write_all
 from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
@@ -272,7 +272,7 @@ def _open(env: Environment, request: FileRequest, path: str) -> int | None:
     except OSError as error:
         raise _with_hint(error, request, path) from error
     try:
-        return env.open_new(path, request.mode)
+        return open_lasting(env, path, request.mode)
     except FileExistsError:
         return None
     except OSError as error:

@@ -61,7 +61,7 @@ from .inspect import (
 )
 from .policy import Verdict
 from .publish import make_parents
-from .steps import UNWRITABLE, is_there, names_there, not_made, with_hint, write_all
+from .steps import UNWRITABLE, is_there, names_there, not_made, open_lasting, with_hint, write_all
 from .watched import WatchedFile
 
 TYPE_CHECKING = False
@@ -267,7 +267,7 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
         if fd is not None:
             return fd, False
         try:
-            return env.open_new(request.path, request.mode), True
+            return open_lasting(env, request.path, request.mode), True
         except FileExistsError:
             continue
         except OSError as error:

@@ -25,6 +25,7 @@ REMOVED = (errno.ESTALE, errno.ENOENT)
 """What is said of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
+_OWNER = stat.S_IRUSR | stat.S_IWUSR
 _DISCONNECTED = (errno.EIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN)
 _NEEDS = {  # what is missing, by the error that says so
     errno.EMFILE: "each hold needs one{slots}, and this process, with {holds} holds, has reached its limit{limit}: "
@@ -81,6 +82,21 @@ def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str
         if count == 0:
             raise OSError(errno.ENOSPC, f"{what} could not be written whole")
         written += count
+
+
+def open_lasting(env: Environment, path: str, mode: int) -> int:
+    """A new file that stays: its owner may open it again, even with a umask that takes that right from the owner."""
+    fd = env.open_new(path, mode)
+    try:
+        made = stat.S_IMODE(env.fstat(fd).st_mode)
+        if made & _OWNER != _OWNER:
+            env.chmod(fd, made | _OWNER)
+    except OSError:
+        pass  # a filesystem without modes, say; if it matters, the next one to open the file is told
+    except BaseException:
+        env.close(fd)
+        raise
+    return fd
 
 
 def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,10 @@ from holdfast._platform.values import RECHECK
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
-from holdfast.engines.file.paths import queue_of
+from holdfast.engines.file.paths import queue_of, waited_for
 from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket, wake
 from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import LockLost
 from holdfast.model import Waiter
 from unit.stepping import Clock, Contend, Contender, Crash, Stepped, by_turns, forged_ticket, is_ready, ticket_name
@@ -720,6 +722,17 @@ def test_a_long_name_has_a_queue_of_its_own(name: str) -> None:
     made = queue_of("/d", name)
     assert len(os.fsencode(os.path.basename(made))) <= 255
     assert made != queue_of("/d", name[:-1] + "y")
+
+
+def test_no_lock_has_the_queue_of_a_semaphore_or_of_bytes_of_another_file() -> None:
+    names = ["l", "l@", "l.#.lock", "l.#.lock@", "l@1+2", "l@1+2@", "l.#.lock@1+2", "l@1+2.#.lock", "x" * 239 + "@"]
+    made = [FileRequest(f"/d/{name}", {}).queue for name in names]
+    assert [waited_for(queue) for queue in made[:-1]] == [f"/d/{name}" for name in names[:-1]]
+    for span in (None, (1, 2)):
+        ranged: Any = {"protocol": "ofd", "range": span}
+        made += [FileRequest(f"/d/{name}", ranged).queue for name in names]
+        made += [slots_of(f"/d/{name}", 2, ranged)[1].queue for name in names]
+    assert len(set(made)) == len(made) == 5 * len(names)
 
 
 GOOD_NAME = queues.name_of(12.5, 4711, "0123456789abcdef", "f" * 16, shared=True)

@@ -184,6 +184,20 @@ def test_two_slots_released_at_once_let_in_two(arrive: Contend, full: list[Conte
     assert not third.inside
 
 
+def test_a_lock_whose_file_is_called_like_any_slot_keeps_no_waiter_from_a_slot(
+    full: list[Contender], queued: Contend, contend: Contend, clocked: Callable[..., Stepped], base: str
+) -> None:
+    """Its holder keeps a place in the lock's queue, in which it would not look at the slots."""
+    holder, heir = (contend(f"{base}.#.lock", clocked(), timeout=None, fair=True) for _ in range(2))
+    holder.get()
+    assert heir.step() is not None
+    release(holder)
+    heir.get()
+    waiter = queued()
+    release(full[0])
+    assert woken(waiter)
+
+
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
 def test_waiters_get_in_in_order(
     where: str, full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]

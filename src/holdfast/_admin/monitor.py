@@ -33,7 +33,7 @@ from .._platform.interface import ProcLocks, Stat, Surroundings
 from .._platform.values import LockOwner
 from ..engines.file import queue
 from ..engines.file.inspect import is_gone
-from ..engines.file.paths import queue_of
+from ..engines.file.paths import queue_of, queue_of_slots, waited_for
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Status, Value, Waiter
 from . import detect
@@ -298,7 +298,7 @@ def changed_files(
     for name in listed:
         path = f"{directory}/{name}"
         if detect.is_queue(name):
-            if scope.wanted(directory, lock_of(path).rpartition("/")[2]):
+            if scope.wanted(directory, waited_for(path).rpartition("/")[2]):
                 queues.append(path)
             continue
         if detect.is_beside(name) or not scope.wanted(directory, name):
@@ -522,7 +522,7 @@ class WaiterTracker:
         """The lock has been acquired: by which wait, where that was seen."""
         directory, _, name = path.rpartition("/")
         slot = detect.slot_of(name)
-        queues = {queue_of(directory, name), *([queue_of(directory, f"{slot[0]}.#.lock")] if slot else [])}
+        queues = {queue_of(directory, name), *([queue_of_slots(directory, slot[0])] if slot else [])}
         mine = [ticket for ticket, wait in self.waits.items() if wait.waiter.pid == pid]
         for ticket in sorted(ticket for ticket in mine if ticket[0] in queues and ticket not in self._admitted):
             self._admitted.add(ticket)
@@ -561,12 +561,6 @@ class WaiterTracker:
     def _gave_up(self, wait: SeenWait) -> LockEvent:
         now = self._env.time()
         return wait.tell("gave-up", now, self._env.identity().host, waited=max(0.0, now - wait.since))
-
-
-def lock_of(directory: str) -> str:
-    """The lock that a queue is named after; a long name is cut, and stays so. Of a semaphore: its base."""
-    parent, _, name = directory.rpartition("/")
-    return f"{parent}/{name[len('.holdfast-') : -len('.queue')].removesuffix('.#.lock')}"
 
 
 KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
@@ -650,8 +644,8 @@ class Follower:
             elif detect.is_queue(name) and directory in self.scope.directories:
                 if what == "gone":
                     left.update(dict.fromkeys(self.waiters.vanished(path)))
-                elif self.scope.wanted(directory, lock_of(path).rpartition("/")[2]):
-                    for ticket in self.waiters.appeared(path, lock_of(path)):
+                elif self.scope.wanted(directory, waited_for(path).rpartition("/")[2]):
+                    for ticket in self.waiters.appeared(path, waited_for(path)):
                         fresh[ticket] = None
                         left.pop(ticket, None)
             elif name in self._numbered or (self.scope.wanted(directory, name) and not detect.is_beside(name)):
@@ -851,7 +845,7 @@ class Follower:
         dirty, queues = changed_files(self._passive, directory, self.scope, self._seen, self.held)
         standing = set()
         for directory in queues:
-            for ticket in self.waiters.appeared(directory, lock_of(directory)):
+            for ticket in self.waiters.appeared(directory, waited_for(directory)):
                 standing.add(ticket)
                 self._read(ticket, first_look=first_look)
         if not first_look:

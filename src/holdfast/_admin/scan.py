@@ -46,7 +46,7 @@ from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import NO_RECORD, Observation, assess, is_gone, read_record, reread
-from ..engines.file.paths import queue_of
+from ..engines.file.paths import queue_of, queue_of_slots
 from ..engines.file.policy import describe, judge, with_heirs
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
@@ -530,7 +530,7 @@ class Survey:
     def _queues_of(self, where: str, name: str) -> list[str]:
         """The queue of this lock; and if it is a slot's, the one for any slot."""
         slot = detect.slot_of(name)
-        return [queue_of(where, name), *([queue_of(where, f"{slot[0]}.#.lock")] if slot else [])]
+        return [queue_of(where, name), *([queue_of_slots(where, slot[0])] if slot else [])]
 
     def _waiter(self, pid: int) -> Waiter:
         return Waiter(None, pid, None, None, self._env.command(pid))

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 
 from .._admin.found import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found
-from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait, lock_of
+from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait
 from .._admin.scan import Survey
 from .._core.messages import printable
 from .._platform import environment
 from .._platform.interface import ProcLocks
-from ..engines.file.paths import queue_of
+from ..engines.file.paths import queue_of, waited_for
 from ..model import Holder, Value
 from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of, work_of
 from .detached import wakeup_pipe
@@ -293,7 +293,7 @@ class Rows:
         before, self._made = self._made, {}
         for path, held in self._follower.held.items():
             where, _, name = path.rpartition("/")
-            known_as = path if path in waiting else lock_of(queue_of(where, name))  # the name of a queue may be cut
+            known_as = path if path in waiting else waited_for(queue_of(where, name))  # the name of a queue may be cut
             waits = tuple(waiting.pop(known_as, ()))
             known = before.get(path)
             if known is None or known[0] is not held.found or known[1] != waits:

@@ -107,6 +107,8 @@ def _untrusted(link: str, user: int, path: str, protocol: str) -> InvalidPath:
     )
 
 
+ANY_SLOT = ".#.lock"
+"""How the lock file of a slot would end, were it called after all of them."""
 _LONGEST_NAME = 255 - len(".holdfast-.queue")
 
 
@@ -167,8 +169,34 @@ def _absolute(path: str, protocol: str) -> str:
         raise InvalidPath(f"{path!r} {error}; choose another path", path=path, protocol=protocol) from None
 
 
-def queue_of(directory: str, name: str) -> str:
-    """The hidden directory of a lock's waiters, named after it as far as a file name's length allows."""
+def queue_of(directory: str, name: str, span: str = "") -> str:
+    """The hidden directory of a lock's waiters, named after its file, and after the bytes that they wait for, if it is
+    a record lock. No other lock has it, whatever the files are called."""
+    if name.endswith(("@", ANY_SLOT)) or _ends_like_a_span(name):
+        name += "@"
+    return _queue(directory, name + span)
+
+
+def queue_of_slots(directory: str, base: str, span: str = "") -> str:
+    """That of the waiters for any slot of a semaphore."""
+    return _queue(directory, base + ANY_SLOT + span)
+
+
+def waited_for(queue: str) -> str:
+    """The lock that a queue is named after; a long name is cut, and stays so. Of a semaphore: its base."""
+    directory, _, name = queue.rpartition("/")
+    name = name[len(".holdfast-") : -len(".queue")]
+    return f"{directory}/{name.removesuffix(ANY_SLOT) if name.endswith(ANY_SLOT) else name.removesuffix('@')}"
+
+
+def _ends_like_a_span(name: str) -> bool:
+    _, at, span = name.rpartition("@")
+    first, plus, many = span.partition("+")
+    return bool(at and plus) and f"{first}{many}".isdecimal()
+
+
+def _queue(directory: str, name: str) -> str:
+    """Named so as far as a file name's length allows."""
     short = os.fsencode(name)
     if len(short) > _LONGEST_NAME:
         with forking:

@@ -8,7 +8,7 @@ from ..._core.options import Request, check_seconds
 from ..._platform.fork import forking
 from ...model import INFINITY, marker_text
 from ...protocols import get
-from .paths import check_path, locate, queue_of
+from .paths import check_path, locate, queue_of, queue_of_slots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class FileRequest(Request):
             _require_possible(self.protocol, options)
         # Which bytes of the file are locked, from where and how many, if that is a record lock; each range has a queue.
         self.records: tuple[int, int] | None = self.more.get("range", (0, 0)) if self.protocol.locks_records else None
-        self.queue = queue_of(self.directory, self.name + _span(self.records))
+        self.queue = queue_of(self.directory, self.name, _span(self.records))
         lease = _lease(options.get("lease"))
         self.lease = 0.0 if self.protocol.persistent or self.protocol.is_directory else lease
         own = self.protocol.stale_after
@@ -172,7 +172,7 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
     target = check_path(base, protocol.name)
     requests = tuple([FileRequest(target, options, lock_file=f"{target}.{slot}.lock") for slot in range(slots)])
     span = "" if requests[0].records == (0, 0) else _span(requests[0].records)
-    queue = queue_of(*os.path.split(f"{target}.#.lock{span}"))
+    queue = queue_of_slots(*os.path.split(target), span)
     for slot, request in enumerate(requests):
         request.target, request.slot, request.queue = target, slot, queue
     return requests

@@ -14,7 +14,8 @@ U2  A callback does not hear of its own actions: one that uses locks would be ca
     still runs, as a note of it may outlive an interruption.
 U3  Nothing is imported for logging that is not set up, and nothing is written to a logger without a handler.
 U4  The same goes for a log handler: what it does with locks is not logged. It would wait for its own lock, or write
-    lines about lines for ever, also by way of a `QueueListener`.
+    lines about lines for ever, also by way of a `QueueListener`. An error that has no other way out goes to the
+    standard error of the process then, as what fails in a handler does.
 """
 
 from __future__ import annotations
@@ -181,10 +182,14 @@ _is_logged: Callable[[int], bool] = _find_logger
 def logger_for(level: int) -> logging.Logger | None:
     """The logger, if logging is set up and enabled for that level (U3), and this is no part of a log handler (U4)."""
     logger = _set_up_logger(level)
-    frame: FrameType | None = None if logger is None else sys._getframe()
+    return None if logger is None or _is_in_handler() else logger
+
+
+def _is_in_handler() -> bool:
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not _handle:
         frame = frame.f_back
-    return logger if frame is None else None
+    return frame is not None
 
 
 def _set_up_logger(level: int) -> logging.Logger | None:
@@ -251,16 +256,23 @@ def report(what: str, error: Exception) -> None:
     if _tell is not None and is_refusal(error):
         _tell(f"{what}: {error}")
         return
+    # A shortage has no place in the code; an OSError may be that of a callback, whose place is worth knowing.
+    note(ERROR, f"{what}: {error}", None if _is_shortage(error) else error)
+
+
+def note(level: int, text: str, error: Exception | None = None) -> None:
+    """Log what has no caller to be raised in, even if logging is not set up; in a log handler, print it (U4)."""
     import logging
 
-    # A shortage has no place in the code; an OSError may be that of a callback, whose place is worth knowing.
-    logging.getLogger("holdfast").error("%s: %s", what, error, exc_info=None if _is_shortage(error) else error)
+    _is_logged(level)  # after which `_handle` is known
+    if not _is_in_handler():
+        logging.getLogger("holdfast").log(level, "%s", text, exc_info=error)
+    elif sys.__stderr__ is not None:
+        print(f"holdfast: {text}", file=sys.__stderr__)
 
 
 def _log_failure(callback: object, event: Event, error: Exception) -> None:
     try:
-        import logging
-
-        logging.getLogger("holdfast").error("%r failed to hear %r", callback, event.kind, exc_info=error)
+        note(ERROR, f"{callback!r} failed to hear {event.kind!r}", error)
     except Exception:  # a filter or a `__repr__` that fails: there is nothing left to try
         pass

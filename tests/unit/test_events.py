@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -730,6 +730,7 @@ class LockedHandler(logging.Handler):
         self.lock_of_file = lock
         self.lines: list[str] = []
         self.nested: list[str] = []
+        self.inside: Callable[[], object] = list
         self._inside = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -740,6 +741,7 @@ class LockedHandler(logging.Handler):
         try:
             with self.lock_of_file:
                 self.lines.append(record.getMessage())
+                self.inside()
         finally:
             self._inside = False
 
@@ -762,6 +764,27 @@ def test_what_a_log_handler_does_with_locks_is_not_logged(locked_handler: Locked
     with Lock(disk / "other"):
         pass
     assert [line.partition(" ")[0] for line in locked_handler.lines] == ["hello", "acquired", "released"]
+
+
+@pytest.mark.parametrize("what", ["a callback", "something else"])
+def test_an_error_in_what_a_log_handler_does_with_locks_is_printed_and_not_logged(
+    locked_handler: LockedHandler, path: Path, capfd: pytest.CaptureFixture[str], what: str
+) -> None:
+    """U4. With the line about that error, the handler would fail once more."""
+
+    def fail(_: object) -> None:
+        raise ValueError
+
+    if what == "a callback":
+        locked_handler.lock_of_file = Lock(path, on_event=fail)
+    else:
+        locked_handler.inside = lambda: events.report("so it is", ValueError("so"))
+    logging.getLogger("app").info("hello")
+    assert (locked_handler.lines, locked_handler.nested) == (["hello"], [])
+    expected = ["failed to hear 'acquired'", "failed to hear 'released'"] if what == "a callback" else ["so it is: so"]
+    printed = [line for line in capfd.readouterr().err.splitlines() if line.startswith("holdfast: ")]
+    assert len(printed) == len(expected)
+    assert all(line.endswith(end) for line, end in zip(printed, expected, strict=True))
 
 
 def test_a_log_handler_that_is_wrapped_keeps_nobody_from_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
+from ...events import WARNING, note
 from ...model import Record, Status
 from ..remote import Contender, RemoteHold, RemoteRequest, require_no_deadlock
 from .client import Cluster, Place, cluster_of
@@ -381,9 +382,7 @@ class EtcdHold(RemoteHold):
         except EngineUnavailable:
             return True  # ET9
         except Refused as error:
-            import logging
-
-            logging.getLogger("holdfast").warning("%s: etcd refuses the release: %s", self.path, error.message)
+            note(WARNING, f"{self.path}: etcd refuses the release: {error.message}")
             return True
 
     def _close(self) -> None:

@@ -196,11 +196,43 @@ PLAIN_DIRECTORIES = {
     "never refreshes": fault(
         "a-holder-keeps-its-directory-fresh", old="os.utime(lock)", new="pass", says="it has not changed"
     ),
+    "refreshes once": fault(
+        "a-holder-keeps-its-directory-fresh",
+        old="        ours[0] = look(lock)\n",
+        new="        ours[0] = look(lock)\n        return\n",
+        says="it has not changed",
+    ),
+    "remembers the time that it set, not the one that the directory has": fault(
+        "a-holder-keeps-its-directory-fresh",
+        old="        ours[0] = look(lock)\n",
+        new="        ours[0] = ours[0][0], int(time.time()) * 10**9\n",
+        says="it has not changed",
+    ),
     "refreshes whatever is there": fault(
-        "a-holder-that-was-robbed-refreshes-nothing", old="if look(lock) != ours[0]:", new="if False:", says="refreshed"
+        "a-holder-that-was-robbed-refreshes-nothing",
+        "a-holder-that-was-robbed-in-place-refreshes-nothing",
+        old="if look(lock) != ours[0]:",
+        new="if False:",
+        says="refreshed",
+    ),
+    "refreshes the directory, whatever its time": fault(
+        "a-holder-that-was-robbed-in-place-refreshes-nothing",
+        old="if look(lock) != ours[0]:",
+        new="if look(lock)[0] != ours[0][0]:",
+        says="refreshed",
+    ),
+    "removes the directory, whatever its time": fault(
+        "a-lock-that-was-taken-over-in-place-is-left",
+        old="if look(lock) == ours[0]:",
+        new="if look(lock)[0] == ours[0][0]:",
+        says="removed",
     ),
     "removes whatever is there": fault(
-        "a-lock-of-somebody-else-in-its-place-is-left", old="if look(lock) == ours[0]:", new="if True:", says="removed"
+        "a-lock-of-somebody-else-in-its-place-is-left",
+        "a-lock-that-was-taken-over-in-place-is-left",
+        old="if look(lock) == ours[0]:",
+        new="if True:",
+        says="removed",
     ),
     "judges, and then removes": fault(
         "two-who-take-over-one-stale-directory-are-never-both-inside",

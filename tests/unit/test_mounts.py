@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._platform import procfs, storage
-from holdfast._platform.procfs import Mount, mount_at
+from holdfast._platform.procfs import Mount, mount_at, mounts
 from unit.stepping import Stepped
 
 TABLE = """\
@@ -49,16 +49,16 @@ def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_directory_is_found_on_its_mount(directory: str, kind: str) -> None:
-    mount = mount_at(directory)
+    mount = mount_at(directory, mounts())
     assert mount is not None
     assert mount.kind == kind
 
 
 def test_the_real_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [mount_at("/sys"), mount_at("/proc/self")]
+    found = [mount_at("/sys", mounts()), mount_at("/proc/self", mounts())]
     assert [mount and mount.kind for mount in found] == ["sysfs", "proc"]
     monkeypatch.setattr(procfs, "MOUNTS", "/no/such/table")
-    assert mount_at("/proc") is None
+    assert mount_at("/proc", mounts()) is None
 
 
 @pytest.mark.usefixtures("_table")

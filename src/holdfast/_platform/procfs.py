@@ -142,14 +142,14 @@ def mounts() -> list[Mount]:
     return parse_mounts(read(MOUNTS))
 
 
-def mount_at(path: str, table: list[Mount] | None = None) -> Mount | None:
+def mount_at(path: str, table: list[Mount]) -> Mount | None:
     """The mount with the longest matching name; None if it cannot be known.
 
     Symbolic links are not followed, so it is a first answer and not the last one.
     """
     wanted = os.path.normpath(path).replace("//", "/") + "/"
     best, longest = None, 0
-    for mount in mounts() if table is None else table:
+    for mount in table:
         prefix = mount.point.rstrip("/") + "/"
         if len(prefix) >= longest and wanted.startswith(prefix):  # of two on one point the later one lies on top
             best, longest = mount, len(prefix)
@@ -184,13 +184,13 @@ def mount_on_the_way(path: str, table: list[Mount], wanted: Collection[Mount]) -
         at = os.path.dirname(at) if name == ".." else os.path.join(at, name)
 
 
-def mount_of(device: int, table: list[Mount] | None = None) -> Mount | None:
+def mount_of(device: int, table: list[Mount]) -> Mount | None:
     """A mount of the filesystem with this `st_dev`. `statfs` cannot tell sshfs from other FUSE; the table can.
 
     It does not list the devices of subvolumes (btrfs).
     """
     numbers = f"{os.major(device)}:{os.minor(device)}"
-    return next((mount for mount in (mounts() if table is None else table) if mount.numbers == numbers), None)
+    return next((mount for mount in table if mount.numbers == numbers), None)
 
 
 def _plain(text: str) -> str:

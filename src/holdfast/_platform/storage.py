@@ -37,7 +37,9 @@ def storage_of(kind: str, options: Mapping[str, str], source: str = "", release:
     row = _ROWS.get(kind)
     if row is not None:
         return row(kind, {**options, "release": release})
-    return _shared(kind) if _names_a_host(kind, source) else _by_type(kind)
+    if _names_a_host(kind, source):
+        return _shared(kind)
+    return _served(kind) if kind.startswith("fuse") else Storage(kind)
 
 
 def storage_at(mount: procfs.Mount | None, table: list[procfs.Mount], release: str = "") -> Storage:
@@ -101,10 +103,6 @@ def _names_a_host(kind: str, source: str) -> bool:
     if "fuse" in kind:
         return source.startswith("//") or ":" in before
     return kind not in _LOCAL and (source.startswith("//") or (before.endswith(":") and f"{before}/" in source))
-
-
-def _by_type(kind: str) -> Storage:
-    return _served(kind) if kind.startswith("fuse") else Storage(kind)
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------------
@@ -206,19 +204,11 @@ def _gluster(kind: str) -> Storage:
     return _shared(kind, True, lasting=True).replaced(away=(*LOST_SIGHT, errno.ESTALE))
 
 
-def _plain(
-    guards: bool | None,
-    said: str = "",
-    remedy: str = "",
-    *,
-    exclusive: bool = True,
-    links: bool = True,
-    lasting: bool = False,
-) -> Row:
+def _plain(guards: bool | None, said: str = "", remedy: str = "", *, exclusive: bool = True, links: bool = True) -> Row:
     """A row that goes by the type alone."""
 
     def row(kind: str, options: Mapping[str, str]) -> Storage:  # noqa: ARG001
-        return _shared(kind, guards, said, remedy, exclusive=exclusive, links=links, lasting=lasting)
+        return _shared(kind, guards, said, remedy, exclusive=exclusive, links=links)
 
     return row
 

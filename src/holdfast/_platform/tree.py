@@ -98,7 +98,7 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _below(spared: frozenset[Member], children_of: Callable[[int], list[Member] | None], root: int = 0) -> list[Member]:
+def _below(spared: frozenset[Member], children_of: Callable[[int], list[Member] | None], root: int) -> list[Member]:
     top = children_of(root or os.getpid()) if procfs.is_ours() else None
     found = [one for one in top or [] if one not in spared]
     for one in found:  # which grows

@@ -723,11 +723,6 @@ class QueueEntry:
                     ahead: list[QueueEntry] = local.ahead_of(self)
                     return ahead
 
-    @property
-    def behind(self) -> bool:
-        """What the last `is_first` found."""
-        return bool(self._behind_here or self._before)
-
     def _is_behind_ticket(self) -> bool:
         queue, ahead = self._open_queue()
         if queue is None:

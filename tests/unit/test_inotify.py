@@ -24,7 +24,7 @@ Watching = Callable[[Path], FileWatch]
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    hub = Hub(Descriptors(Operations(threading.RLock())))
+    hub = Hub(Descriptors(Operations(threading.RLock())), threading.RLock())
     yield hub
     assert not hub.leaders, "a watch was left open"
     assert not hub._watches
@@ -476,7 +476,7 @@ def test_a_child_forked_during_a_wait_reads_nothing_of_its_parents(file: Path) -
     """A signal handler may fork between any two steps: the child's hub is an orphan by then."""
 
     def in_child() -> tuple[tuple[int, ...], int]:
-        hub = Hub(Descriptors(Operations(threading.RLock())))
+        hub = Hub(Descriptors(Operations(threading.RLock())), threading.RLock())
         watch = hub.add(str(file))
         touch(file)
         os.close(hub.fd)

@@ -184,7 +184,7 @@ def watched(place: Path) -> Iterator[Path]:
     path = place / "w"
     path.touch()
     os.close(inotify_instance())
-    hub = inotify.Hub(Descriptors(Operations(threading.RLock())))
+    hub = inotify.Hub(Descriptors(Operations(threading.RLock())), threading.RLock())
     hub.add(str(path))
     yield path
     os.close(hub.fd)
@@ -273,7 +273,7 @@ def test_a_holder_is_found_where_the_device_is_another() -> None:
         path = "/mnt/merged/l"
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        hub = inotify.Hub(Descriptors(Operations(threading.RLock())))
+        hub = inotify.Hub(Descriptors(Operations(threading.RLock())), threading.RLock())
         hub.add(path)
         listed = {mount.device for mount in procfs.mounts()}
         env, wanted = LinuxEnvironment(), identity(path)
@@ -439,7 +439,7 @@ def test_the_tables_of_another_namespace_are_not_believed(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = LinuxEnvironment()
-    monkeypatch.setattr(env, "proc_is_ours", lambda: False)
+    monkeypatch.setattr(procfs, "is_ours", lambda: False)
     assert env.lock_owners(identity(locked[0])) == []
     assert env.watchers(identity(watched)) == []
 

@@ -121,7 +121,7 @@ class _Waiter:
                 return (hub.fd,)
             if self._wake is None:
                 try:
-                    self._wake = hub.open_wake()
+                    self._wake = hub.descriptors.open(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 except OSError:
                     self.woken()
                     return ()
@@ -138,7 +138,7 @@ class _Waiter:
                 if promoted and not self._change:
                     self._calm()
                     return False
-                if (not over or hub.others_wait()) and hub.may_read(self):
+                if (not over or hub.waiting) and hub.may_read(self):
                     hub.read()  # what is there already need not wait for the next leader
                 if not over and not self._change:
                     return False  # it was about others, or about a watch that is no more
@@ -237,8 +237,8 @@ class WatchSet(_Waiter):
 class Hub:
     """The process's inotify instance. Never closed: a forked child drops its copy and makes its own."""
 
-    def __init__(self, descriptors: Descriptors, mutex: Any = None) -> None:
-        self.mutex = threading.RLock() if mutex is None else mutex
+    def __init__(self, descriptors: Descriptors, mutex: Any) -> None:
+        self.mutex = mutex
         self.leaders: dict[int, _Waiter] = {}
         self.waiting: dict[_Waiter, None] = {}
         self.descriptors = descriptors
@@ -307,12 +307,6 @@ class Hub:
             if self.leaders.get(waiter.crew) is waiter:
                 self.resign(waiter)
             waiter.dispose()
-
-    def open_wake(self) -> int:
-        return self.descriptors.open(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def others_wait(self) -> bool:
-        return bool(self.waiting)
 
     def leads(self, watch: _Waiter) -> bool:
         """Whether this wait, which begins, is its crew's leader."""

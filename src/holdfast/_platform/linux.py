@@ -99,7 +99,7 @@ class LinuxEnvironment(PosixEnvironment):
 
     def inspect(self, pid: int) -> Process:
         presence = self._presence(pid)
-        if presence is not Presence.RUNNING or not self.proc_is_ours():
+        if presence is not Presence.RUNNING or not procfs.is_ours():
             return Process(presence)
         try:
             ticks = int(procfs.stat_fields(pid)[19])
@@ -124,15 +124,12 @@ class LinuxEnvironment(PosixEnvironment):
         finally:
             self._descriptors.close(fd)
 
-    def proc_is_ours(self) -> bool:
-        return procfs.is_ours()
-
     def command(self, pid: int) -> str | None:
-        words = procfs.words(pid, 4096) if self.proc_is_ours() else None
+        words = procfs.words(pid, 4096) if procfs.is_ours() else None
         return " ".join(word.decode("utf-8", "replace") for word in words or ()).strip() or None
 
     def program(self, pid: int) -> tuple[str, list[str]] | None:
-        words = procfs.words(pid, 65536) if self.proc_is_ours() else None
+        words = procfs.words(pid, 65536) if procfs.is_ours() else None
         if words is None:
             return None
         try:
@@ -208,14 +205,14 @@ class LinuxEnvironment(PosixEnvironment):
     # -- holders and waiters -------------------------------------------------------------------------------------------
 
     def lock_owners(self, identity: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockOwner]:
-        if not self.proc_is_ours():
+        if not procfs.is_ours():
             return []
         with self._forking:
             from .proc_locks import lock_owners
         return lock_owners(identity, self.inspect, records)
 
     def watchers(self, identity: tuple[int, int]) -> list[int]:
-        if not self.proc_is_ours():
+        if not procfs.is_ours():
             return []
         with self._forking:
             from .proc_locks import watchers
@@ -224,12 +221,12 @@ class LinuxEnvironment(PosixEnvironment):
     def proc_locks(self, *, few: bool = False) -> LinuxProcLocks:
         with self._forking:
             from .proc_locks import LinuxProcLocks
-        return LinuxProcLocks(self.inspect, tables=self.proc_is_ours(), few=few)
+        return LinuxProcLocks(self.inspect, tables=procfs.is_ours(), few=few)
 
     def proc_files(self) -> LinuxProcFiles:
         from .proc_files import LinuxProcFiles
 
-        return LinuxProcFiles(tables=self.proc_is_ours())
+        return LinuxProcFiles(tables=procfs.is_ours())
 
     # -- events --------------------------------------------------------------------------------------------------------
 

@@ -645,9 +645,6 @@ class WindowsEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        return self._is_remote(path)
-
-    def _is_remote(self, path: str) -> bool:
         """Whether it is on another machine; that one is not asked."""
         drive = os.path.splitdrive(native(path))[0]
         known = self._remote.get(drive)
@@ -667,7 +664,7 @@ class WindowsEnvironment(GenericEnvironment):
         name = ctypes.create_unicode_buffer(64)
         known = _KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64)
         kind = name.value.lower() if known else ""
-        if not self._is_remote(path):
+        if not self.may_block(path):
             return Storage(kind, text="local" if kind else "of a type that cannot be known")
         from .storage import shared_storage, storage_of
 

@@ -53,7 +53,7 @@ from ...liveness import Liveness
 from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .steps import REMOVED, UNFINISHED, is_there, on_shared_storage, with_hint
+from .steps import REMOVED, UNFINISHED, is_there, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
             return _unknown(f"the record comes from host {record.host}, whose processes cannot be seen from here")
         return _by_process(env, record, None)
     same_boot = marker.identity.boot == here.boot != "-"
-    local = marker.lease is None or not on_shared_storage(env, seen.path, seen.identity[0])
+    local = marker.lease is None or not env.storage(seen.path, seen.identity[0]).shared
     if held is False and marker.guarded and same_boot and marker.device == seen.identity[0] and local:
         return Assessment(
             Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
@@ -413,7 +413,7 @@ def _assess_directory(env: Environment, seen: Observation, *, held: bool | None)
     with forking:
         from ...protocols.proper_lockfile import is_marked
     device = seen.identity[0]
-    local = held is False and not on_shared_storage(env, seen.path, device)
+    local = held is False and not env.storage(seen.path, device).shared
     if local and is_marked(seen.mode, seen.stamp, env.identity().boot, device):
         gone = Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
         return Assessment(Liveness.DEAD, gone)
@@ -424,7 +424,7 @@ def is_readers_lock(env: Environment, seen: Observation) -> bool:
     """Whether the lock that another process has on it is for certain no holder's guard (L11)."""
     device = seen.identity[0]
     marker = None if seen.record is None else seen.record.marker
-    if seen.fd < 0 or seen.is_directory or on_shared_storage(env, seen.path, device):
+    if seen.fd < 0 or seen.is_directory or env.storage(seen.path, device).shared:
         return False
     if marker is None:
         promised = seen.unfinished  # publish.py, P6

@@ -49,7 +49,6 @@ from .steps import (
     kinds_of_marker,
     names_there,
     not_made,
-    on_shared_storage,
     with_hint,
     withdraw,
     write_all,
@@ -187,7 +186,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, No
             env.undo_by(fd, partial(withdraw, env, request, data))
             write_all(env, fd, data)
             asks = env.knows_mounts or request.lease  # else it would take a process to know how this is mounted
-            if request.durable or (asks and on_shared_storage(env, request.path, device)):
+            if request.durable or (asks and env.storage(request.path, device).shared):
                 env.sync(fd)  # P8
             env.link(temporary, request.path)
         finally:

@@ -55,11 +55,6 @@ def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:
     return (found.st_nlink or 1) if (found.st_dev, found.st_ino) == identity else 0
 
 
-def on_shared_storage(env: Environment, path: str, device: int) -> bool:
-    """Whether machines share the filesystem of that file."""
-    return env.storage(path, device).shared
-
-
 def exists_now(env: Environment, path: str) -> bool:
     """Whether there is a file, even if another machine has only just made it. An NFS client remembers for a minute that
     there was none, unless its directory is opened: then it asks the server whether that has changed."""
@@ -127,9 +122,7 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
         identity = (found.st_dev, found.st_ino)
         forget_hold(env, identity, fd)
         if ours is None:
-            ours = not (
-                next_beat(data, request.protocol.marker_key) and on_shared_storage(env, request.path, identity[0])
-            )
+            ours = not (next_beat(data, request.protocol.marker_key) and env.storage(request.path, identity[0]).shared)
         if ours and is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
             by_process, by_guard = kinds_of_marker(request, data)

@@ -85,7 +85,7 @@ from .hold import FileHold
 from .inspect import guard_counts, is_readers_lock, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
-from .steps import REMOVED, UNWRITABLE, is_there, names_there, on_shared_storage, with_hint, withdraw, write_all
+from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -418,7 +418,7 @@ def _is_guard_free(env: Environment, seen: Observation) -> bool:
     if not env.guards or seen.fd < 0:
         return True
     guard = _guard(env, seen.fd)
-    if guard is False and on_shared_storage(env, seen.path, seen.identity[0]):
+    if guard is False and env.storage(seen.path, seen.identity[0]).shared:
         guard = _guard(env, seen.fd, shared=True)
     if guard:
         env.unguard(seen.fd)

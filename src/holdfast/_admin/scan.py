@@ -45,7 +45,7 @@ from .._core.messages import duration, moment, printable
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import NO_RECORD, Observation, assess, is_gone, read_record, reread
+from ..engines.file.inspect import GUARDED, NO_RECORD, Observation, assess, is_gone, read_record, reread
 from ..engines.file.paths import queue_of, queue_of_slots
 from ..engines.file.policy import describe, judge, with_heirs
 from ..engines.file.queue import read_tickets
@@ -491,9 +491,8 @@ class Survey:
         if not locked:
             return one
         holders = [self._holder(owner, None) for owner in self._tables.owners(seen.identity) if not owner.waiting]
-        evidence = Evidence("guard", "the kernel lock on its file is held", proven=True)
         first = holders[0] if holders else Holder()
-        status = one.status.replaced(liveness=Liveness.ALIVE, evidence=evidence, holder=first, reason=problem)
+        status = one.status.replaced(liveness=Liveness.ALIVE, evidence=GUARDED, holder=first, reason=problem)
         return self._found(status, HELD, seen)
 
     def _unusable(self, protocol: str, path: str, seen: Seen, problem: str) -> Found:

@@ -49,6 +49,7 @@ from ...model import Evidence, Holder, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
 from .inspect import (
+    GUARDED,
     LEASED,
     Assessment,
     Observation,
@@ -329,7 +330,6 @@ def _clear(env: Environment, fd: int) -> None:
         pass  # opened for reading only, so nothing was written
 
 
-_HELD = Evidence("guard", "the kernel lock on its file is held", proven=True)
 _FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)
 _UNTRIED = Evidence("none", "a waiter that wants it exclusively comes first")
 _NO_VERDICT = Verdict(False, False, "")
@@ -354,7 +354,7 @@ class WatchedFlock(WatchedFile):
         if self.there:
             assert self._seen is not None
             self.seen = self._seen
-            self.assessed = Assessment(Liveness.ALIVE, _HELD)
+            self.assessed = Assessment(Liveness.ALIVE, GUARDED)
             self.verdict = _NO_VERDICT
             if self.seen.fd < 0:
                 self.assessed = Assessment(Liveness.UNKNOWN, Evidence("none", LEASED))
@@ -517,7 +517,7 @@ class WatchedFlock(WatchedFile):
             locked=self._refused is not False,
             stale=False,
             liveness=Liveness.ALIVE if self._refused or holders else Liveness.UNKNOWN,
-            evidence=_UNTRIED if self._refused is None else _HELD if self._refused or holders else _FREE,
+            evidence=_UNTRIED if self._refused is None else GUARDED if self._refused or holders else _FREE,
             holder=first,
             record=record,
             reason=self._reason(holders),

@@ -291,17 +291,15 @@ def require_regular(found: Stat, request: FileRequest) -> None:
     if stat.S_ISREG(found.st_mode):
         return
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-    other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if _is_named_so(request, found) else ""
-    instead = "name a file in it, or " if stat.S_ISDIR(found.st_mode) and not other else ""
+    is_directory = stat.S_ISDIR(found.st_mode)
+    may_be_lock = is_directory and request.path.endswith(".lock")
+    other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if may_be_lock else ""
+    instead = "name a file in it, or " if is_directory and not may_be_lock else ""
     raise InvalidPath(
         f"{request.path} is {kind}, not a lock file{other}; {instead}choose another path",
         path=request.path,
         protocol=request.protocol.name,
     )
-
-
-def _is_named_so(request: FileRequest, found: Stat) -> bool:
-    return stat.S_ISDIR(found.st_mode) and request.path.endswith(".lock")
 
 
 def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
@@ -357,6 +355,13 @@ class Assessment(Value):
         return self.liveness is Liveness.DEAD
 
 
+GUARDED = Evidence("guard", "the kernel lock on its file is held", proven=True)
+_LEFT = Assessment(
+    Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
+)
+"""L2."""
+
+
 def assess(env: Environment, seen: Observation) -> Assessment:
     """What can be known about the holder of the lock file that was seen."""
     held = env.guarded(seen.fd) if seen.fd >= 0 else None
@@ -366,8 +371,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     if held and is_readers_lock(env, seen):
         held = False
     if held and guard_counts(env, seen):
-        guarded = Evidence("guard", "the kernel lock on its file is held", proven=True)
-        return Assessment(Liveness.ALIVE, guarded, _guardian(env, record) if env.lingering else None)
+        return Assessment(Liveness.ALIVE, GUARDED, _guardian(env, record) if env.lingering else None)
     if seen.unfinished and held is False:
         return Assessment(Liveness.UNKNOWN, Evidence(UNFINISHED_SOURCE, "its creator has not written its record"))
     if record is None:
@@ -384,9 +388,7 @@ def assess(env: Environment, seen: Observation) -> Assessment:
     same_boot = marker.identity.boot == here.boot != "-"
     local = marker.lease is None or not env.storage(seen.path, seen.identity[0]).shared
     if held is False and marker.guarded and same_boot and marker.device == seen.identity[0] and local:
-        return Assessment(
-            Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
-        )
+        return _LEFT
     if marker.identity.shares_pids_with(here):
         return _by_process(env, record, marker)
     if _rebooted(marker.identity, here):
@@ -415,8 +417,7 @@ def _assess_directory(env: Environment, seen: Observation, *, held: bool | None)
     device = seen.identity[0]
     local = held is False and not env.storage(seen.path, device).shared
     if local and is_marked(seen.mode, seen.stamp, env.identity().boot, device):
-        gone = Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
-        return Assessment(Liveness.DEAD, gone)
+        return _LEFT
     return _unknown("it is a directory, whose time says when its holder last refreshed it, and nothing else")
 
 

@@ -108,22 +108,22 @@ def _by_lease(env: Environment, seen: Observation, lease: float) -> Verdict:
     return Verdict(False, False, f"its lease of {lease:g} s may not be over", env.time() + left)
 
 
+def missing(request: FileRequest) -> Status:
+    """The status of a lock without a lock file."""
+    nothing = Evidence("none", "there is no lock file", proven=True)
+    return Status(
+        request.path, request.protocol.name, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it"
+    )
+
+
 def describe(
-    env: Environment,
-    request: FileRequest,
-    seen: Observation | None,
-    assessed: Assessment | None,
-    verdict: Verdict | None,
+    env: Environment, request: FileRequest, seen: Observation, assessed: Assessment, verdict: Verdict
 ) -> Status:
     """The same knowledge as a value for the caller."""
-    name = request.protocol.name
-    if seen is None or assessed is None or verdict is None:
-        nothing = Evidence("none", "there is no lock file", proven=True)
-        return Status(request.path, name, False, False, Liveness.UNKNOWN, nothing, reason="nobody holds it")
     record = seen.record
     return Status(
         path=request.path,
-        protocol=name,
+        protocol=request.protocol.name,
         locked=not verdict.reclaim,
         stale=verdict.reclaim,
         liveness=assessed.liveness,

@@ -35,7 +35,7 @@ from .inspect import (
     require_same_protocol,
     reread,
 )
-from .policy import Verdict, describe, judge, with_heirs
+from .policy import Verdict, describe, judge, missing, with_heirs
 from .publish import Blank, prepared, publish
 from .request import FileRequest
 from .steps import REMOVED, with_hint
@@ -188,13 +188,13 @@ class WatchedFile:
     def describe(self) -> Status:
         """The last look, as a value for the caller."""
         if not self.there:
-            return describe(self.env, self.request, None, None, None)
+            return missing(self.request)
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
 
     def status(self) -> Status:
         """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
         if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen.identity):
-            return describe(self.env, self.request, None, None, None)
+            return missing(self.request)
         return with_heirs(self.env, self.describe(), lambda: self.env.lock_owners(self.seen.identity))
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
@@ -339,9 +339,8 @@ class WatchedFile:
     def rest(self) -> None:
         """Give up the descriptor and the watch."""
         self._disarm()
-        if self._seen is not None:
-            forget(self.env, self._seen)
-            self._seen = None
+        forget(self.env, self._seen)
+        self._seen = None
 
     def _arm(self) -> None:
         env, path = self.env, self.request.path
@@ -374,5 +373,4 @@ class WatchedFile:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if self._pidfd is not None:
-            self._unwatch_process()
+        self._unwatch_process()

@@ -130,15 +130,8 @@ class DirectoryHold(FileHold):
     def _unlink(self) -> None:
         self.env.remove_directory(self.path)
 
-    def _withdraw(self) -> None:
-        self._forget()
-        if not self.env.is_open(self.fd):
-            return
-        if self._has_descriptor():
-            _withdraw(self.env, self.path, self.fd, ours=self._is_ours())
-        else:
-            self.env.disown(self.fd)
-        self.fd = -1
+    def _withdraw_file(self) -> None:
+        _withdraw(self.env, self.path, self.fd, ours=self._is_ours())
 
 
 def _withdraw(env: Environment, path: str, fd: int, *, ours: bool = True) -> None:

@@ -96,17 +96,10 @@ class FlockHold(FileHold):
             _erase(self.env, self.fd, self.data)
         return not self.lost and is_there(self.env, self.path, self.identity)
 
-    def _withdraw(self) -> None:
-        self._forget()
-        if not self.env.is_open(self.fd):
-            return
-        if not self._has_descriptor():
-            self.env.disown(self.fd)
-            return
+    def _withdraw_file(self) -> None:
         if self.data:
             _erase(self.env, self.fd, self.data)
         let_go(self.env, self.fd)
-        self.fd = -1
 
     def record(self) -> Record:
         """What is known of us; most lock files say nothing."""

@@ -236,20 +236,19 @@ class FileHold(HoldState):
         if not self.env.is_open(self.fd):
             return
         if self._has_descriptor():
-            try:
-                self._recognize(self.env.read(self.fd, len(self.data) + 1), self.pending)
-            except OSError:
-                pass  # `withdraw` will meet the same error
-            withdraw(
-                self.env,
-                self.request,
-                self.data,
-                self.fd,
-                ours=None if self.lease is None else not self.lease.is_over(),
-            )
+            self._withdraw_file()
         else:
             self.env.disown(self.fd)
         self.fd = -1
+
+    def _withdraw_file(self) -> None:
+        """Undo what was published, and let go of the descriptor, which is ours."""
+        try:
+            self._recognize(self.env.read(self.fd, len(self.data) + 1), self.pending)
+        except OSError:
+            pass  # `withdraw` will meet the same error
+        ours = None if self.lease is None else not self.lease.is_over()
+        withdraw(self.env, self.request, self.data, self.fd, ours=ours)
 
     def hand_over(self) -> None:
         """Let go of the descriptor, but not of the guard, which another process shares (keeper.py, S1)."""

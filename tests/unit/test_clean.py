@@ -284,6 +284,30 @@ def test_a_file_that_was_never_finished_goes(disk: Path, environments: Environme
     assert os.listdir(disk) == []
 
 
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("kind", ["stale", "unfinished", "directory"])
+def test_a_reader_that_shares_the_guard_keeps_nothing_that_may_go(
+    kind: str, disk: Path, dead_pid: int, environments: Environments
+) -> None:
+    """T9: there is one try, and it does not wait for readers to let go."""
+    path = disk / "l.lock"
+    if kind == "directory":
+        path.mkdir()
+        os.utime(path, (1, 1))
+    elif kind == "unfinished":
+        path.touch()
+        path.chmod(0o644 | stat.S_ISVTX)
+    else:
+        path.write_bytes(sema_record(dead_pid, time.time() - OLD))
+    env, reader = environments(), environments()
+    fd = reader.open_directory(str(path)) if kind == "directory" else reader.open_existing(str(path), write=False)
+    assert reader.guard(fd, shared=True)
+    request = request_of(str(path), "proper-lockfile" if kind == "directory" else "sema")
+    assert drive(remove_lock(env, request, safe_or_approved(approved=True))) == Removal(REMOVED)
+    reader.close(fd)
+    assert os.listdir(disk) == []
+
+
 # -- what lies beside --------------------------------------------------------------------------------------------------
 
 

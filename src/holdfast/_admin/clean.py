@@ -43,7 +43,7 @@ from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
 from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
-from ..engines.file.takeover import complete, is_claim, take_over, why_over
+from ..engines.file.takeover import TRIES, complete, is_claim, take_over, why_over
 from ..errors import HoldfastError, LockLost, MalformedRecord
 from ..liveness import Liveness
 from ..model import Record, Status, Value
@@ -353,12 +353,13 @@ def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Genera
         if not verdict.reclaim:
             return Removal(CHANGED, verdict.reason)
         held: FileHold | None
+        seen.refused = TRIES  # there is no other try: readers that share the guard are not waited for (T9)
         if seen.is_directory:
-            held = yield from directory.take_over(env, request, seen, verdict, insist=True)
+            held = yield from directory.take_over(env, request, seen, verdict)
         elif seen.unfinished:
-            held = yield from complete(env, request, seen, insist=True)
+            held = yield from complete(env, request, seen)
         elif not verdict.by_proof or seen.fd < 0:
-            held = yield from take_over(env, request, seen, verdict, insist=True)
+            held = yield from take_over(env, request, seen, verdict)
         else:
             return (yield from _remove_proven(env, request, judged))
     finally:

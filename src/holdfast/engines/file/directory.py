@@ -262,12 +262,9 @@ def _begin(env: Environment, request: FileRequest, fd: int, *, guarded: bool) ->
 
 
 def take_over(
-    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict, *, insist: bool = False
+    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict
 ) -> Generator[Wait, None, FileHold | None]:
-    """The hold, or None when another contender or the holder itself was faster (DL3).
-
-    `insist`: do not wait for processes that share the guard to let go of it (T9).
-    """
+    """The hold, or None when another contender or the holder itself was faster (DL3)."""
     require_possible(env, request)
     try:
         if seen.fd < 0:
@@ -281,7 +278,7 @@ def take_over(
     if names:
         seen.blocked = "it is not empty, so it may be somebody's data"  # DL5
         return None
-    held, removed = _take(env, request, seen, insist=insist)
+    held, removed = _take(env, request, seen)
     if removed:
         held = yield from create(env, request)
     if held is None:
@@ -305,15 +302,13 @@ def settled(env: Environment, held: DirectoryHold) -> Generator[Wait, None, File
     return None
 
 
-def _take(
-    env: Environment, request: FileRequest, seen: Observation, *, insist: bool
-) -> tuple[DirectoryHold | None, bool]:
+def _take(env: Environment, request: FileRequest, seen: Observation) -> tuple[DirectoryHold | None, bool]:
     """The hold; or, where it could only be removed, that it was (DL6)."""
     fd, held, removed = seen.fd, None, False
     guard = take_guard(env, fd)
     if guard is None:
         return None, False  # T1 (takeover.py)
-    if guard == SHARED and not insist and seen.refused < TRIES:
+    if guard == SHARED and seen.refused < TRIES:
         seen.refused += 1
         env.unguard(fd)
         return None, False

@@ -345,16 +345,13 @@ _PAUSE, _PATIENCE = 0.0005, 0.1
 
 
 def take_over(
-    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict, *, insist: bool = False
+    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict
 ) -> Generator[Wait, None, FileHold | None]:
-    """The hold, or None when another contender or the holder itself was faster.
-
-    `insist`: do not wait for processes that share the guard to let go of it (T9).
-    """
+    """The hold, or None when another contender or the holder itself was faster."""
     in_place = _is_guard_free(env, seen)
     if not in_place:
         seen.refused += 1
-        if not insist and seen.refused < TRIES:
+        if seen.refused < TRIES:
             return None  # T1
     if seen.claimed and is_claimed(env, request.path, seen.identity, NO_LOCKS):
         return None  # T1
@@ -582,14 +579,12 @@ def _settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold 
     return None
 
 
-def complete(
-    env: Environment, request: FileRequest, seen: Observation, *, insist: bool = False
-) -> Generator[Wait, None, FileHold | None]:
+def complete(env: Environment, request: FileRequest, seen: Observation) -> Generator[Wait, None, FileHold | None]:
     """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     free = _is_guard_free(env, seen)
     if not free or names_there(env, request.path, seen.identity) > 1:  # T9, T18
         seen.refused += not free
-        if (not free and not insist and seen.refused < TRIES) or not _remove(env, request, seen):
+        if (not free and seen.refused < TRIES) or not _remove(env, request, seen):
             return None
         return (yield from publish(env, request))
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from engines.arms import side_by_side
 from engines.postgresql.server import Postgres
 from holdfast import Lock
 from holdfast.engines.postgresql import init
+from holdfast.engines.postgresql import lock as postgresql_lock
 from process.support import eventually
 
 
@@ -35,7 +38,17 @@ def pair() -> Iterator[tuple[Postgres, Postgres]]:
 @pytest.fixture(scope="module")
 def arms() -> dict[str, Callable[[], None]]:
     """Each with servers of its own."""
-    return side_by_side(synchronous=_synchronous, asynchronous=_asynchronous)
+    return side_by_side(synchronous=_synchronous, asynchronous=_asynchronous, silent=_silent)
+
+
+def both(*servers: Postgres) -> str:
+    """The URL of the locks of them all."""
+    return f"postgresql://postgres@{','.join(f'127.0.0.1:{one.port}' for one in servers)}/postgres#"
+
+
+def timeline_of(hold: holdfast.Hold) -> int:
+    assert hold.token is not None
+    return hold.token >> 40
 
 
 def tokens_of(url: str, count: int) -> list[int]:
@@ -86,14 +99,18 @@ def test_a_failover_never_leaves_two_holders_or_takes_tokens_back(arms: dict[str
 
 def _synchronous() -> None:
     with pair() as (primary, standby):
-        primary.ask("alter system set synchronous_standby_names = '*'")
-        primary.ask("select pg_reload_conf()")
-        eventually(lambda: primary.ask("select sync_state from pg_stat_replication") == [("sync",)])
+        _synchronize(primary)
         _fail_over(primary, standby)
 
 
+def _synchronize(primary: Postgres) -> None:
+    primary.ask("alter system set synchronous_standby_names = '*'")
+    primary.ask("select pg_reload_conf()")
+    eventually(lambda: primary.ask("select sync_state from pg_stat_replication") == [("sync",)])
+
+
 def _fail_over(primary: Postgres, standby: Postgres) -> None:
-    url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres#a"
+    url = both(primary, standby) + "a"
     for _ in range(3):
         with Lock(url).acquire(timeout=10):
             pass
@@ -119,3 +136,109 @@ def _fail_over(primary: Postgres, standby: Postgres) -> None:
         hold.release()
     got[0].ensure_held()
     got[0].release()
+
+
+def test_an_old_primary_that_confirms_nothing_keeps_nobody_from_the_new_one(
+    arms: dict[str, Callable[[], None]],
+) -> None:
+    """PG11: it is the first of the hosts, can be written to, and waits for its standby with each token."""
+    arms["silent"]()
+
+
+def _silent() -> None:
+    with pair() as (primary, standby):
+        _synchronize(primary)
+        standby.ask("select pg_promote()")
+        eventually(lambda: not primary.ask("select 1 from pg_stat_replication"))
+        with Lock(both(primary, standby) + "a").acquire(timeout=50) as hold:
+            assert timeline_of(hold) == 2
+        primary.forget()
+        standby.forget()
+
+
+def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG5: of two hosts, one is gone and the other is a standby. Who does not wait is told at once, and who waits for
+    ever is told when no fail-over lasts so long."""
+    attempts: list[int] = []
+    real = postgresql_lock.obtain
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        attempts.append(1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(postgresql_lock, "obtain", counted)
+    with pair() as (primary, standby):
+        url = both(primary, standby) + "a"
+        primary.kill()
+        with pytest.raises(holdfast.EngineUnavailable, match=r"none of its hosts can be written to.*fail-over"):
+            Lock(url).try_acquire()
+        with monkeypatch.context() as patched:
+            patched.setattr(postgresql_lock, "_FAIL_OVER_WITHIN", 0.2)
+            with pytest.raises(holdfast.EngineUnavailable, match="is a standby"):
+                Lock(url).acquire()
+        got: list[holdfast.Hold] = []
+        newcomer = threading.Thread(target=lambda: got.append(Lock(url).acquire(timeout=60)), daemon=True)
+        attempts.clear()
+        newcomer.start()
+        eventually(lambda: len(attempts) >= 3)
+        standby.ask("select pg_promote()")
+        newcomer.join(60)
+        assert timeline_of(got[0]) == 2
+        got[0].release()
+        standby.forget()
+
+
+def test_an_old_primary_that_is_back_draws_no_waiter_from_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG12: it is the first of the hosts, and knows nothing of a session at another server."""
+    answers: list[bool] = []
+    real = postgresql_lock.AcquireAttempt._is_known
+
+    def noted(*arguments: Any) -> Any:
+        known = yield from real(*arguments)
+        answers.append(known)
+        return known
+
+    with pair() as (primary, standby):
+        url = both(primary, standby) + "a"
+        primary.kill()
+        standby.ask("select pg_promote()")
+        hold = Lock(url).acquire(timeout=60)
+        monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
+        monkeypatch.setattr(postgresql_lock.AcquireAttempt, "_is_known", noted)
+        got: list[holdfast.Hold] = []
+        waiter = threading.Thread(target=lambda: got.append(Lock(url).acquire(timeout=60)), daemon=True)
+        waiter.start()
+        eventually(lambda: standby.waiting() == 1)
+        primary.start()
+        before = len(answers)
+        eventually(lambda: len(answers) >= before + 3 or got)
+        assert not got
+        assert all(answers)
+        assert standby.waiting() == 1
+        hold.release()
+        waiter.join(60)
+        assert timeline_of(got[0]) == 2
+        got[0].release()
+        standby.forget()
+
+
+def test_a_waiter_leaves_a_primary_that_stands_still_for_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PG12: its own server has no session to give, and the other one has a newer timeline."""
+    monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.5)
+    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 2.0)
+    with pair() as (primary, standby):
+        url = both(primary, standby) + "a"
+        holder = Lock(url).acquire(timeout=10)
+        got: list[holdfast.Hold] = []
+        waiter = threading.Thread(target=lambda: got.append(Lock(url).acquire(timeout=60)), daemon=True)
+        waiter.start()
+        eventually(lambda: primary.waiting() == 1)
+        primary.signal(signal.SIGSTOP)
+        standby.ask("select pg_promote()")
+        waiter.join(60)
+        assert timeline_of(got[0]) == 2
+        got[0].release()
+        with pytest.raises(holdfast.LockLost):
+            holder.release()
+        primary.forget()
+        standby.forget()

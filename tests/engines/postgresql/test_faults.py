@@ -309,10 +309,10 @@ def test_a_second_session_that_is_not_to_be_had_does_not_cost_a_waiter_its_place
     refused: list[str] = []
     real = postgresql_lock.connect
 
-    def unlucky(*arguments: Any) -> Any:
+    def unlucky(*arguments: Any, **order: Any) -> Any:
         refused.append(why)
         if why == "lost":
-            other = yield from real(*arguments)
+            other = yield from real(*arguments, **order)
             postgres.ask("select pg_terminate_backend(%s, 5000)", other.backend)
             return other
         yield from ()
@@ -473,9 +473,9 @@ def test_an_answer_that_comes_while_it_asks_is_not_lost(
     """PG8: it was read and dropped, so the holder slept on; that its time was up came out as an error of the server."""
     real = postgresql_lock.connect
 
-    def meanwhile(*arguments: Any) -> Any:
+    def meanwhile(*arguments: Any, **order: Any) -> Any:
         monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 1000.0)
-        other = yield from real(*arguments)
+        other = yield from real(*arguments, **order)
         if granted:
             hold.release()
         eventually(lambda: postgres.waiting() == 0)
@@ -503,7 +503,7 @@ def test_an_answer_that_is_under_way_is_waited_for(
     real = postgresql_lock.connect
     seen = threading.Event()
 
-    def meanwhile(env: Any, _: object, limit: float) -> Any:
+    def meanwhile(env: Any, _: object, limit: float, **_order: Any) -> Any:
         assert seen.wait(20)
         slow.prompt.clear()
         hold.release()

@@ -282,6 +282,8 @@ _PASSING = (
 )
 """Of what servers (SQLSTATE 53300, 57P01 to 57P03) and pgbouncer say, in English."""
 
+_STANDBY, _NO_PRIMARY = "is a standby", "none of its hosts can be written to"
+
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
@@ -295,12 +297,21 @@ _DURABLE = (  # PG1: a token that has been seen is on the disk
 
 
 def connect(
-    env: Environment, lock_url: LockUrl, until: float, stale_after: float | None = None
+    env: Environment,
+    lock_url: LockUrl,
+    until: float,
+    stale_after: float | None = None,
+    *,
+    first: str = "",
+    last: str = "",
 ) -> Generator[Wait, None, Connection]:
-    """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason."""
+    """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason.
+
+    `first` and `last`: the labels of those to try before and after all others."""
     known = _known(lock_url)
     failed: list[str] = []
     found = yield from _addresses(env, known, until, failed)
+    found.sort(key=lambda each: (each[1] == last) - (each[1] == first))
     for number, (address, label) in enumerate(found):
         now = env.monotonic()
         limit = now + min(_timeout(known), (until - now) / (len(found) - number))  # one that is silent leaves time
@@ -317,7 +328,9 @@ def connect(
             failed.append(str(error))
         if env.monotonic() >= until:
             break
-    raise unreachable(lock_url, "; ".join(failed) or "no host is known")
+    why = "; ".join(failed) or "no host is known"
+    is_cluster = len(failed) > 1 and any(_STANDBY in each for each in failed)
+    raise unreachable(lock_url, f"{_NO_PRIMARY}: {why}" if is_cluster else why)
 
 
 def unreachable(lock_url: LockUrl, why: str) -> EngineUnavailable:
@@ -329,6 +342,11 @@ def unreachable(lock_url: LockUrl, why: str) -> EngineUnavailable:
 def is_passing(error: EngineUnavailable) -> bool:
     """Whether a server is there, and says that it has no session for us now (PG5). libpq tells no SQLSTATE here."""
     return any(words in error.message for words in _PASSING)
+
+
+def is_failing_over(error: EngineUnavailable) -> bool:
+    """Whether there are several servers, of which one answers and is a standby, and none can be written to (PG5)."""
+    return _NO_PRIMARY in error.message
 
 
 def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
@@ -364,6 +382,8 @@ def _advice(why: str) -> str:
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
         "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
         "no more connections": "Each hold and each one who waits has a connection: raise the pooler's limits",
+        _NO_PRIMARY: "If a fail-over is under way, try again when it is over. Otherwise, see that one of them is the "
+        "primary, and that it can be reached from here",
         "standby": "Give the URL the host that can be written to, or all hosts: the right one is found",
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",
         "is too old": "Use a newer server",
@@ -454,7 +474,7 @@ def _check(connection: Connection, facts: Row) -> None:
         raise Broken(f"the server at {connection.label} is too old: PostgreSQL {version}; 14 or later is needed")
     if standby == "t":  # PC3
         raise Broken(
-            f"the server at {connection.label} is a standby, which would grant locks that the primary has granted too"
+            f"the server at {connection.label} {_STANDBY}, which would grant locks that the primary has granted too"
         )
 
 
@@ -550,9 +570,15 @@ _pool: Pool[Connection] = Pool("while closing connections", MOST)
 
 
 def obtain(
-    env: Environment, lock_url: LockUrl, until: float, keeps: float | None = None, *, fresh: bool = False
+    env: Environment,
+    lock_url: LockUrl,
+    until: float,
+    keeps: float | None = None,
+    *,
+    fresh: bool = False,
+    last: str = "",
 ) -> Generator[Wait, None, Connection]:
-    """A session that is fit for a lock: one that is left, or a new one. EngineUnavailable."""
+    """A session that is fit for a lock: one that is left, or a new one, as `connect` makes it. EngineUnavailable."""
     kind = _kind(lock_url, keeps or STALE_AFTER)
     while not fresh:
         connection = _pool.take(env, kind)
@@ -565,7 +591,7 @@ def obtain(
             continue
         connection.used = True
         return connection
-    connection = yield from connect(env, lock_url, until, keeps)
+    connection = yield from connect(env, lock_url, until, keeps, last=last)
     connection.kind = kind
     return connection
 

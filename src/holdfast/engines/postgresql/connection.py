@@ -68,6 +68,10 @@ class Broken(Exception):
     """The connection has ended, or is not worth going on with; the text says why."""
 
 
+class Silent(Broken):
+    """The connection is open, and there is no answer."""
+
+
 class Refused(Exception):
     """The server has answered a statement with an error; the connection goes on."""
 
@@ -220,7 +224,7 @@ class Connection:
     # -- statements ----------------------------------------------------------------------------------------------------
 
     def ask(self, sql: str, values: Sequence[object] = (), until: float = 0.0) -> Generator[Wait, None, list[Row]]:
-        """What a statement returns. Refused for its error; Broken if the connection ends, or there is no answer."""
+        """What a statement returns. Refused for its error; Broken if the connection ends; Silent without an answer."""
         self.send(sql, values)
         return (yield from self.answer(until))
 
@@ -273,7 +277,7 @@ class Connection:
             if rows is not None:
                 return rows
             if self.env.monotonic() >= until:
-                raise Broken(f"{self.label} does not answer")
+                raise Silent(f"{self.label} does not answer")
 
     def wait(self, until: float) -> Wait:
         """What to wait for before `collect`."""

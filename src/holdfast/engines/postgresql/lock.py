@@ -25,7 +25,9 @@ PG4  A waiter that gives up leaves the server's queue: by the server's own lock_
      because the connection is closed. That limit is the statement's, not the session's: what follows has none (PC5).
 PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
      the first contact only a server that says itself that it has no session for us now is waited for: a
-     caller that cannot reach any server may have mistyped the URL, and is told at once.
+     caller that cannot reach any server may have mistyped the URL, and is told at once. Of several hosts, a
+     standby that answers says that the URL is right, and that a fail-over may be under way. That has an end, so
+     the caller is told after two minutes: the host of the primary may be the one that was mistyped.
 PG8  A waiter asks now and then, by a second session, whether the server still knows of it. Its own answer may come
      meanwhile, and nobody else reads it: the wait for both sessions ends with it, and the queue collects before each of
      its waits, because what has been read from a descriptor no longer makes it readable. A session that does not wait
@@ -37,6 +39,12 @@ PG9  A waiter leaves its place only for what is said by its own session, which e
 PG10 A wait that ends in an error may have been granted the lock all the same: its limit, or a cancel request, comes
      just behind the grant, and an error takes back no lock of a session. Whatever it has is given back before the
      session is asked for anything else: it would get the lock a second time, and the first one would be nobody's.
+PG11 A server that takes connections and then does not answer is asked last, of the hosts in the URL. A primary whose
+     standby has been promoted is one: it cannot commit a token, as no standby confirms it (synchronous replication),
+     and whoever goes on asking the first host that can be written to never comes to the new primary.
+PG12 A waiter asks the server at which it waits whether that knows of it, and another of the URL's hosts only if that
+     one has no session to give. Of a newer timeline, that is the new primary, and it is time to leave; of an older
+     one, it is an old primary that goes on by itself, which says nothing.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -70,8 +78,20 @@ from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..base import Engine
 from ..remote import Contender, RemoteHold, RemoteRequest, moment, require_no_deadlock
-from .connect import NAME, STALE_AFTER, connect, is_passing, leave, obtain, only, parse, refusal, unreachable
-from .connection import Broken, Connection, Refused, Row
+from .connect import (
+    NAME,
+    STALE_AFTER,
+    connect,
+    is_failing_over,
+    is_passing,
+    leave,
+    obtain,
+    only,
+    parse,
+    refusal,
+    unreachable,
+)
+from .connection import Broken, Connection, Refused, Row, Silent
 from .look import comment, free, look_at
 
 T = TypeVar("T")
@@ -85,6 +105,8 @@ _RETRY_EVERY = 1.0
 """Seconds between attempts to connect, at first and at the most."""
 _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
+_FAIL_OVER_WITHIN = 120.0
+"""Seconds after which hosts of which none is a primary are no fail-over any more, for a caller at its first contact."""
 _ASK_EVERY = 60.0
 """Seconds after which a waiter makes sure that the server still knows of it."""
 _MOST_SPINS = 20
@@ -132,6 +154,8 @@ class AcquireAttempt(Contender):
         self._connection: Connection | None = None
         self._fresh = False
         """Whether a connection that was left is not good enough."""
+        self._mute = ""
+        """The server that did not answer last (PG11)."""
         self._reached = False
         """Whether there was a server (PG5)."""
         self._failures = 0
@@ -185,6 +209,8 @@ class AcquireAttempt(Contender):
                 return (yield from self._contend(shared=shared))
             except Broken as broken:
                 used = self._connection is not None and self._connection.used
+                if isinstance(broken, Silent) and self._connection is not None:
+                    self._mute, self._fresh = self._connection.label, True  # PG11
                 self.close()
                 if used:
                     self._fresh = True  # PC7
@@ -245,15 +271,15 @@ class AcquireAttempt(Contender):
                 return granted
             now = env.monotonic()
             if now >= attempt.deadline + _GRACE:
-                raise Broken(f"{connection.label} does not answer")
+                raise Silent(f"{connection.label} does not answer")
             if now >= ask_at:
                 if doubted:
-                    raise Broken(f"{connection.label} has forgotten us")
+                    raise Silent(f"{connection.label} has forgotten us")
                 doubted = not (yield from self._is_known(connection))
                 ask_at = env.monotonic() + (_REACH_WITHIN if doubted else _ASK_EVERY)
                 continue  # PG8
             if attempt.announces:
-                yield from self._look_aside()
+                yield from self._look_aside(connection)
             attempt.waiting(self.last, self.who)
             until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
             yield connection.wait(until)
@@ -268,16 +294,16 @@ class AcquireAttempt(Contender):
                 raise
         return False
 
-    def _look_aside(self) -> Generator[Wait, None, None]:
+    def _look_aside(self, connection: Connection) -> Generator[Wait, None, None]:
         """Look who waits now."""
         limit = self.env.monotonic() + _GRACE
-        seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit))
+        seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit), connection.label)
         self._seen = seen or self._seen
 
     def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
         """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
         limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
-        asking = self._aside(limit, lambda other: other.ask(_WAITING, (connection.backend,), limit))
+        asking = self._aside(limit, partial(self._ask_for_us, connection, limit), connection.label)
         try:
             while True:
                 wait = next(asking)
@@ -291,12 +317,19 @@ class AcquireAttempt(Contender):
         finally:
             asking.close()
 
+    def _ask_for_us(self, ours: Connection, limit: float, other: Connection) -> Generator[Wait, None, bool]:
+        """Whether the server of another session, perhaps not that of ours, has ours wait (PG12)."""
+        if other.timeline != ours.timeline:
+            return other.timeline < ours.timeline
+        return bool((yield from other.ask(_WAITING, (ours.backend,), limit)))
+
     def _aside(
-        self, limit: float, steps: Callable[[Connection], Generator[Wait, None, T]]
+        self, limit: float, steps: Callable[[Connection], Generator[Wait, None, T]], first: str
     ) -> Generator[Wait, None, T | None]:
-        """What these steps find by a session of their own, as ours waits; None where there is no answer."""
+        """What these steps find by a session of their own, as ours waits, at the server `first` or, if that has none to
+        give, another one (PG12); None where there is no answer."""
         try:
-            other = yield from connect(self.env, self.lock_url, limit)
+            other = yield from connect(self.env, self.lock_url, limit, first=first)
             try:
                 return (yield from steps(other))
             finally:
@@ -349,13 +382,20 @@ class AcquireAttempt(Contender):
             self.attempt.require_same_process()
             try:
                 limit, keeps = self._limit(), self.request.keeps
-                self._connection = yield from obtain(self.env, self.lock_url, limit, keeps, fresh=self._fresh)
+                self._connection = yield from obtain(
+                    self.env, self.lock_url, limit, keeps, fresh=self._fresh, last=self._mute
+                )
                 self._reached = True
                 return self._connection
             except EngineUnavailable as error:
-                if not patient or self.attempt.is_over() or not (self._reached or is_passing(error)):
+                if not patient or self.attempt.is_over() or not (self._reached or self._may_pass(error)):
                     raise
             yield from self._pause()
+
+    def _may_pass(self, error: EngineUnavailable) -> bool:
+        """Whether a caller at its first contact waits for the end of this (PG5)."""
+        is_early = self.env.monotonic() < self.attempt.started + _FAIL_OVER_WITHIN
+        return is_passing(error) or (is_early and is_failing_over(error))
 
     def _pause(self) -> Generator[Wait, None, None]:
         """Before the next attempt: longer each time, and not in step with all others who have lost the server."""

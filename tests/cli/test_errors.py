@@ -20,6 +20,8 @@ import pytest
 from cli.support import HOLDFAST, World
 from holdfast.cli import outcome, parse
 from holdfast.cli.completion import commands
+from unit.elsewhere import MS_RDONLY, MS_REMOUNT, elsewhere, mount, needs_root
+from unit.stepping import sema_record
 
 COMMANDS = ["run", "try", "acquire", "release", "wait", "status"]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -278,6 +280,47 @@ def test_the_limits_that_an_error_names_are_those_of_the_system(
     status = outcome.not_started(["make"], error) if isinstance(error, OSError) else outcome.failed(error)
     assert status == 3
     assert "; a limit is reached (what this system has)\n" in capsys.readouterr().err
+
+
+@needs_root
+def test_every_command_that_looks_says_that_a_dead_lock_on_a_read_only_filesystem_cannot_be_had(tmp_path: Path) -> None:
+    """V10. What is free there cannot be made, either."""
+
+    def do(*words: object) -> tuple[int, str]:
+        done = subprocess.run(
+            [*HOLDFAST, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        return done.returncode, done.stdout
+
+    def look() -> None:
+        code, shown = do("status", tmp_path / "dead")
+        assert code == 3
+        assert "state     held (stale)" in shown
+        assert "its filesystem is read-only, so nobody can take it over" in shown
+        assert "takes it over at once" not in shown
+        assert "next      Make its filesystem writable" in shown
+        code, shown = do("status", "-j", tmp_path / "dead")
+        told = json.loads(shown)
+        assert (code, told["result"], told["state"], told["condition"]) == (3, "held", "held", "stale")
+        assert do("wait", tmp_path / "dead") == (3, f"holdfast: {tmp_path}/dead: {told['reason']}\n")
+        assert do("status", "--slots", 1, tmp_path / "slot")[0] == do("wait", "--slots", 1, tmp_path / "slot")[0] == 3
+        assert [len(do("ls", "-q", which, tmp_path)[1].splitlines()) for which in ("--held", "--stale")] == [3, 0]
+        told = json.loads(do("ls", "-j", tmp_path / "dead")[1])
+        assert (told["result"], told["state"], told["condition"]) == ("held", "held", "stale")
+        code, shown = do("clean", tmp_path)
+        assert (code, "so nobody can take it over" in shown) == (0, True), shown
+        free = tmp_path / "no"
+        for words in (["status", free], ["wait", free], ["status", "--slots", 2, free]):
+            code, shown = do(*words)
+            assert (code, "its filesystem is read-only, so no lock file can be made there" in shown) == (0, True), shown
+
+    def read_only() -> None:
+        mount("tmpfs", str(tmp_path), "tmpfs")
+        for name in ("dead", "slot.0.lock"):
+            (tmp_path / name).write_bytes(sema_record(2**22 + 5, 1))
+        mount("tmpfs", str(tmp_path), "tmpfs", MS_REMOUNT | MS_RDONLY)
+
+    elsewhere(look, mounts=read_only, limit=120)
 
 
 @pytest.mark.parametrize("command", ["release", "wait", "status"])

@@ -1193,6 +1193,9 @@ class Process:
     def storage(self, path: str, device: int | None = None) -> Storage:
         return Storage("sim", shared=self.cache is not None, events=self.mount.events)
 
+    def is_read_only(self, path: str) -> bool:
+        return False
+
     def poll_limit(self, path: str) -> float:
         return 0.025 if self.cache is None else 0.24
 

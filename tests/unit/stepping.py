@@ -73,7 +73,7 @@ if hasattr(os, "register_at_fork"):
 QUIET = frozenset(
     {"time", "monotonic", "uptime", "identity", "token", "adopt", "command", "poll_limit", "events_reach", "storage"}
     | {"is_open", "is_lasting", "has_created", "undo_by", "directory_log", "listed", "keep", "open_vanishing"}
-    | {"may_block", "server_at", "is_away", "reconnects"}
+    | {"may_block", "server_at", "is_away", "reconnects", "is_read_only"}
 )
 """Calls that neither read nor change anything that processes share, where these tests run: no steps."""
 

@@ -225,6 +225,37 @@ def test_a_read_only_filesystem_is_named_and_can_be_looked_at(disk: Path) -> Non
 
 
 @needs_root
+@pytest.mark.parametrize("protocol", ["sema", "proper-lockfile"])
+def test_a_dead_lock_on_a_read_only_filesystem_is_said_to_be_had_by_nobody(disk: Path, protocol: str) -> None:
+    """V10: who waits or tries to acquire gets the system's error, as nobody would ever release it."""
+    more = {} if protocol == "sema" else {"realpath": False}
+
+    def look() -> tuple[object, ...]:
+        lock = Lock(disk / "dead", protocol=protocol, **more)
+        failures = []
+        for call in (lock.wait, lock.try_acquire, lock.acquire):
+            with pytest.raises(OSError, match=r"[Rr]ead-only") as caught:
+                call()
+            failures.append((caught.value.errno, caught.value.filename))
+        return lock.status(), failures
+
+    def read_only() -> None:
+        mount("tmpfs", str(disk), "tmpfs")
+        if protocol == "sema":
+            (disk / "dead").write_bytes(sema_record(2**22 + 5, 1))
+        else:
+            (disk / "dead.lock").mkdir()
+            os.utime(disk / "dead.lock", (1, 1))
+        mount("tmpfs", str(disk), "tmpfs", MS_REMOUNT | MS_RDONLY)
+
+    status, failures = elsewhere(look, mounts=read_only)
+    name = "dead" if protocol == "sema" else "dead.lock"
+    assert failures == [(errno.EROFS, str(disk / name))] * 3
+    assert (status.locked, status.stale) == (True, False)
+    assert status.reason.endswith("but its filesystem is read-only, so nobody can take it over")
+
+
+@needs_root
 @pytest.mark.parametrize("without", [(), ("unnamed",), ("unnamed", "link")], ids=["unnamed", "named", "exclusive"])
 def test_a_full_disk_leaves_no_half_record(
     without: tuple[str, ...], disk: Path, environments: Callable[..., Any]

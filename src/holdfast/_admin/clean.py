@@ -34,6 +34,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from .._core.messages import is_out_of_reach
 from .._core.wait import Wait
 from .._platform.interface import Environment, Surroundings
 from .._platform.values import temporary_name
@@ -144,6 +145,8 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
         return None
     if _may_be_data(status):
         return None
+    if is_out_of_reach(status):
+        return Kept(status.path, protocol.name, status.reason, "a filesystem that is writable lets it go")
     if status.stale and not (protocol.all_beat and not status.evidence.proven):  # M15
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
     if not may_be_approved(env, protocol, status.record, status.liveness):

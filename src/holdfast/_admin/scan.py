@@ -41,13 +41,13 @@ import functools
 import math
 import stat
 
-from .._core.messages import duration, moment, printable
+from .._core.messages import duration, is_out_of_reach, moment, printable
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import GUARDED, NO_RECORD, Observation, assess, is_gone, read_record, reread
 from ..engines.file.paths import queue_of, queue_of_slots
-from ..engines.file.policy import describe, judge, with_heirs
+from ..engines.file.policy import describe, judge, with_heirs, within_reach
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
 from ..engines.file.steps import UNFINISHED
@@ -375,7 +375,7 @@ class Survey:
         verdict = judge(self._env, request, seen, assessed)
         if verdict.reclaim and is_gone(self._env, path, seen.identity):
             return None
-        status = describe(self._env, request, seen, assessed, verdict)
+        status = describe(self._env, request, seen, assessed, within_reach(self._env, path, verdict))
         status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
         return self._found(status, self._condition(record, assessed, verdict), seen)
 
@@ -396,7 +396,8 @@ class Survey:
             verdict = judge(env, request, seen, assessed)
         finally:
             env.close(seen.fd)
-        status = named(env, describe(env, request, seen, assessed, verdict), self._tables.owners(seen.identity))
+        shown = describe(env, request, seen, assessed, within_reach(env, path, verdict))
+        status = named(env, shown, self._tables.owners(seen.identity))
         return self._found(status, self._condition(seen.record, assessed, verdict), seen)
 
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
@@ -641,6 +642,8 @@ def own_view(status: Status) -> str:
         return "holdfast never robs a holder that has the kernel lock, whatever its age"
     if status.stale:
         return f"holdfast takes it over at once: {printable(status.reason)}"
+    if is_out_of_reach(status):
+        return "holdfast takes it over as soon as its filesystem is writable"
     if status.liveness is Liveness.ALIVE:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
     if is_kept_fresh(status.protocol):

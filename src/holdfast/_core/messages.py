@@ -272,9 +272,19 @@ def _process(holder: Holder) -> str:
     return f"process {holder.pid}{command}"
 
 
+OUT_OF_REACH = "its filesystem is read-only, so nobody can take it over"
+
+
+def is_out_of_reach(status: Status) -> bool:
+    """Whether a contender would get the lock, if the lock file could be written."""
+    return status.locked and status.reason.endswith(OUT_OF_REACH)
+
+
 def advice(status: Status) -> str:
     """The next step."""
     way = _way_to_break(status)
+    if is_out_of_reach(status):
+        return "Make its filesystem writable; then the next contender takes the lock over"
     if status.evidence.source == "counter":
         return "Find out which process has that file open (fuser, lsof), and why it makes no progress"
     if status.evidence.source == "race" or not _is_taken(status):

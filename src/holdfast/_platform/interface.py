@@ -343,6 +343,9 @@ class Environment(Protocol):
         `device`: the file's `st_dev`, from a caller that knows it; then no call is made for what is remembered.
         """
 
+    def is_read_only(self, path: str) -> bool:
+        """Whether the system says that no process can write where this is. Not remembered: it may be mounted anew."""
+
     def poll_limit(self, path: str) -> float:
         """The longest pause between polls of a file here, in seconds, where no events arrive."""
 

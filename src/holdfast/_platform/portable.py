@@ -536,6 +536,14 @@ class GenericEnvironment:
     def storage(self, path: str, device: int | None = None) -> Storage:  # noqa: ARG002
         return Storage("", events=False, text="of a type that cannot be known")
 
+    def is_read_only(self, path: str) -> bool:
+        if not hasattr(os, "statvfs"):
+            return False
+        try:
+            return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        except OSError:
+            return False
+
     def poll_limit(self, path: str) -> float:
         return 0.05 if self.storage(path).shared else 0.025
 

@@ -79,7 +79,8 @@ def nowhere(lock: Resource) -> str:
         except InvalidPath as error:
             return str(error)
     if above == request.directory:
-        return ""
+        is_read_only = environment().is_read_only(above)
+        return "its filesystem is read-only, so no lock file can be made there" if is_read_only else ""
     makers = "run makes" if isinstance(lock, Semaphore) else "run, try and acquire make"
     return f"its directory does not exist; {makers} it with --parents"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .._admin.found import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, LEFTOVER, MALFORMED, STALE, Found, Unreadable
 from .._admin.scan import Survey
-from .._core.messages import printable
+from .._core.messages import is_out_of_reach, printable
 from .._drivers.apart import at_place
 from .._drivers.sync import drive
 from .._platform import environment
@@ -259,7 +259,8 @@ class _Wanted:
         """How many were left out since their age is not known."""
 
     def has(self, one: Found) -> bool:
-        if one.condition not in self._conditions and not self._is_in_the_way(one):
+        condition = HELD if is_out_of_reach(one.status) else one.condition
+        if condition not in self._conditions and not self._is_in_the_way(one):
             return False
         if self._age is None:
             return True

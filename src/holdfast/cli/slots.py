@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 
-from .._core.messages import advice, sentence
+from .._core.messages import advice, is_out_of_reach, sentence
 from .._platform import environment
 from ..lock import Semaphore
 from ..protocols import is_persistent
 from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
 from .locks import answered, is_url, lock_options, nowhere
 from .options import Namespace
-from .outcome import DONE, HELD, show
+from .outcome import DONE, FAILED, HELD, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def status_(options: Namespace, *, counted: bool = True) -> int:
             taken = [(number, one.data) for number, one in enumerate(status) if one.data]
             rows += [row for number, data in taken for row in rows_of_content(f"content {number}", data)]
         show(text_of(rows))
+    if status.locked and any(map(is_out_of_reach, status)):
+        return FAILED
     return HELD if status.locked else DONE
 
 

@@ -8,7 +8,7 @@ import time
 from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE, Found
 from .._admin.kinds.base import View
 from .._admin.scan import LEFT_EMPTY, Survey, heartbeat, id_of, own_view, staleness, staleness_text
-from .._core.messages import advice, duration, first_holder, moment, printable
+from .._core.messages import advice, duration, first_holder, is_out_of_reach, moment, printable
 from .._drivers.apart import at_place
 from .._platform import environment
 from .._platform.values import LockOwner
@@ -81,7 +81,7 @@ def _status(options: Namespace) -> int:
         if options.verbose and (status.locked or status.data):
             rows += rows_of_content("content", status.data)
         show(text_of(rows))
-    if other is not None:
+    if other is not None or is_out_of_reach(status):
         return FAILED  # as for a contender: waiting does not help, either
     return HELD_CODE if status.locked else DONE
 

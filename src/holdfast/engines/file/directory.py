@@ -325,6 +325,8 @@ def _take(env: Environment, request: FileRequest, seen: Observation) -> tuple[Di
                 env.remove_directory(request.path)
                 removed = True
     except OSError as error:
+        if error.errno == errno.EROFS:  # nobody can take it over, and no holder is to be waited for
+            raise OSError(error.errno, error.strerror, request.path) from error
         if error.errno not in UNWRITABLE:
             raise with_hint(error, request, env) from error
         owner = env.fstat(fd).st_uid

@@ -14,12 +14,15 @@ V7  A callable may answer later: it returns a `Signal` and is asked again once t
 V8  A holder with a lease is alive until its record has not changed for the whole lease. Then it is replaced, if no
     guard is held: it has counted itself lost before (lease.py, LE2). Its age, by whichever clock, does not matter.
 V9  Where every holder keeps its lock fresh, under `safe` the rule is enough, unless the holder is known to be alive.
+V10 On a read-only filesystem nobody can take a lock over. A contender hears that from the system (takeover.py, T6); who
+    only looks is not told that the lock can be had.
 """
 
 from __future__ import annotations
 
 import math
 
+from ..._core.messages import OUT_OF_REACH
 from ..._core.wait import Signal
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value
@@ -99,6 +102,13 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if by_rule:
         return Verdict(False, False, f"it is older than {limit:g} s, but its holder is not known to be dead")
     return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)
+
+
+def within_reach(env: Environment, path: str, verdict: Verdict) -> Verdict:
+    """The verdict, for one who only looks (V10)."""
+    if verdict.reclaim and env.is_read_only(path):
+        return verdict.replaced(reclaim=False, reason=f"{verdict.reason}, but {OUT_OF_REACH}")
+    return verdict
 
 
 def _by_lease(env: Environment, seen: Observation, lease: float) -> Verdict:

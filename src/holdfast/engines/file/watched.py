@@ -15,7 +15,7 @@ import errno
 from collections.abc import Generator
 
 from ..._core.hold import HoldRef
-from ..._core.messages import deadlock
+from ..._core.messages import OUT_OF_REACH, deadlock
 from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.interface import Environment, Watch
@@ -35,7 +35,7 @@ from .inspect import (
     require_same_protocol,
     reread,
 )
-from .policy import Verdict, describe, judge, missing, with_heirs
+from .policy import Verdict, describe, judge, missing, with_heirs, within_reach
 from .publish import Blank, prepared, publish
 from .request import FileRequest
 from .steps import REMOVED, with_hint
@@ -178,7 +178,9 @@ class WatchedFile:
         return self.env.exists(self.request.path)
 
     def is_free(self) -> bool:
-        """Whether a contender would get the lock; as of the last look, or now."""
+        """Whether a contender would get the lock; as of the last look, or now. EROFS if it could, but for V10."""
+        if self.there and self.verdict.reclaim and self.env.is_read_only(self.request.path):
+            raise OSError(errno.EROFS, f"{self.verdict.reason}, but {OUT_OF_REACH}", self.request.path)
         return self.could_be_had
 
     def lies_free(self) -> bool:
@@ -195,6 +197,8 @@ class WatchedFile:
         """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
         if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen.identity):
             return missing(self.request)
+        if self.there:
+            self.verdict = within_reach(self.env, self.request.path, self.verdict)
         return with_heirs(self.env, self.describe(), lambda: self.env.lock_owners(self.seen.identity))
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 NEVER = float("inf")
+_is_finalizing = sys.is_finalizing
 _keeper: Keeper | None = None
 _face_for_tasks: Callable[[], Callable[..., Any]]
 
@@ -175,7 +176,7 @@ class BaseHold:
     def __del__(
         self,
         _warn: Callable[..., None] = warn,
-        _is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        _is_finalizing: Callable[[], bool] = _is_finalizing,
     ) -> None:
         """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
         ref: HoldRef | None = getattr(self, "_ref", None)  # it may not even have been made
@@ -506,6 +507,13 @@ class Acquirable(Resource):
         except OSError as failed:
             set_error_path(failed, self.path)
             raise
+        except (ImportError, NameError) as failed:
+            if not _is_finalizing():
+                raise
+            raise RuntimeError(
+                f"Python is ending, and what is needed to acquire {self.path} cannot be loaded any more; acquire it "
+                "earlier than in a finalizer that runs at the very end"
+            ) from failed
         if error is not None:
             raise error(result) if apart is None else apart.call(partial(error, result))
         return None

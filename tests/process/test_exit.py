@@ -217,3 +217,30 @@ def test_a_signal_wakes_the_main_thread_beside_the_keepers(spawn: Callable[..., 
     process.kill(signal.SIGINT)
     process.expect("interrupted", within=5)
     process.finish()
+
+
+LATE = """
+class Late:
+    def __del__(self, write=os.write, lock=Lock(path, **options), fails=Exception, name=type):
+        try:
+            lock.acquire(timeout=60).release()
+            write(2, b'released\\n')
+        except fails as error:
+            write(2, f'{name(error).__name__}: {error}\\n'.encode())
+late = Late()
+"""
+
+
+@pytest.mark.needs("linux")
+def test_a_finalizer_at_the_very_end_may_make_the_first_acquisition(spawn: Callable[..., Peer], path: str) -> None:
+    process = spawn("options = {}" + LATE, path, real=True)
+    assert process.finish() == "released\n"
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_a_finalizer_that_comes_too_late_to_load_what_it_needs_is_told_so(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    process = spawn("options = {'fencing': True}" + LATE, path, real=True)
+    assert process.finish().startswith("RuntimeError: Python is ending")
+    assert os.listdir(os.path.dirname(path)) == []

@@ -312,6 +312,10 @@ def _open_file(path: str, *args: Any, **options: Any) -> _File:
     return _File(builtins.open(path, *args, **options), role)
 
 
+def _raw_file(path: str) -> _File:
+    return _open_file(path, "rb", buffering=0)
+
+
 class _Library:
     """The C library as inotify.py calls it."""
 
@@ -390,6 +394,7 @@ def _read_as_it_was(path: str) -> str:
 _PLACES: tuple[tuple[Any, str, Any], ...] = (
     *((module, "os", _OS) for module in (descriptors, portable, posix, inotify, linux, proc_locks, procfs, background)),
     *((module, "open", _open_file) for module in (linux, procfs)),
+    *((module, "FileIO", _raw_file) for module in (linux, procfs)),
     (procfs, "read", _read_as_it_was),
     (portable, "clock_shift", lambda: _SHIFT),
     (posix, "fcntl", Module(fcntl, flock=_flock)),

@@ -155,9 +155,9 @@ class Keeper:
             return True
         try:
             self._start()
-        except (OSError, RuntimeError, MemoryError) as error:  # no thread, descriptor or memory is left
+        except (OSError, RuntimeError, MemoryError, ImportError) as error:  # no thread, descriptor or memory is left
             self._thread = None
-            if not self.is_stalled and _AT_EXIT not in str(error):
+            if not self.is_stalled and not (_AT_EXIT in str(error) or sys.is_finalizing()):
                 self.is_stalled = True
                 are, it = ("is", "it") if len(self._kept) == 1 else ("are", "them")
                 paths = ", ".join(held.path for held in self._kept)

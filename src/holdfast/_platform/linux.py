@@ -16,6 +16,7 @@ import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissin
 import errno
 import fcntl
 import os
+from io import FileIO
 import select
 import time
 
@@ -92,7 +93,7 @@ class LinuxEnvironment(PosixEnvironment):
 
     def _boot(self) -> str:
         try:
-            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            with FileIO("/proc/sys/kernel/random/boot_id") as file:
                 return file.read().decode().strip() or "-"
         except OSError:
             return "-"

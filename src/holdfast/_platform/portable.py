@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import os
+from io import FileIO
 import sys
 import time
 
@@ -86,7 +87,7 @@ def unwrapped(seconds: float) -> float:
 def clock_shift() -> float:
     """Seconds by which the monotonic clock of this process is ahead of the machine's; 0 where that cannot be known."""
     try:
-        with open("/proc/self/timens_offsets", "rb", buffering=0) as file:
+        with FileIO("/proc/self/timens_offsets") as file:
             words = file.read(256).split()
         shift = int(words[1]) + int(words[2]) / 1e9  # the monotonic clock's are first
         # Where it has made a namespace for its children, the offsets are those of that one.

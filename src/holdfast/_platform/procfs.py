@@ -6,6 +6,7 @@ No server is asked, so nothing here can hang. What is hidden, gone or torn is mi
 from __future__ import annotations
 
 import os
+from io import FileIO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _OCTAL = frozenset("01234567")
 def read(path: str) -> str:
     """The text of a file, each byte a character; empty if it cannot be read."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with FileIO(path) as file:
             return file.readall().decode("latin-1")
     except OSError:
         return ""

@@ -142,7 +142,7 @@ def no_settling(patch: Patch) -> None:
         yield from ()
         return held
 
-    patch.setattr(takeover, "_settle", enter)
+    patch.setattr(takeover, "settle", enter)
 
 
 def published_by_renaming(patch: Patch) -> None:

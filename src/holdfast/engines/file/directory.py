@@ -43,7 +43,7 @@ from .inspect import forget
 from .policy import judge
 from .publish import make_parents
 from .steps import UNWRITABLE, forget_hold, is_there, not_made, with_hint
-from .takeover import EXCLUSIVE, SETTLE, SHARED, TRIES, make_claim, take_guard
+from .takeover import EXCLUSIVE, SHARED, TRIES, make_claim, settle, take_guard
 from .watched import WatchedFile
 
 TYPE_CHECKING = False
@@ -292,14 +292,10 @@ def take_over(
 def settled(env: Environment, held: DirectoryHold) -> Generator[Wait, None, FileHold | None]:
     """The hold, if nobody who had judged before has removed it (DL4)."""
     try:
-        yield Wait((), env.monotonic() + SETTLE)
-        if held.verify():
-            return held
+        return (yield from settle(env, held))
     except BaseException:
         held.give_back()
         raise
-    held.abandon()
-    return None
 
 
 def _take(env: Environment, request: FileRequest, seen: Observation) -> tuple[DirectoryHold | None, bool]:

@@ -385,7 +385,7 @@ def take_over(
     held.recovered_from = seen.record
     try:
         alone = held if removed or not seen.is_guarded else (yield from _wait_for_claims(env, held))
-        calm = alone if verdict.by_proof or alone is None else (yield from _settle(env, alone))
+        calm = alone if verdict.by_proof or alone is None else (yield from settle(env, alone))
         if request.protocol.has_rivals and seen.fd >= 0:
             env.close(seen.fd)  # T10
             seen.fd = -1
@@ -441,7 +441,7 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
     try:
         found = env.fstat(fd)
         guard = take_guard(env, fd) if (found.st_dev, found.st_ino) == seen.identity else None
-        if guard is not None and _may_replace(seen, guard):
+        if guard == EXCLUSIVE or (guard == NO_LOCKS and not seen.is_guarded):  # T1, T9
             if not seen.is_guarded:  # T8
                 claim = _claim(env, request, seen, guard)
             judged = (claim or seen.is_guarded) and _is_as_judged(env, request, seen, fd)
@@ -468,11 +468,6 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
     if held is None:
         let_go(env, fd)
     return held
-
-
-def _may_replace(seen: Observation, guard: int) -> bool:
-    """Whether the first gate is passed, for a takeover in place (T1, T9)."""
-    return guard == EXCLUSIVE or (guard == NO_LOCKS and not seen.is_guarded)
 
 
 def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int) -> Claim | None:
@@ -570,8 +565,8 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     return True
 
 
-def _settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
-    """T5."""
+def settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
+    """T5. The caller gives the hold back if this is interrupted."""
     yield Wait((), env.monotonic() + SETTLE)
     if held.verify():
         return held

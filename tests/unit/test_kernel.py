@@ -381,7 +381,7 @@ def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
     leave_a_tag(flock)
     assert b"tag=dead" in path.read_bytes()
     assert look(env, request(path)).record is None
-    env.instead["lock_owners"] = lambda _identity: []  # nor where nobody can be seen
+    env.instead["lock_owners"] = lambda _identity, _records: []  # nor where nobody can be seen
     with foreigner(path):
         status = look(env, request(path))
     assert status.locked

@@ -385,7 +385,7 @@ def test_a_refusal_says_who_holds_it(who: str, arrive: Contend, foreigner: Calla
     owners, said = OWNERS[who]
     foreigner()
     contender = arrive(timeout=0)
-    contender.env.instead["lock_owners"] = lambda _identity: [*owners, LockOwner(9, EX, waiting=True)]
+    contender.env.instead["lock_owners"] = lambda _identity, _records: [*owners, LockOwner(9, EX, waiting=True)]
     contender.env.instead["command"] = lambda pid: f"command of {pid}"
     refusal = contender.run()
     assert isinstance(refusal, Refusal)

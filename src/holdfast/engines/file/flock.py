@@ -407,12 +407,11 @@ class WatchedFlock(WatchedFile):
         if fd < 0:
             self._refused = True
             return False
-        known = self.env.would_guard(fd, shared=shared) if self.request.records is not None else None
-        if known is None:
-            known = try_guard(self.env, self.request, fd, shared=shared)
-            if known:
+        free = self.env.would_guard(fd, shared=shared) if self.request.records is not None else None
+        if free is None:
+            free = try_guard(self.env, self.request, fd, shared=shared)
+            if free:
                 self.env.unguard(fd)
-        free = known
         if shared == self.request.shared:
             self._note_refusal(refused=not free)
         return free
@@ -496,7 +495,7 @@ class WatchedFlock(WatchedFile):
         for looks in range(_LOOKS):
             if self.seen.fd >= 0 and (self._refused is None or looks):
                 self._probe(shared=self.request.shared)
-            owners = self._owners()
+            owners = env.lock_owners(self.seen.identity, request.records)
             if not self._refused or self.seen.fd < 0 or _holding(owners):
                 break  # else no holder is visible: it may have been released in between
         if self._refused is False and (mismatched := self._mismatched()) is not None:
@@ -522,10 +521,6 @@ class WatchedFlock(WatchedFile):
             ),
             holders=holders,
         )
-
-    def _owners(self) -> list[LockOwner]:
-        env, records = self.env, self.request.records
-        return env.lock_owners(self.seen.identity) if records is None else env.lock_owners(self.seen.identity, records)
 
     def _mismatched(self) -> Status | None:
         """The status of a lock whose file has another protocol's record (F7)."""

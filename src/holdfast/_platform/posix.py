@@ -236,21 +236,11 @@ class PosixEnvironment(GenericEnvironment):
         return True
 
     def guarded(self, fd: int) -> bool | None:
-        if "flock" in self.without:
-            return None
-        try:
-            # Shared, because two exclusive probes would each take the other for the holder.
-            fcntl.flock(fd, _SHARE_NOW)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno in _NO_FLOCK:
-                return None
-            if isinstance(error, PermissionError) and self._is_on_smb(fd):
-                return True
-            raise
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        return False
+        # Shared, because two exclusive probes would each take the other for the holder.
+        taken = self.guard(fd, shared=True)
+        if taken:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        return None if taken is None else not taken
 
     def _is_on_smb(self, fd: int) -> bool:  # noqa: ARG002
         """LX1 (linux.py)."""

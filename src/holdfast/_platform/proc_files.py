@@ -50,7 +50,7 @@ class LinuxProcFiles(ProcFiles):
     """Those of Linux."""
 
     def __init__(self, *, tables: bool) -> None:
-        self.known = self._tables = tables
+        self.known = tables
         """Whether `/proc` is of our PID namespace, so that what it shows means something."""
         self.read_at = time.time()
         self._open: dict[str, list[tuple[int, str, str]]] | None = None
@@ -65,7 +65,7 @@ class LinuxProcFiles(ProcFiles):
 
     def sees(self, uid: int) -> bool:
         self._by_name()
-        return self._tables and not self._cut and uid not in self._hidden and os.geteuid() in (0, uid)
+        return self.known and not self._cut and uid not in self._hidden and os.geteuid() in (0, uid)
 
     def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
         found = []
@@ -83,7 +83,7 @@ class LinuxProcFiles(ProcFiles):
         if self._open is None:
             self.read_at = time.time()
             self._open, self._cut, count = {}, False, 0
-            for pid in procfs.pids() if self._tables else ():
+            for pid in procfs.pids() if self.known else ():
                 for fd, target in self._descriptors(pid):
                     count += 1
                     if count <= _MOST_NAMES:
@@ -120,7 +120,7 @@ class LinuxProcFiles(ProcFiles):
 
     def running(self, programs: Collection[str]) -> list[int]:
         if self._programs is None:
-            self._programs = {pid: procfs.comm(pid) for pid in (procfs.pids() if self._tables else ())}
+            self._programs = {pid: procfs.comm(pid) for pid in (procfs.pids() if self.known else ())}
         found = [pid for pid, name in self._programs.items() if name in programs]
         return [pid for pid in found if procfs.stat_fields(pid)[:1] not in ([], ["Z"])]
 
@@ -154,7 +154,7 @@ class LinuxProcFiles(ProcFiles):
         return exactly or [lock for lock in found if lock.path is not None]  # a subvolume (proc_locks.py, W2)
 
     def _text(self) -> str:
-        return procfs.read("/proc/locks") if self._tables else ""
+        return procfs.read("/proc/locks") if self.known else ""
 
     def _named(self, table: list[LockEntry], opened: list[tuple[int, str, str]]) -> list[FileLock]:
         """PF5: who shows which lock among these descriptors, and how that process has opened the file."""

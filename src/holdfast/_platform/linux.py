@@ -16,9 +16,9 @@ import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissin
 import errno
 import fcntl
 import os
-from io import FileIO
 import select
 import time
+from io import FileIO
 
 from . import procfs
 from .fork import to_load

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import _thread
 import os
-from io import FileIO
 import sys
 import time
+from io import FileIO
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors

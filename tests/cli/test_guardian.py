@@ -659,3 +659,61 @@ def test_a_line_for_conflicts_that_cannot_be_run_does_not_change_the_status(
     done = world.start([sys.executable, "-c", code, "run", "-n", "--on-conflict", "true", path, "--", "true"])
     assert done.wait() == 75
     assert "--on-conflict was not run: Resource temporarily unavailable" in done.complaint()
+
+
+STEPPING = """
+import os, sys
+
+step, gate, code = sys.argv[1:4]
+real = getattr(os, step)
+
+def gated(*given, **named):
+    os.close(os.open(f"{gate}.here", os.O_CREAT))
+    with open(gate) as opened:
+        opened.read()
+    return real(*given, **named)
+
+setattr(os, step, gated)
+from holdfast.cli import main
+main(["run", sys.argv[4], "--", "sh", "-c", code, "sh", f"{gate}.began"])
+"""
+"""A `run` that waits for the opening of a gate before one of its steps, or its guardian's."""
+
+
+@pytest.mark.needs("flock", "linux")
+@pytest.mark.parametrize("step", ["fork", "posix_spawnp", "setsid"])
+def test_a_killed_run_is_called_dead_at_no_instant_in_which_its_command_can_run(
+    world: World, path: Path, step: str
+) -> None:
+    """Before the fork there is no command, and will be none. From there on, the guardian has the lock."""
+    gate = world.directory / "gate"
+    os.mkfifo(gate)
+
+    def condition() -> str:
+        found: str = json.loads(world.do("ls", "-j", path).stdout)["condition"]
+        assert top_of(world, path) == found
+        return found
+
+    code = ': >"$1"; read line'
+    run = world.start([sys.executable, "-c", STEPPING, step, gate, code, path], stdin=subprocess.PIPE)
+    eventually(Path(f"{gate}.here").exists, what=f"the step {step}")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    began = Path(f"{gate}.began")
+    if step == "fork":
+        assert condition() == "dead"
+        assert not began.exists()
+        return
+    assert condition() == "held"
+    with open(gate, "w"):
+        pass  # the guardian goes on
+    eventually(began.exists, what="the command")
+    assert condition() == "held"
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+    eventually(lambda: condition() == "dead", what="the end of the guardian")
+
+
+def top_of(world: World, path: Path) -> str:
+    found: str = json.loads(world.do("top", "--once", "-j", path).stdout)["condition"]
+    return found

@@ -104,6 +104,7 @@ def test_what_happens_is_seen(world: World, seen: Seen, path: Path, held: int) -
     seen.shows("1 held, 1 waiting", str(waiter.pid))
     other = world.hold(world.directory / "other", "-t", "why")
     seen.shows("2 held, 1 waiting", f"{other.pid}", "why")
+    other.hear("held")  # before that there is no command, and a killed `run` leaves a dead lock
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
     seen.shows("2 held, 1 waiting")  # its command goes on, and keeps the lock

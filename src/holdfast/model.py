@@ -230,9 +230,9 @@ class Evidence(Value):
 
     `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `server` (a lock on a server),
     `counter` (the lock is free, but its counter of fencing tokens is locked), `race` (there is no lock file, but
-    another process is about to make one, or has just removed it), `unfinished` (its creator has not written it),
-    `heartbeat` (of another program, which touched it just now), or `none`. `proven` is True only if no schedule of
-    events can make the answer wrong.
+    another process is about to make one, or has just removed it; or the file's server is away), `unfinished` (its
+    creator has not written it), `heartbeat` (of another program, which touched it just now), or `none`. `proven` is
+    True only if no schedule of events can make the answer wrong.
     """
 
     source: str

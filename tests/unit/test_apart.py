@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost, aio, events
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost, Semaphore, aio, events
+from holdfast._core.attempt import Refusal
+from holdfast._core.messages import waiting
 from holdfast._drivers import apart
 from holdfast._drivers.apart import Apart, Step
 from holdfast._platform import environment, fork, procfs
+from holdfast.cli.locks import _WaitingNotice
 from holdfast.engines.file import paths, uncontended
 from holdfast.lock import file_request, state_of
 from unit.stepping import Stepped, failing
@@ -602,6 +606,51 @@ def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
     assert len({one.number for one in heard}) == 1
     if protocol == "flock":
         os.unlink(lock.path)
+
+
+@pytest.mark.parametrize("what", ["a lock", "a semaphore"])
+def test_a_wait_for_a_server_that_is_away_is_announced(
+    what: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP1: once, by the notice of the caller, which may look at the lock in vain."""
+    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
+    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    path = f"{server.directory}/l"
+    lock = Lock(path) if what == "a lock" else Semaphore(path, 2)
+    told: list[str] = []
+
+    def tell(refusal: Refusal) -> None:
+        told.append(waiting(refusal))
+        assert refusal.event().kind == "waiting"
+        server.comes_back()
+
+    holdfast.lock.announce(lock, tell)
+    server.goes_away()
+    with lock:
+        pass
+    assert told == [f"waiting for {path}: the server of a test is away ({os.strerror(errno.ENOTCONN)})"]
+
+
+def test_a_command_tells_of_a_server_that_is_away(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FP1: its look for the place in the queue fails as well."""
+    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
+    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    lock = Lock(f"{server.directory}/l")
+    notice = _WaitingNotice(lock, Namespace(command="run", json=False))
+
+    def tell(refusal: Refusal) -> float | None:
+        try:
+            return notice(refusal)
+        finally:
+            server.comes_back()
+
+    holdfast.lock.announce(lock, tell)
+    server.goes_away()
+    with lock:
+        pass
+    assert capsys.readouterr().err.startswith(f"holdfast: waiting for {lock.path}: the server of a test is away")
 
 
 @pytest.mark.needs("link")

@@ -9,7 +9,7 @@ import time
 
 from ..errors import AcquireTimeout, EngineUnavailable, LockStale, WouldDeadlock
 from ..liveness import Liveness
-from ..model import Status
+from ..model import Evidence, Status
 from ..protocols import is_kept_fresh, is_persistent
 from . import attempt
 
@@ -83,12 +83,21 @@ def no_answer(request: Request, server: str, timeout: float | None, seconds: flo
 
 def away(request: Request, server: str, timeout: float, error: OSError) -> AcquireTimeout:
     """The error for a lock file whose server was away when the time was up."""
-    why = str(error.strerror).partition(";")[0]
     text = (
-        f"could not get {request.target} within {timeout:g} s: {server} is away ({why}). Check that server and the way "
-        "to it. If it runs, and this stays so, mount it again"
+        f"could not get {request.target} within {timeout:g} s: {_is_away(server, error)}. Check that server and the "
+        "way to it. If it runs, and this stays so, mount it again"
     )
     return AcquireTimeout(text, path=request.target, protocol=request.protocol_name)
+
+
+def while_away(request: Request, server: str, error: OSError) -> Status:
+    """What is known of a lock whose server is away."""
+    evidence = Evidence("race", _is_away(server, error))
+    return Status(request.target, request.protocol_name, True, False, Liveness.UNKNOWN, evidence, reason=evidence.text)
+
+
+def _is_away(server: str, error: OSError) -> str:
+    return f"{server} is away ({str(error.strerror).partition(';')[0]})"
 
 
 def stale(refusal: Refusal) -> LockStale:

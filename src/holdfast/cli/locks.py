@@ -187,4 +187,7 @@ class _WaitingNotice:
         """Of a lock on a server, the engine has just looked for them; of a file, nobody has."""
         if is_url(self._lock.path) or not isinstance(self._lock, (Lock, Semaphore)):
             return refusal.status.waiters
-        return self._lock.status().waiters
+        try:
+            return self._lock.status().waiters
+        except OSError:
+            return ()  # its server is away, which is what there is to tell

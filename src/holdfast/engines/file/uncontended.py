@@ -5,15 +5,17 @@ The fast path publishes the lock file and is done. Where that fails, an `Acquire
 FP1  Where steps fail while the server of the filesystem is away (GlusterFS), instead of waiting for it (NFS), we wait:
      the whole acquisition is undone as far as that can be, and begins again, until the caller's time is up. It is one
      acquisition to listeners. What the server has kept of it counts as a dead holder's; without a lease, what is known
-     by its process alone (publish.py, P3) only when that has ended.
+     by its process alone (publish.py, P3) only when that has ended. After a second without the server, the caller's
+     notice says so, whatever it has said of a holder before.
 """
 
 from __future__ import annotations
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
-from ..._core.wait import Wait
+from ..._core.wait import Deadline, Wait
 from ..._platform.fork import forking, to_load
+from ..._platform.operations import partial
 from ...errors import set_error_path
 from ...events import is_told
 from ...model import INFINITY
@@ -61,6 +63,7 @@ def acquire(
     attempt_events = AttemptEvents(env, first, context) if is_told(first.on_event) else None
     at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and attempt_events is None
     result: HoldRef | Refusal | None = None
+    away: Deadline | None = None
     left, began = timeout, env.monotonic() if timeout else 0.0
     try:
         while result is None:
@@ -80,10 +83,14 @@ def acquire(
                 if timeout == 0 or not env.is_away(first.path, error):
                     raise
                 left = _left(env, first, timeout, began, error)
-            if result is None:
                 attempt_events = attempt_events or AttemptEvents(env, first, context)
                 attempt_events.waiting(_nobody)
-                yield Wait((), env.monotonic() + min(_AWAY_POLL, INFINITY if left is None else left))  # FP1
+                away = away or Deadline(env, first, None, generation)
+                away.announce(partial(_while_away, env, first, away.started, error, attempt_events))
+            if result is None:
+                assert away is not None
+                pause = min(_AWAY_POLL, INFINITY if left is None else left)
+                yield Wait((), away.bounded(env.monotonic() + pause))  # FP1
     except BaseException as error:
         if attempt_events is not None:
             attempt_events.gave_up()
@@ -102,6 +109,16 @@ def acquire(
 
 def _nobody() -> None:
     """The holder of a lock whose server is away."""
+
+
+def _while_away(
+    env: Environment, request: FileRequest, since: float, error: OSError, attempt_events: AttemptEvents
+) -> Refusal:
+    """What there is to say to a caller that waits for a server which is away (FP1)."""
+    with forking:
+        from ..._core.messages import while_away
+    status = while_away(request, env.server_at(request.path), error)
+    return Refusal(request.target, env.monotonic() - since, lambda: (status,), attempt_events)
 
 
 def _left(env: Environment, request: FileRequest, timeout: float | None, began: float, error: OSError) -> float | None:

@@ -29,6 +29,7 @@ from holdfast._drivers.apart import Apart, Step
 from holdfast._platform import environment, fork, procfs
 from holdfast.cli.locks import _WaitingNotice
 from holdfast.engines.file import paths, uncontended
+from holdfast.engines.file.request import FileRequest
 from holdfast.lock import file_request, state_of
 from unit.stepping import Stepped, failing
 
@@ -1047,6 +1048,36 @@ def test_where_no_child_can_be_made_nobody_asks_first(shm: Path, monkeypatch: py
     """AP8."""
     monkeypatch.setattr(os, "fork", failing(BlockingIOError(errno.EAGAIN, "no more processes")))
     assert apart._answers(str(shm), time.monotonic())
+
+
+def test_each_server_is_asked_first_and_once(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP8: a process that hangs at the second one cannot end either."""
+    env, asked = environment(), list[str]()
+    monkeypatch.setattr(env, "asks_first", True)
+    monkeypatch.setattr(type(env), "reconnects", lambda _env, _path: False)
+    monkeypatch.setattr(type(env), "server_at", lambda _env, path: f"the server of {os.path.dirname(path)}")
+    monkeypatch.setattr(apart, "_answers", lambda directory, _until: asked.append(directory) or True)
+    for name in ("one", "other", "one"):
+        assert Apart(env, FileRequest(f"{shm}/{name}/l", {}), 0.0).call(lambda: 1) == 1
+    assert asked == [f"{shm}/one", f"{shm}/other"]
+
+
+def test_who_asks_first_does_nothing_else_though_ctrl_c_comes(shm: Path) -> None:
+    """AP8: it would go on as a second process of the command."""
+    code = (
+        "import os, sys, time\n"
+        "from holdfast._drivers import apart\n"
+        "fork, parent = os.fork, os.getpid()\n"
+        "def interrupted():\n"
+        "    child = fork()\n"
+        "    if child: return child\n"
+        "    raise KeyboardInterrupt\n"
+        "os.fork = interrupted\n"
+        "try: apart._answers(sys.argv[1], time.monotonic() + 60)\n"
+        "finally: os.write(1, b'parent' if os.getpid() == parent else b'child')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, shm], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "parent", "")
 
 
 def test_all_that_a_look_finds_is_handed_over(share: Apart) -> None:

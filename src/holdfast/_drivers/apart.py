@@ -23,8 +23,8 @@ AP6  What looks at many files (`ls`, `clean`, `doctor`) may rightly take long. S
 AP7  Where steps fail while the server is away, the thread of a release repeats it until the lease is over: its caller
      waits as it does where the steps themselves wait.
 AP8  Where a client does not reconnect (9p), a process with a thread inside a call cannot end, not even by a signal,
-     until the kernel gives the connection up, after a minute or so. So a command has a child process ask first, and
-     ends without having asked itself if that gets no answer.
+     until the kernel gives the connection up, after a minute or so. So a command has a child process ask each such
+     server first, and ends without having asked that itself if it gets no answer.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ _BATCH = 0.1
 _going: dict[Step, None] = {}
 _left: dict[str, dict[object, float]] = {}
 """By server: what was left behind there and has not ended yet, and when that was (AP5)."""
+_answered: set[str] = set()
+"""The servers that have answered a child process (AP8)."""
 
 
 def _in_child() -> None:
@@ -275,10 +277,10 @@ class Apart:
     def _ask_first(self) -> None:
         """AP8."""
         env, began = self.env, time.monotonic()
-        if env.asks_first and not env.reconnects(self.request.path):
+        if env.asks_first and not env.reconnects(self.request.path) and self.server not in _answered:
             if not _answers(os.path.dirname(self.request.path), self.until):
                 raise self.no_answer(time.monotonic() - began)
-            env.asks_first = False
+            _answered.add(self.server)
 
     def _check(self) -> None:
         if self._cancel is not None:
@@ -381,16 +383,17 @@ class Apart:
 
 def _answers(directory: str, until: float) -> bool:
     """Whether the server of the directory answers a child process by then (AP8)."""
+    parent = os.getpid()
     try:
         child = os.fork()
-    except OSError:
-        return True  # nobody can ask first
-    if child == 0:
-        try:
+        if child == 0:
             os.closerange(0, _MOST_INHERITED)  # it may stay for long: nobody is to wait for its end of a pipe
             os.stat(directory)
-        finally:
-            os._exit(0)
+    except OSError:
+        return True  # nobody can ask first
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)  # also where a Ctrl-C has come between
     pause = _FIRST_POLL
     try:
         while os.waitpid(child, os.WNOHANG) == (0, 0):

@@ -11,6 +11,7 @@ import struct
 import sys
 import time
 
+from ..model import Value
 from .portable import presence_by_signal
 from .values import Presence, Process
 
@@ -102,15 +103,12 @@ def _moment(words: list[str]) -> float | None:
         return None
 
 
-class Mount:
+class Mount(Value):
     """One mounted filesystem."""
 
-    __slots__ = ("is_local", "kind", "point")
-
-    def __init__(self, point: str, kind: str, is_local: bool) -> None:
-        self.point = point
-        self.kind = kind
-        self.is_local = is_local
+    point: str
+    kind: str
+    is_local: bool
 
 
 def mounts() -> list[Mount]:

@@ -35,6 +35,7 @@ import stat
 
 from ..._core.wait import Wait
 from ..._platform.operations import let_go
+from ...model import Value
 from .steps import is_there
 
 TYPE_CHECKING = False
@@ -155,17 +156,14 @@ def sweep_rivals(env: Environment, request: FileRequest) -> int:
     return removed
 
 
-class Announcement:
+class Announcement(Value):
     """The announcement that we are removing a lock.
 
     `fd` is -1 where there are no guards, `identity` None where closing is all that ends it (Y8), or nothing has to.
     """
 
-    __slots__ = ("fd", "identity")
-
-    def __init__(self, fd: int, identity: tuple[int, int] | None) -> None:
-        self.fd = fd
-        self.identity = identity
+    fd: int
+    identity: tuple[int, int] | None
 
 
 def announce_removal(env: Environment, request: FileRequest) -> Announcement | None:

@@ -81,6 +81,7 @@ from functools import partial
 from ..._core.wait import Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
+from ...model import Value
 from .hold import FileHold
 from .inspect import guard_counts, is_readers_lock, read_record
 from .interop import announce_removal, end_removal, quieten
@@ -224,18 +225,15 @@ def why_over(env: Environment, path: str) -> str | None:
     return f"process {about.pid}, which made it, has ended"
 
 
-class _About:
+class _About(Value):
     """What the name of a claim says."""
 
-    __slots__ = ("boot", "inode", "pid", "space", "started", "under_guard")
-
-    def __init__(self, inode: tuple[int, int], under_guard: bool, boot: str, space: str, pid: int, started: str):
-        self.inode = inode
-        self.under_guard = under_guard
-        self.boot = boot
-        self.space = space
-        self.pid = pid
-        self.started = started
+    inode: tuple[int, int]
+    under_guard: bool
+    boot: str
+    space: str
+    pid: int
+    started: str
 
     def is_over(self, env: Environment, made: float) -> bool:
         """T12."""

@@ -278,11 +278,7 @@ def _clear_outdated(env: Environment, request: FileRequest, fd: int, *, alone: b
         return False
     if request.shared or not alone:
         return False
-    try:
-        env.truncate(fd, 0)
-    except OSError:
-        return False  # opened for reading only
-    return True
+    return _clear(env, fd)
 
 
 def require_no_other(env: Environment, request: FileRequest, fd: int, head: bytes) -> None:
@@ -316,11 +312,13 @@ def _erase(env: Environment, fd: int, data: bytes) -> None:
         pass  # it does not count without its holder
 
 
-def _clear(env: Environment, fd: int) -> None:
+def _clear(env: Environment, fd: int) -> bool:
+    """Empty the file; False where it is open for reading only, so that nothing was written to it either."""
     try:
         env.truncate(fd, 0)
     except OSError:
-        pass  # opened for reading only, so nothing was written
+        return False
+    return True
 
 
 _FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)

@@ -365,7 +365,10 @@ class Ticket:
 
     def mark(self, *, holding: bool) -> None:
         """Show whether its owner has the lock, or waits."""
-        self._env.chmod(self.fd, self._mode | _HOLDING if holding else self._mode)
+        try:
+            self._env.chmod(self.fd, self._mode | _HOLDING if holding else self._mode)
+        except OSError:
+            pass  # Q1
 
     def ahead(self) -> list[str] | None:
         """All that is in the queue before it, sorted; None if it is no longer there."""
@@ -1029,10 +1032,7 @@ class QueueEntry:
         """We have the lock, and keep our place until the release (Q4). Waiters of the same owner may join us."""
         self.holding = True
         if self._ticket is not None:
-            try:
-                self._ticket.mark(holding=True)
-            except OSError:
-                pass  # Q1
+            self._ticket.mark(holding=True)
         if self.owner is not None:
             self._tell_owner()
 
@@ -1111,10 +1111,7 @@ class QueueEntry:
         self._ticket, other._ticket = ticket, None
         self._issuing = ""
         if other.holding:  # not before: see Q10
-            try:
-                ticket.mark(holding=False)
-            except OSError:
-                pass  # Q1
+            ticket.mark(holding=False)
         self._describe(ticket)
         return True
 

@@ -29,7 +29,18 @@ from ._drivers.background import call_aside
 from ._platform import environment
 from ._platform.operations import Operation
 from .errors import AcquireTimeout, EngineUnavailable, LockLost, WouldDeadlock
-from .lock import UNSET, BaseHold, BaseLock, Exit, Leaving, Resource, Slots, enter, leave_to_statement, leaving
+from .lock import (
+    UNSET,
+    BaseHold,
+    BaseLock,
+    Exit,
+    Leaving,
+    Resource,
+    Slots,
+    leave_to_statement,
+    leaving,
+    require_unreleased,
+)
 from .model import Record, SemaphoreStatus, Status
 from .several import BaseHolds, Plan, checked, finished, give_up_of_all, limit_of, note, raise_first, release_in_turn
 
@@ -87,7 +98,8 @@ class AsyncHold(BaseHold):
 
     async def __aenter__(self) -> AsyncHold:
         try:
-            enter(self)
+            leave_to_statement(self, self)
+            require_unreleased(self)
             return self
         except BaseException:
             self._release()  # Ctrl-C: nobody may have it
@@ -130,7 +142,8 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
     async def __aenter__(self) -> AsyncHolds:
         try:
             for hold in self:
-                enter(hold)
+                leave_to_statement(hold, hold)
+                require_unreleased(hold)
             return self
         except BaseException:
             release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them

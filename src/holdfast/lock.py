@@ -245,7 +245,8 @@ class Hold(BaseHold):
     def __enter__(self) -> Hold:
         """NotHeld after a release and in a forked child: what the body does needs the lock."""
         try:
-            enter(self)
+            leave_to_statement(self, self)
+            require_unreleased(self)
             return self
         except BaseException:
             self._release()  # Ctrl-C: nobody may have it
@@ -956,15 +957,14 @@ def leave_to_others(hold: BaseHold) -> None:
     hold._ref.dropped = None
 
 
-def enter(hold: BaseHold) -> None:
-    """A `with` of the hold itself begins."""
-    if hold._is_released() or hold._held.inert:
-        hold.ensure_held()
-    leave_to_statement(hold, hold)
-
-
 def leave_to_statement(hold: BaseHold, statement: object) -> None:
     """A `with` releases it, or else the end of this object does (operations.py, J5)."""
     ref = hold._ref
     ref.held.env.operations.entered[ref] = weak_reference(statement)
     ref.dropped = None
+
+
+def require_unreleased(hold: BaseHold) -> None:
+    """NotHeld after a release, and in a forked child."""
+    if hold._is_released() or hold._held.inert:
+        hold.ensure_held()

@@ -42,10 +42,11 @@ from .lock import (
     Hold,
     Resource,
     attempt,
-    enter,
     give_up_of,
+    leave_to_statement,
     release_now,
     requests_of,
+    require_unreleased,
     store_of,
 )
 
@@ -122,7 +123,8 @@ class Holds(tuple[Hold, ...], BaseHolds):
     def __enter__(self) -> Holds:
         try:
             for hold in self:
-                enter(hold)
+                leave_to_statement(hold, hold)
+                require_unreleased(hold)
             return self
         except BaseException:
             release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them

@@ -16,7 +16,7 @@ from .outcome import HELD, HELD_RUN
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace as Namespace
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 else:
 
@@ -322,6 +322,8 @@ def read(arguments: Sequence[str]) -> Namespace | None:
     options = _read(name, words)
     if options is None or completed(name, options, [], command):
         return None
+    if name == "run" and options.line is not None and behind_line(words):
+        return None
     options.command = name
     return options
 
@@ -370,9 +372,25 @@ def split_run(words: list[str]) -> tuple[list[str], list[str]]:
     """What is ours, and the command: behind `--`, or from the word behind the one LOCK on."""
     if "--" in words:
         return split(words)
+    for number, (at, has_line) in enumerate(_operands_of_run(words)):
+        if number and not has_line:
+            return words[:at], words[at:]
+    return words, []
+
+
+def behind_line(words: list[str]) -> str:
+    """The first word behind `-c LINE` that would count as one more LOCK, behind the one in front; empty without one.
+
+    As in `-c echo hello`: what is meant is a longer line."""
+    operands = [*_operands_of_run(words)]
+    return next((words[at] for at, has_line in operands[1:] if has_line and not operands[0][1]), "")
+
+
+def _operands_of_run(words: list[str]) -> Iterator[tuple[int, bool]]:
+    """Where they are among the words of `run`, and whether `-c` comes before them."""
     rows = [(flags, more) for flags, more in map(option_of, options_of("run")) if flags[0].startswith("-")]
     valued = {flag for flags, more in rows if "action" not in more for flag in flags}
-    has_lock = has_line = value_follows = False
+    has_line = value_follows = False
     for at, word in enumerate(words):
         if value_follows:
             value_follows = False
@@ -384,11 +402,8 @@ def split_run(words: list[str]) -> tuple[list[str], list[str]]:
             first = next((number for number, letter in enumerate(letters) if letter in valued), len(letters))
             has_line = has_line or "-c" in letters[first : first + 1]
             value_follows = first == len(letters) - 1
-        elif has_lock and not has_line:
-            return words[:at], words[at:]
         else:
-            has_lock = True
-    return words, []
+            yield at, has_line
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -26,6 +26,7 @@ from .options import (
     SUMMARIES,
     WRITTEN,
     Wrong,
+    behind_line,
     completed,
     option_of,
     options_of,
@@ -36,7 +37,7 @@ from .outcome import end_with_reader, masked, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Any, NoReturn
 
 # -- help as wide as the terminal ------------------------------------------------------------------------------------
@@ -473,6 +474,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words, behind = split_run(words) if name == "run" else split(words)
         operands, command = ([], behind) if name == "run" else (behind, [])
         options, rest = _read(parser, words, operands)
+        if name == "run" and (stray := behind_line(words)):
+            parser.error(f"-c takes one word, so {stray} would be one more LOCK; put the line in quotes")
         wrong = completed(name, options, rest, command)
         if wrong:
             parser.error(wrong)
@@ -582,8 +585,25 @@ _OTHER_WORDS = {
     "list": "ls",
     "show": "status",
     "kill": "break",
+    "version": "--version",
 }
 """What other tools call a command."""
+_OTHER_OPTIONS = {
+    **dict.fromkeys(("--nb", "--nowait", "--no-wait"), "--nonblock"),
+    **dict.fromkeys(("-o", "--close"), "--until command"),
+    "--wait": "--timeout",
+    "-s": "--shared",
+}
+"""What flock(1) and others call an option."""
+_OTHER_WAYS = {
+    **dict.fromkeys(("-x", "-e", "--exclusive"), "a lock is exclusive, unless it is shared: leave this out"),
+    **dict.fromkeys(("-F", "--no-fork"), "run stays while CMD runs, to pass signals on: leave this out"),
+    **dict.fromkeys(
+        ("-u", "--unlock"), "run releases by itself when CMD has ended, and a shell calls holdfast release"
+    ),
+    "--blocking": "to wait is the default: leave this out",
+}
+"""Options of others for which there is none here."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -635,7 +655,8 @@ class Parser(argparse.ArgumentParser):
             given = before.partition("invalid choice: ")[2].strip("'")
             known = choices.rstrip(")").replace("'", "").split(", ")
             meant = _OTHER_WORDS.get(given, given)
-            hint = f" Did you mean {meant}?" if meant.partition(" ")[0] in known else did_you_mean(given, known)
+            could = [*known, *(flag for action in self._actions for flag in action.option_strings)]
+            hint = f" Did you mean {meant}?" if meant.partition(" ")[0] in could else did_you_mean(given, known)
             hint = hint if given else ""
         if message.startswith("the following arguments are required: LOCK"):
             hint = self._hint_at_file()
@@ -650,10 +671,19 @@ class Parser(argparse.ArgumentParser):
         for word in [] if said else words.split():
             is_long = word.startswith("--")
             given = word.partition("=")[0] if is_long else word[:2] if word[:1] == "-" < word else ""
-            hint = (_belongs_to(given) if given else "") or (did_you_mean(given, flags) if is_long else "")
+            hint = (self._hint_at_other_way(given, flags) or _belongs_to(given)) if given else ""
+            hint = hint or (did_you_mean(given, flags) if is_long else "")
             if hint:
                 return hint
         return ""
+
+    def _hint_at_other_way(self, given: str, flags: Collection[str]) -> str:
+        """For one who knows flock(1)."""
+        meant = _OTHER_OPTIONS.get(given, "")
+        if meant.partition(" ")[0] in flags:
+            return f" Did you mean {meant}?"
+        way = _OTHER_WAYS.get(given, "")
+        return f" In holdfast, {way}" if way and "--protocol" in flags else ""
 
     def _hint_at_file(self) -> str:
         """How to write the name of a lock file that looks like an option."""

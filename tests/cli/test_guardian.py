@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -717,3 +719,19 @@ def test_a_killed_run_is_called_dead_at_no_instant_in_which_its_command_can_run(
 def top_of(world: World, path: Path) -> str:
     found: str = json.loads(world.do("top", "--once", "-j", path).stdout)["condition"]
     return found
+
+
+def test_a_script_that_no_shell_can_run_is_the_error_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a root directory without /bin/sh: the script is there, so it is not said to be missing."""
+
+    def failing(number: int) -> Callable[..., int]:
+        def fail(*_given: object, **_named: object) -> int:
+            raise OSError(number, os.strerror(number))
+
+        return fail
+
+    monkeypatch.setattr(os, "posix_spawnp", failing(errno.ENOEXEC))
+    monkeypatch.setattr(os, "posix_spawn", failing(errno.ENOENT))
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        module.spawn(["./script"], {}, ())
+    assert caught.value.errno == errno.ENOEXEC

@@ -309,3 +309,11 @@ def test_an_interruption_of_the_end_of_a_claim_leaves_none(dead: Path, portable:
         contender.run()
     assert interrupted
     assert claims(dead.parent) == []
+
+
+def test_a_place_of_which_nothing_is_known_is_not_called_read_only(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = GenericEnvironment()
+    assert not env.is_read_only(str(disk))
+    assert not env.is_read_only(str(disk / "missing"))
+    monkeypatch.delattr(os, "statvfs", raising=False)
+    assert not env.is_read_only(str(disk))

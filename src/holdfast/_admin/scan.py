@@ -375,7 +375,7 @@ class Survey:
         verdict = judge(self._env, request, seen, assessed)
         if verdict.reclaim and is_gone(self._env, path, seen.identity):
             return None
-        status = describe(self._env, request, seen, assessed, within_reach(self._env, path, verdict))
+        status = within_reach(self._env, describe(self._env, request, seen, assessed, verdict))
         status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
         return self._found(status, self._condition(record, assessed, verdict), seen)
 
@@ -396,7 +396,7 @@ class Survey:
             verdict = judge(env, request, seen, assessed)
         finally:
             env.close(seen.fd)
-        shown = describe(env, request, seen, assessed, within_reach(env, path, verdict))
+        shown = within_reach(env, describe(env, request, seen, assessed, verdict))
         status = named(env, shown, self._tables.owners(seen.identity))
         return self._found(status, self._condition(seen.record, assessed, verdict), seen)
 

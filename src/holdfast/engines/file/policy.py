@@ -104,13 +104,6 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)
 
 
-def within_reach(env: Environment, path: str, verdict: Verdict) -> Verdict:
-    """The verdict, for one who only looks (V10)."""
-    if verdict.reclaim and env.is_read_only(path):
-        return verdict.replaced(reclaim=False, reason=f"{verdict.reason}, but {OUT_OF_REACH}")
-    return verdict
-
-
 def _by_lease(env: Environment, seen: Observation, lease: float) -> Verdict:
     if seen.unchanged >= lease:
         return Verdict(True, False, f"its record has not changed for its lease of {lease:g} s", lapsed=True)
@@ -146,6 +139,13 @@ def describe(
         data=seen.data,
         record_age=None if record is None else _ago(env, record.created),
     )
+
+
+def within_reach(env: Environment, status: Status) -> Status:
+    """The same, for one who only looks (V10)."""
+    if status.stale and env.is_read_only(status.path):
+        return status.replaced(locked=True, stale=False, reason=f"{status.reason}, but {OUT_OF_REACH}")
+    return status
 
 
 def with_heirs(env: Environment, status: Status, owners: Callable[[], list[LockOwner]]) -> Status:

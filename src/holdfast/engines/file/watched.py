@@ -197,9 +197,8 @@ class WatchedFile:
         """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
         if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen.identity):
             return missing(self.request)
-        if self.there:
-            self.verdict = within_reach(self.env, self.request.path, self.verdict)
-        return with_heirs(self.env, self.describe(), lambda: self.env.lock_owners(self.seen.identity))
+        status = within_reach(self.env, self.describe())
+        return with_heirs(self.env, status, lambda: self.env.lock_owners(self.seen.identity))
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """Enter again, if our own process holds it for the same owner."""

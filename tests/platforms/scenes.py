@@ -690,6 +690,44 @@ def robbed_guardian(place: Path) -> None:
     require_nothing_left(place)
 
 
+THREADLESS = """
+import sys, threading
+
+def few(thread, start=threading.Thread.start):
+    if thread.name.startswith("holdfast-"):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = few
+"""
+RUN_WITHOUT_THREADS = f"""{THREADLESS}
+from holdfast import cli
+from holdfast.cli import job
+
+job._GUARDIAN = {THREADLESS!r} + job._GUARDIAN
+cli.main(sys.argv[1:])
+"""
+
+
+@scene
+def run_without_threads(place: Path) -> None:
+    """A loss ends the command though no thread can be had that would notice it (background.py, K10)."""
+    for killed in (False, True):
+        working = Working(place / "l", program=("-c", RUN_WITHOUT_THREADS))
+        if killed:
+            kill(working.run.pid)
+            working.run.wait()
+        os.rename(place / "l", place / "away")
+        await_(working.has_ended)
+        assert working.words()[-1] == "working"
+        if killed:
+            await_(lambda pid=working.guardian: holdfast_platform().inspect(pid).has_ended)
+        else:
+            assert working.run.wait() == 4
+        os.unlink(place / "away")
+        require_nothing_left(place)
+
+
 @scene
 def run_several(place: Path) -> None:
     """Several locks of `holdfast run` are had all or none, and held until the command of a killed one has ended."""

@@ -188,6 +188,11 @@ def test_the_guardian_of_a_killed_run_ends_the_command_when_the_lock_is_lost(pla
     play("robbed_guardian")
 
 
+def test_without_a_thread_a_loss_ends_the_command_all_the_same(play: Play) -> None:
+    """K10, of `run` and of the guardian of a killed one."""
+    play("run_without_threads")
+
+
 def test_several_locks_are_held_until_the_command_of_a_killed_run_has_ended(play: Play) -> None:
     """JG1, JG3, JG5."""
     play("run_several")

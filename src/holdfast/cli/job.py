@@ -42,7 +42,7 @@ from .._drivers.sync import wait_for
 from .._platform import environment
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, LockLost
-from ..lock import guarded_hold, keep_from_now, requests_of
+from ..lock import attend, guarded_hold, keep_from_now, requests_of
 from .detached import held_here
 from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
@@ -131,6 +131,7 @@ class _Command:
             self._guardian.say(f"started {program.pid}")
         while (status := program.status()) is None:
             self._heed_limit(holds, "the command, and all that it has started")
+            attend()  # background.py, K10; here and below
             wait_for(Wait((program.end,), environment().monotonic() + min(terms.left() or 1, 1)))
         return status
 
@@ -157,6 +158,7 @@ class _Command:
                 return True
             while self._left():
                 self._heed_limit(holds, "what the command has left running")
+                attend()
                 wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
         self.dismiss()
         return False
@@ -321,6 +323,7 @@ class _Life:
             if self._until == COMMAND and self._command not in (None, *pids):
                 self._job.let_go()
                 break
+            attend()
             wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
         for hold in reversed(holds):
             finish(hold, killed=killed)

@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,18 @@ def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> Non
     with pytest.raises(holdfast.AcquireTimeout):
         twice(face, prefix + "a", timeout=0.05)
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
+
+
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_holder_may_wait_for_a_lock_on_a_file_that_is_held(prefix: str, face: Any, protocol: str, shm: Path) -> None:
+    """A look at the file's lock tells that what this process holds is another one."""
+    lock = face.Lock(shm / "l", protocol=protocol, owner="me")
+    with face.Lock(prefix + "a"), face.Lock(shm / "l", protocol=protocol, owner="another"):
+        with pytest.raises(holdfast.AcquireTimeout, match="This very process holds it"):
+            lock.acquire(timeout=0.05)
+        with pytest.raises(holdfast.WouldDeadlock):
+            lock.acquire()
 
 
 def test_another_spelling_is_the_same_lock(prefix: str, face: Any) -> None:

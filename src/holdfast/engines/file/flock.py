@@ -424,7 +424,8 @@ class WatchedFlock(WatchedFile):
     def _own_holds(self) -> list[FileHold]:
         if not self.there:
             return []
-        held_here = [held for held in list(self.env.holds.values()) if held.identity == self.seen.identity]
+        files = [held for held in list(self.env.holds.values()) if isinstance(held, FileHold)]  # others are on servers
+        held_here = [held for held in files if held.identity == self.seen.identity]
         return [held for held in held_here if held.request.meets(self.request)]  # F10
 
     def _joinable(self, held: FileHold) -> bool:

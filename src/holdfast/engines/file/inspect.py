@@ -53,7 +53,7 @@ from ...liveness import Liveness
 from ...model import Evidence, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
-from .steps import REMOVED, UNFINISHED, is_there, with_hint
+from .steps import REMOVED, UNFINISHED, close_quietly, is_there, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,12 +250,9 @@ def read_fresh(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | N
 
 def forget(env: Environment, seen: Observation | None) -> None:
     """Close the descriptor. An error from closing a file that was only read does not matter."""
-    if seen is not None and seen.fd >= 0:
+    if seen is not None:
         fd, seen.fd = seen.fd, -1
-        try:
-            env.close(fd)
-        except OSError:
-            pass
+        close_quietly(env, fd)
 
 
 def require_same_protocol(request: FileRequest, seen: Observation) -> None:

@@ -67,7 +67,7 @@ from ...errors import MalformedRecord
 from ...model import Waiter, marker_text
 from ...protocols import get
 from .inspect import read_record
-from .steps import write_all
+from .steps import close_quietly, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -408,15 +408,6 @@ class Ticket:
             self.queue.unlink(self.name)
         self.queue.close()
         remove_queue(self._env, self.queue.path)
-
-
-def close_quietly(env: Environment, fd: int) -> None:
-    """Close it, if it is open; what the system says to that does not matter."""
-    try:
-        if fd >= 0:
-            env.close(fd)
-    except OSError:
-        pass
 
 
 def make_queue(env: Environment, request: FileRequest) -> Queue | None:

@@ -94,6 +94,15 @@ def open_lasting(env: Environment, path: str, mode: int) -> int:
     return fd
 
 
+def close_quietly(env: Environment, fd: int) -> None:
+    """Close it, if it is open; what the system says to that does not matter."""
+    try:
+        if fd >= 0:
+            env.close(fd)
+    except OSError:
+        pass
+
+
 def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
     """Remove a hold from the list, unless the entry is a later hold of the same file by now."""
     held = env.holds.get(identity)

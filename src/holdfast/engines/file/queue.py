@@ -59,7 +59,7 @@ import functools
 import math
 import stat
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, insort
 
 from ..._core.wait import Signal
 from ..._platform.values import RECHECK
@@ -598,15 +598,9 @@ class LocalQueue:
         """The predecessors of `entry`; a reader does not wait for readers. It is inserted if it is missing: at first,
         and after a waiter has passed it (Q6)."""
         if entry not in self.entries:
-            self._insert(entry)
+            insort(self.entries, entry, key=lambda other: other.started)  # behind those of the same moment
         before = self.entries[: self.entries.index(entry)]
         return [other for other in before if not other.shared] if entry.shared else before
-
-    def _insert(self, entry: QueueEntry) -> None:
-        number = len(self.entries)
-        while number and self.entries[number - 1].started > entry.started:
-            number -= 1
-        self.entries.insert(number, entry)
 
     def first(self) -> list[QueueEntry]:
         """The waiters whose turn it is among those of this process: a writer, or readers; none that cannot have a

@@ -46,7 +46,7 @@ from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_pat
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status
 from .publish import NOT_HERE
-from .steps import UNWRITABLE, is_there, names_there, open_lasting, write_all
+from .steps import NO_ROOM, UNWRITABLE, is_there, names_there, open_lasting, write_all
 from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
@@ -63,7 +63,6 @@ SUFFIX = ".token"
 _WIDTH = 20
 _LINE = _WIDTH + 1
 _HIGHEST = 2**63 - 1
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.025
 _MOMENT = 0.010
 """Seconds to wait for the counter's guard (TK7), which counting keeps for as long as a sync takes."""
@@ -171,7 +170,7 @@ def _count_by_name(env: Environment, request: FileRequest) -> int:
         try:
             _write(env, fd, _line(token) + _line(0), 0)  # for people, and for `clean`
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in NO_ROOM:
                 raise
             # The name is the number; and one that stays without being given out would be one more file on a full disk.
         finally:

@@ -16,8 +16,6 @@ R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waite
 
 from __future__ import annotations
 
-import errno
-
 from ..._core.messages import advice, sentence
 from ..._core.wait import Wait
 from ...errors import HoldfastError, set_error_path
@@ -26,7 +24,7 @@ from . import queue
 from .acquire import look
 from .inspect import assess, forget, observe, reread
 from .interop import announce_removal, end_removal
-from .steps import is_there
+from .steps import NO_ROOM, is_there
 from .takeover import NO_LOCKS, is_past_guard, make_claim, take_guard
 
 TYPE_CHECKING = False
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 PATIENCE = 2.0
 """Seconds after which we give up on a lock that has changed hands at every try (R3)."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def break_lock(env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
@@ -146,7 +143,7 @@ def _remove_claimed(env: Environment, request: FileRequest, seen: Observation, g
     try:
         claim = make_claim(env, request.path, seen.identity, guard)
     except OSError as error:
-        if error.errno in _FULL and guard != NO_LOCKS:
+        if error.errno in NO_ROOM and guard != NO_LOCKS:
             return _remove_unchanged(env, request, seen)  # no other process can make one either; and this makes room
         error.filename = request.path
         raise

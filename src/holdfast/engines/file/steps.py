@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of a user who may not write there."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a full disk, or of a user who has had all that is allowed."""
 REMOVED = (errno.ESTALE, errno.ENOENT)
 """What is said of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.

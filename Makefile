@@ -56,6 +56,17 @@ kinds: $(VENV)/.test
 machines: $(VENV)/.test
 	$(if $(SECONDS),HOLDFAST_MACHINES_SECONDS=$(SECONDS)) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/machines $(ARGS)
 
+.PHONY: failover
+# Locks on a PostgreSQL cluster whose leader Patroni replaces (docs/howto/patroni.md). Ten minutes; Patroni is fetched. As root,
+# the servers run as postgres, who has to reach the Python of FAILOVER_PYTHON. HOLDFAST_FAILOVER_REPORT=FILE keeps what it measures.
+# apt-get install --no-install-recommends postgresql etcd-server python3-venv
+FAILOVER_PYTHON ?= /usr/bin/python3
+failover: $(VENV)/.test
+	$(VENV)/patroni/bin/patroni --version >/dev/null 2>&1 || { $(FAILOVER_PYTHON) -m venv $(VENV)/patroni && \
+	    $(VENV)/patroni/bin/python -m pip install --quiet 'patroni[etcd3]>=4.1' 'psycopg[binary]'; }
+	HOLDFAST_TEST_PATRONI=$(CURDIR)/$(VENV)/patroni/bin \
+	    $(BIN)/python -m pytest -n 2 --dist worksteal tests/engines/postgresql/test_patroni.py $(ARGS)
+
 # coverage 7.17 takes its own lock a second time, and hangs, if the collector of garbage runs while it holds it.
 $(VENV)/.coverage: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --group coverage

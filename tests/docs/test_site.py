@@ -120,7 +120,7 @@ FOUND = {
     "kubernetes": "howto/kubernetes.md",
     "git": "kinds.md",
     "redis": "howto/redis.md",
-    "patroni": "postgresql.md",
+    "patroni": "howto/patroni.md",
     "cron": "howto/cron.md",
     "systemd": "howto/systemd.md",
     "filelock": "migrating/filelock.md",

@@ -33,7 +33,9 @@ from holdfast.protocols import get
 from holdfast.sidecar import FileLockStale, FileLockTimeout, ReclaimParams, Retry, StaleSnapshot
 from holdfast.sidecar.options import Awaited
 from process.support import eventually
-from unit.loops import asleep, until
+from unit.loops import asleep, events_only, until
+
+__all__ = ["events_only"]
 
 ROOT = Path(__file__).parents[2]
 LONG = 3600.0
@@ -493,7 +495,7 @@ def test_a_lock_that_changes_with_each_question_is_given_up_at_the_deadline(
     assert next(numbers) < 10, "a takeover that comes too late is tried a few times"
 
 
-def test_a_payload_is_composed_after_the_wait(target: Path, lock: Path) -> None:
+def test_a_payload_is_composed_after_the_wait(target: Path, lock: Path, events_only: None) -> None:
     """A6: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
 
     async def main() -> None:

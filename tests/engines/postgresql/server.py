@@ -71,7 +71,7 @@ class Daemon:
 
     def signal(self, number: int) -> None:
         """To all of its processes. PostgreSQL's have process groups of their own."""
-        for pid in [self.process.pid, *_children(self.process.pid)]:
+        for pid in [self.process.pid, *children(self.process.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -79,7 +79,7 @@ class Daemon:
         """Kill all of it, and wait until it is gone: a server does not start while one of the last one is left."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGSTOP)  # so that it has no more
-        pids = [self.process.pid, *_children(self.process.pid)]
+        pids = [self.process.pid, *children(self.process.pid)]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -95,11 +95,24 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def remove_segment(data: Path) -> None:
+    """Of System V: it keeps a second server out of the data directory, and outlives one that was killed."""
+    try:
+        words = (data / "postmaster.pid").read_text().splitlines()[6].split()
+    except (FileNotFoundError, IndexError):
+        return  # the server has ended in order, or before it had one
+    key, number = map(int, words)
+    for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+        its_key, its_number = map(int, line.split()[:2])
+        if (its_key % (1 << 32), its_number) == (key, number):
+            subprocess.run(["ipcrm", "-m", str(number)], check=True)
 
 
 class Postgres:
@@ -181,20 +194,8 @@ class Postgres:
         self.forget()
         if self._daemon is not None:
             self._daemon.kill()
-        self._remove_segment()
+        remove_segment(self.directory.path / "data")
         self.directory.remove()
-
-    def _remove_segment(self) -> None:
-        """Of System V: it keeps a second server out of the data directory, and outlives one that was killed."""
-        try:
-            words = (self.directory.path / "data" / "postmaster.pid").read_text().splitlines()[6].split()
-        except (FileNotFoundError, IndexError):
-            return  # the server has ended in order, or before it had one
-        key, number = map(int, words)
-        for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
-            its_key, its_number = map(int, line.split()[:2])
-            if (its_key % (1 << 32), its_number) == (key, number):
-                subprocess.run(["ipcrm", "-m", str(number)], check=True)
 
     # -- what a test asks the server -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from engines.postgresql.server import Postgres, Proxy, binary
 from holdfast import AsyncLock, Lock, LockLost
 from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
-from holdfast.engines.postgresql import connect
+from holdfast.engines.postgresql import connect, look
 from holdfast.engines.postgresql import lock as postgresql_lock
 from process.support import Peer, eventually
 
@@ -588,3 +588,109 @@ def test_the_time_for_which_the_machine_slept_counts(postgres: Postgres, monkeyp
         hold.release()
     assert len(lost) == 1
     Lock(postgres.url("a")).acquire(timeout=10).release()
+
+
+class Sleepy:
+    """A statement of ours that sleeps when it has done its work, until somebody cancels it; then no more."""
+
+    CLAUSE = ", (select case when (select slow from sleepy) then pg_sleep(60)::text end)"
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    def begin(self) -> None:
+        self._postgres.ask("update sleepy set slow = true")
+
+    def cancel(self) -> None:
+        sleeping = "select pid from pg_stat_activity where wait_event = 'PgSleep'"
+        ((session,),) = eventually(lambda: self._postgres.ask(sleeping))
+        self._postgres.ask("update sleepy set slow = false")
+        self._postgres.ask("select pg_cancel_backend(%s)", session)
+
+
+@pytest.fixture
+def sleepy(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[object, str, str], Sleepy]]:
+    postgres.ask("create table sleepy (slow boolean)")
+    postgres.ask("insert into sleepy values (false)")
+
+    def make(module: object, name: str, behind: str) -> Sleepy:
+        statement = getattr(module, name)
+        assert statement.count(behind) == 1
+        monkeypatch.setattr(module, name, statement.replace(behind, f"{behind}{Sleepy.CLAUSE}"))
+        return Sleepy(postgres)
+
+    yield make
+    connect._pool.close_all(environment())
+    postgres.ask("drop table sleepy")
+
+
+MakeSleepy = Callable[[object, str, str], Sleepy]
+
+
+def test_an_attempt_that_is_cancelled_is_made_again(postgres: Postgres, sleepy: MakeSleepy) -> None:
+    """PS6: the cancelled statement has got the lock, which it would have twice."""
+    cancelled = sleepy(postgresql_lock, "_TRY", "select got.it, raised.*")
+    cancelled.begin()
+    thread, got = later(lambda: Lock(postgres.url("a")).acquire(timeout=30))
+    cancelled.cancel()
+    thread.join()
+    got[0].release()
+    assert not postgres.holding()
+
+
+def test_a_waiter_whose_token_is_cancelled_keeps_its_turn(postgres: Postgres, sleepy: MakeSleepy) -> None:
+    """PS6"""
+    cancelled = sleepy(postgresql_lock, "_TOKEN", "returning token, extract(epoch from since), backend")
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    thread, got = later(lambda: Lock(postgres.url("a")).acquire(timeout=30))
+    eventually(lambda: postgres.waiting() == 1)
+    behind, last = later(lambda: Lock(postgres.url("a")).acquire(timeout=30))
+    eventually(lambda: postgres.waiting() == 2)
+    cancelled.begin()
+    hold.release()
+    cancelled.cancel()
+    thread.join()
+    assert not last
+    assert got[0].token > hold.token
+    got[0].release()
+    behind.join()
+    last[0].release()
+
+
+def test_a_look_that_is_cancelled_is_taken_again(postgres: Postgres, sleepy: MakeSleepy) -> None:
+    """PS6"""
+    cancelled = sleepy(look, "_LOCKS", "extract(epoch from k.since)")
+    with Lock(postgres.url("a")).acquire(timeout=10):
+        cancelled.begin()
+        thread, seen = later(lambda: Lock(postgres.url("a")).status())
+        cancelled.cancel()
+        thread.join()
+        assert seen[0].locked
+
+
+def test_a_heartbeat_that_is_cancelled_is_no_loss(postgres: Postgres, sleepy: MakeSleepy) -> None:
+    """PS6"""
+    cancelled = sleepy(postgresql_lock, "_BEAT", "select pg_backend_pid()")
+    hold = Lock(postgres.url("a"), stale_after=30, heartbeat=0.3).acquire(timeout=10)
+    cancelled.begin()
+    cancelled.cancel()
+    ((now,),) = postgres.ask("select clock_timestamp()")
+    session = hold.record.fields["session"]
+    later_beat = "select 1 from pg_stat_activity where pid = %s and query_start > %s"
+    eventually(lambda: hold.lost or postgres.ask(later_beat, session, now))
+    hold.ensure_held()
+    hold.release()
+
+
+def test_a_release_that_is_cancelled_gives_the_lock_up_and_loses_nothing(
+    postgres: Postgres, sleepy: MakeSleepy
+) -> None:
+    """PS6: the cancelled statement has done it, so the next one finds no lock."""
+    cancelled = sleepy(postgresql_lock, "_UNLOCK", "select pg_advisory_unlock($1)")
+    hold = Lock(postgres.url("a")).acquire(timeout=10)
+    cancelled.begin()
+    thread, results = later(hold.release)
+    cancelled.cancel()
+    thread.join()
+    assert results == [None]
+    assert not postgres.holding()

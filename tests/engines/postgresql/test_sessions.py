@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import holdfast
@@ -196,6 +197,27 @@ def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None
     )
     with Lock(both).acquire(timeout=10):
         assert Lock(postgres.url("a")).try_acquire() is None
+
+
+def test_a_role_that_would_wait_for_writers_waits_for_none(postgres: Postgres) -> None:
+    """PC5: a transaction that is SERIALIZABLE READ ONLY DEFERRABLE begins when no writer is at work."""
+    postgres.ask("create role deferring login")
+    try:
+        postgres.ask("grant usage on schema holdfast to deferring")
+        postgres.ask("grant select, insert, update on holdfast.lock to deferring")
+        for setting in ("default_transaction_isolation = serializable", "default_transaction_read_only = on"):
+            postgres.ask(f"alter role deferring set {setting}")
+        postgres.ask("alter role deferring set default_transaction_deferrable = on")
+        postgres.ask("create table written (it int)")
+        with psycopg.connect(postgres.url()) as writer:
+            writer.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            writer.execute("insert into written select count(*) from written")
+            with Lock(postgres.url("a", user="deferring")).acquire(timeout=10):
+                assert Lock(postgres.url("a", user="deferring")).status().locked
+    finally:
+        postgres.ask("drop table if exists written")
+        postgres.ask("drop owned by deferring")
+        postgres.ask("drop role deferring")
 
 
 def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> None:

@@ -287,6 +287,9 @@ _STANDBY, _NO_PRIMARY = "is a standby", "none of its hosts can be written to"
 _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
+_OWN_LEVEL = "set session characteristics as transaction isolation level read committed"
+"""Nothing that looks at data may come before: if a role's default is SERIALIZABLE READ ONLY DEFERRABLE, that waits for
+the transactions of all writers."""
 _TIMELINE = (  # PG2; to a standby the server refuses to say it
     "case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
 )
@@ -451,8 +454,9 @@ def _prepare(
     all_at_once = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
     try:
         try:
-            (facts,) = yield from connection.ask(all_at_once, (), until)
+            (facts,) = yield from connection.ask_plainly(all_at_once, until)
         except Refused:  # one of the settings; which one?
+            yield from connection.ask(_OWN_LEVEL, (), until)
             (facts,) = yield from connection.ask(f"select {_FACTS}", (), until)
             _check(connection, facts)
             facts += yield from _timeline(connection, until)
@@ -513,6 +517,7 @@ def _require_session(
     try:
         try:
             yield from other.opening(until)
+            yield from other.ask(_OWN_LEVEL, (), until)
             yield from other.ask("select pg_notify($1, '')", (channel,), until)
         except Broken as broken:
             raise Broken(

@@ -11,6 +11,9 @@ PS4  Nothing blocks: host names are looked up in threads (connect.py), and libpq
 PS5  What a session is asked often is prepared in it. One that has forgotten that was reset from outside, and with it
       the settings of PC5 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
       of its text, so in no session can it mean anything else.
+PS6  A statement that somebody cancels is asked again, where that does no harm: a look, a token, the attempt to get a
+     lock once what it may have got is given back. A cancelled statement may have done its work: what it did to locks
+     of the session stays.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ Row = tuple[str | None, ...]
 _CANCEL_WITHIN = 5.0
 _PREPARE_AFTER = 2
 """How often a session is asked something before that is prepared; once would be a round trip too many for nothing."""
+_MOST_CANCELLED = 20
+"""How often a statement is cancelled before that is no chance any more."""
 _FORGOTTEN, _CHANGED = "26000", "0A000"
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _open: dict[int, Callable[[], object]] = {}
@@ -79,6 +84,11 @@ class Refused(Exception):
         super().__init__(text)
         self.code = code
         """SQLSTATE."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether that is because somebody has cancelled it (pg_cancel_backend)."""
+        return self.code == "57014"
 
 
 class _LastWord:
@@ -242,6 +252,32 @@ class Connection:
             if name is not None and refused.code in (_FORGOTTEN, _CHANGED):
                 raise Broken(f"{self.label} has reset the session, or changed the table: {refused}") from None
             raise
+
+    def ask_plainly(self, sql: str, until: float) -> Generator[Wait, None, list[Row]]:
+        """The same with no regard to the isolation level that is the role's default, in one round trip (PC5)."""
+        self._send(lambda conn: conn.send_query(f"begin isolation level read committed; {sql}; commit".encode()))
+        try:
+            return (yield from self.answer(until))
+        except Refused:
+            yield from self.ask("rollback", (), until)
+            raise
+
+    def ask_again(
+        self, sql: str, values: Sequence[object], until: float, *, undo: str = ""
+    ) -> Generator[Wait, None, list[Row]]:
+        """The same for what does no harm twice, or not once `undo` was asked: again if somebody cancels it (PS6)."""
+        undone, left = True, _MOST_CANCELLED
+        while True:
+            try:
+                if not undone:
+                    yield from self.ask(undo, (), until)
+                    undone = True
+                return (yield from self.ask_often(sql, values, until))
+            except Refused as refused:
+                left -= 1
+                if not (refused.is_cancelled and left):
+                    raise
+                undone = not undo
 
     def _prepare(self, sql: str, until: float) -> Generator[Wait, None, None]:
         name = b"holdfast_" + blake2b(sql.encode(), digest_size=16).hexdigest().encode()

@@ -114,7 +114,7 @@ _MOST_SPINS = 20
 _COUNTED = 40
 """The bits of a token that count holds; those above are the timeline's (PG2)."""
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
-_TIMED_OUT, _CANCELLED = "55P03", "57014"
+_TIMED_OUT = "55P03"
 
 _QUEUE = "select set_config('lock_timeout', $2, true), pg_advisory_lock($1)"
 _TRY_SHARED = "select pg_try_advisory_xact_lock_shared($1)"
@@ -227,10 +227,11 @@ class AcquireAttempt(Contender):
             connection = yield from self._connected()
             connection.spotless = shared
             if shared:
-                row = only((yield from connection.ask_often(_TRY_SHARED, (self.lock_url.key,), self._limit())))
+                row = only((yield from connection.ask_again(_TRY_SHARED, (self.lock_url.key,), self._limit())))
             else:
-                asked = moment(self.env)
-                row = only((yield from connection.ask_often(self._sql(_TRY), self._facts(connection), self._limit())))
+                asked, facts = moment(self.env), self._facts(connection)
+                rows = yield from connection.ask_again(self._sql(_TRY), facts, self._limit(), undo=_UNLOCK_ALL)
+                row = only(rows)
             if row[0] == "t":
                 return shared or self._won(connection, row[1:], asked)
             connection.spotless = True
@@ -245,7 +246,7 @@ class AcquireAttempt(Contender):
                 if shared:
                     return True
                 asked = moment(self.env)
-                rows = yield from connection.ask_often(self._sql(_TOKEN), self._facts(connection), self._limit())
+                rows = yield from connection.ask_again(self._sql(_TOKEN), self._facts(connection), self._limit())
                 return self._won(connection, only(rows or [(None, None, None)]), asked)
 
     def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
@@ -265,7 +266,7 @@ class AcquireAttempt(Contender):
         while True:
             granted = self._answered(connection)
             if granted is False:
-                yield from connection.ask(_UNLOCK_ALL, (), self._limit())  # PG10
+                yield from connection.ask_again(_UNLOCK_ALL, (), self._limit())  # PG10
                 connection.spotless = True
             if granted is not None:
                 return granted
@@ -290,7 +291,7 @@ class AcquireAttempt(Contender):
         try:
             return None if connection.collect() is None else True
         except Refused as refused:
-            if refused.code not in (_TIMED_OUT, _CANCELLED):
+            if not (refused.code == _TIMED_OUT or refused.is_cancelled):
                 raise
         return False
 
@@ -514,12 +515,7 @@ class PostgresqlHold(RemoteHold):
                             asked, due = moment(self.env), math.inf
                             connection.send(_BEAT)
                     else:
-                        answer = connection.collect()
-                        if answer is not None:
-                            self._require_same(int(answer[0][0] or 0))
-                            _silent.pop(connection.label, None)
-                            self.term.extend(asked, self._patience)  # PG6
-                            due = asked[0] + self._every
+                        due = self._heard(connection, asked, due)
                     if not self._is_ours() or self.lost:
                         raise Broken(
                             f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the way there, "
@@ -535,6 +531,21 @@ class PostgresqlHold(RemoteHold):
                 return
             yield connection.wait(min(due, self.term.lapses))
 
+    def _heard(self, connection: Connection, asked: tuple[float, float], due: float) -> float:
+        """When the next heartbeat is due, by what has come of the one that was sent at `asked`."""
+        try:
+            answer = connection.collect()
+        except Refused as refused:
+            if not refused.is_cancelled:
+                raise
+            return self.env.monotonic()  # PS6
+        if answer is None:
+            return due
+        self._require_same(int(answer[0][0] or 0))
+        _silent.pop(connection.label, None)
+        self.term.extend(asked, self._patience)  # PG6
+        return asked[0] + self._every
+
     def _require_same(self, backend: int) -> None:
         if backend != self.connection.backend:
             raise Broken(f"a pooler has moved the connection from session {self.connection.backend} to {backend}")
@@ -545,20 +556,34 @@ class PostgresqlHold(RemoteHold):
         until = now + (_RELEASE_AT_ONCE if was_silent else _RELEASE_WITHIN)
         self._take()
         try:
-            if connection.busy:
-                yield from connection.answer(until)  # a heartbeat was under way
-            rows = yield from connection.ask_often(_UNLOCK, (self.request.lock_url.key,), until)
+            was_ours = yield from self._unlock(connection, until)
         except (Broken, Refused) as error:
             if not was_silent and self.env.monotonic() >= until:  # a short one proves nothing
                 _silent[connection.label] = until + _SHORTLY
             self.why_lost = self.why_lost or f"when it was released: {error}"
             return False
         _silent.pop(connection.label, None)
-        if rows[0][0] != "t":
+        if not was_ours:
             self.why_lost = "the server says that this session did not have it"
             return False
         connection.spotless = True
         return True
+
+    def _unlock(self, connection: Connection, until: float) -> Generator[Wait, None, bool]:
+        """Whether the session had the lock, which it gives up."""
+        cancelled = 0
+        while True:
+            is_beat = connection.busy
+            try:
+                if is_beat:
+                    yield from connection.answer(until)
+                    continue
+                rows = yield from connection.ask_often(_UNLOCK, (self.request.lock_url.key,), until)
+                return rows[0][0] == "t" or cancelled > 0  # PS6: the one that was cancelled has given it up
+            except Refused as refused:
+                if not refused.is_cancelled or cancelled == _MOST_SPINS:
+                    raise
+                cancelled += not is_beat
 
     def _take(self) -> None:
         """PS1. The agent is not to wake up for the answers to come, either."""

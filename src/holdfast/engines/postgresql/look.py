@@ -47,14 +47,14 @@ def comment(pid: int, host: str, tag: str | None) -> str:
 def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:
     """One look at one lock."""
     keys = _ONE.format(table=lock_url.table)
-    rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.key, lock_url.name), until)
+    rows = yield from connection.ask_again(_LOCKS.format(keys=keys), (lock_url.key, lock_url.name), until)
     return describe(lock_url, lock_url.name, rows)
 
 
 def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
     """One look at all locks whose names begin so and that are held or waited for; sorted by path."""
     keys = _MANY.format(table=lock_url.table)
-    rows = yield from connection.ask_often(_LOCKS.format(keys=keys), (lock_url.name,), until)
+    rows = yield from connection.ask_again(_LOCKS.format(keys=keys), (lock_url.name,), until)
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row[1] or "", []).append(row)

@@ -181,7 +181,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if status.evidence.source == "counter":
         who = "" if holder is None else f": {_process(holder)}"
         return f"{printable(status.evidence.text)}{who}"
-    if status.evidence.source == "race":
+    if status.evidence.source == "race" or (status.evidence.source == "server" and not _is_taken(status)):
         return printable(status.evidence.text, _SHOWN_RACE)
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)

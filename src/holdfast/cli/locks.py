@@ -179,8 +179,8 @@ class _WaitingNotice:
                 from .owner import tell_if_ours
 
                 tell_if_ours(self._options, *_holders(refusal))
-        if not place:
-            return None
+        if not place and (refusal.status.locked or refusal.status.evidence.source != "server"):
+            return None  # else there is no server yet, and a place to come
         return max(_LOOK_EVERY, spent * _PAUSES, _ASK_EVERY * len(waiters) if is_url(self._lock.path) else 0.0)
 
     def _waiters(self, refusal: Refusal) -> Sequence[Waiter]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +16,11 @@ import holdfast
 from engines.arms import side_by_side
 from engines.postgresql.server import Postgres
 from holdfast import Lock
+from holdfast._core.messages import waiting
 from holdfast.engines.postgresql import init
 from holdfast.engines.postgresql import lock as postgresql_lock
+from holdfast.engines.postgresql.connect import key_of
+from holdfast.lock import announce
 from process.support import eventually
 
 
@@ -176,15 +181,39 @@ def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: py
             patched.setattr(postgresql_lock, "_FAIL_OVER_WITHIN", 0.2)
             with pytest.raises(holdfast.EngineUnavailable, match="is a standby"):
                 Lock(url).acquire()
+        attempts.clear()
+        same = f"hostaddr=127.0.0.1,127.0.0.1&port={standby.port},{standby.port}"
+        with pytest.raises(holdfast.EngineUnavailable, match="is a standby"):
+            Lock(f"postgresql://postgres@one,one/postgres?{same}#a").acquire(timeout=60)
+        assert len(attempts) == 1, "two addresses of one host are no cluster"
         got: list[holdfast.Hold] = []
-        newcomer = threading.Thread(target=lambda: got.append(Lock(url).acquire(timeout=60)), daemon=True)
+        said: list[str] = []
+        lock = Lock(url)
+        announce(lock, lambda refusal: said.append(waiting(refusal)))
+        newcomer = threading.Thread(target=lambda: got.append(lock.acquire(timeout=60)), daemon=True)
         attempts.clear()
         newcomer.start()
-        eventually(lambda: len(attempts) >= 3)
+        eventually(lambda: len(attempts) >= 3 and said)
+        assert "its server cannot be reached: none of its hosts can be written to" in said[0]
         standby.ask("select pg_promote()")
         newcomer.join(60)
         assert timeline_of(got[0]) == 2
         got[0].release()
+        standby.forget()
+
+
+def test_a_command_that_waits_says_that_no_server_is_there_and_then_what_it_waits_for() -> None:
+    with pair() as (primary, standby):
+        primary.kill()
+        standby.ask("select pg_advisory_lock(%s)", key_of("a"))  # a standby grants it, and this session keeps it
+        words = [sys.executable, "-m", "holdfast", "run", both(primary, standby) + "a", "--", "true"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as run:
+            assert run.stderr is not None
+            assert "none of its hosts can be written to" in run.stderr.readline()
+            standby.ask("select pg_promote()")
+            assert "number 1 of 1 in the queue" in run.stderr.readline()
+            standby.ask("select pg_advisory_unlock_all()")
+        assert run.returncode == 0
         standby.forget()
 
 

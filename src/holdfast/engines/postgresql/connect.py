@@ -315,6 +315,7 @@ def connect(
     failed: list[str] = []
     found = yield from _addresses(env, known, until, failed)
     found.sort(key=lambda each: (each[1] == last) - (each[1] == first))
+    hosts = len(failed) + len({label for _, label in found})
     for number, (address, label) in enumerate(found):
         now = env.monotonic()
         limit = now + min(_timeout(known), (until - now) / (len(found) - number))  # one that is silent leaves time
@@ -332,7 +333,7 @@ def connect(
         if env.monotonic() >= until:
             break
     why = "; ".join(failed) or "no host is known"
-    is_cluster = len(failed) > 1 and any(_STANDBY in each for each in failed)
+    is_cluster = hosts > 1 and any(_STANDBY in each for each in failed)
     raise unreachable(lock_url, f"{_NO_PRIMARY}: {why}" if is_cluster else why)
 
 
@@ -385,7 +386,7 @@ def _advice(why: str) -> str:
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
         "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
         "no more connections": "Each hold and each one who waits has a connection: raise the pooler's limits",
-        _NO_PRIMARY: "If a fail-over is under way, try again when it is over. Otherwise, see that one of them is the "
+        _NO_PRIMARY: "If a fail-over is under way, it has to end first. Otherwise, see that one of them is the "
         "primary, and that it can be reached from here",
         "standby": "Give the URL the host that can be written to, or all hosts: the right one is found",
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",

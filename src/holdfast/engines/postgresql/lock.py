@@ -92,7 +92,7 @@ from .connect import (
     unreachable,
 )
 from .connection import Broken, Connection, Refused, Row, Silent
-from .look import comment, free, look_at
+from .look import away, comment, free, look_at
 
 T = TypeVar("T")
 
@@ -391,6 +391,8 @@ class AcquireAttempt(Contender):
             except EngineUnavailable as error:
                 if not patient or self.attempt.is_over() or not (self._reached or self._may_pass(error)):
                     raise
+                self._seen = away(self.lock_url.shown, error.message.removeprefix(f"{self.lock_url.base} "))
+                self.attempt.announce(lambda: self.attempt.refusal(self.last))
             yield from self._pause()
 
     def _may_pass(self, error: EngineUnavailable) -> bool:

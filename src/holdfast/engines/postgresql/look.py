@@ -66,6 +66,12 @@ def free(path: str) -> Status:
     return Status(path, NAME, False, False, Liveness.UNKNOWN, Evidence("none", "nobody holds it"), reason="it is free")
 
 
+def away(path: str, why: str) -> Status:
+    """What can be said while there is no server; `why` begins with the verb."""
+    text = f"its server {why}"
+    return Status(path, NAME, False, False, Liveness.UNKNOWN, Evidence("server", text), reason=text)
+
+
 def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
     """The status of one lock, of the rows about it."""
     path = lock_url.path_of(name)

@@ -122,10 +122,10 @@ class DirectoryHold(FileHold):
             if self._has_descriptor():
                 raise
             return False
-        return (found.st_dev, found.st_ino) == self.identity and self._set_by_us(found.st_mtime_ns)
-
-    def _set_by_us(self, modified: int) -> bool:
-        return modified == self.stamp or (bool(self.setting) and 0 <= self.setting - modified < _COARSEST)
+        if (found.st_dev, found.st_ino) != self.identity:
+            return False
+        modified = found.st_mtime_ns
+        return modified == self.stamp or (bool(self.setting) and 0 <= self.setting - modified < _COARSEST)  # DL8
 
     def _unlink(self) -> None:
         self.env.remove_directory(self.path)

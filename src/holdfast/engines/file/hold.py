@@ -394,8 +394,7 @@ class FileHold(HoldState):
             return not self.lease.is_over()
         try:
             found = env.stat(self.path)
-            ours = (found.st_dev, found.st_ino) == self.identity
-            if not ours:
+            if (found.st_dev, found.st_ino) != self.identity:
                 return False
             content = env.read(self.fd, len(self.data) + 1)
             return content == self.data or self._recognize(content, self.pending)

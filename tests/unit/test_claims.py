@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -26,7 +27,7 @@ from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, SHARED, is_claim, make_claim
 from holdfast.model import Identity, marker_text
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contend, Crash, Stepped, device_in, sema_record
+from unit.stepping import Contend, Crash, Stepped, device_in, failing, sema_record
 
 Environments = Callable[..., Stepped]
 Gates = Callable[[Stepped, Callable[[], object]], None]
@@ -830,6 +831,33 @@ def test_a_takeover_does_not_enter_what_is_about_to_be_removed(guarded: Path, co
     assert drive(break_lock(remover.env, remover.request)) is not None  # type: ignore[arg-type]
     assert inside == [False]
     assert contender.get().recovered_from is None, "published anew"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+def test_a_takeover_that_cannot_look_for_claims_gives_the_lock_back(
+    guarded: Path, contend: Contend, number: int
+) -> None:
+    """T8: the breaker is about to remove what it has written."""
+    remover, contender = contend(guarded), contend(guarded, timeout=1)
+    holder = reading(guarded, fcntl.LOCK_EX)
+    failed: list[int | None] = []
+
+    def fail_next(*_: object) -> None:
+        if b"the dead one" not in guarded.read_bytes():
+            contender.env.before["list_directory"] = failing(number, 1)
+
+    def take_over(path: str) -> None:
+        if path == str(guarded):
+            os.close(holder)
+            contender.env.after["write"] = fail_next
+            with pytest.raises(OSError) as raised:  # noqa: PT011 - the number is what is asserted
+                contender.get()
+            failed.append(raised.value.errno)
+
+    remover.env.before["unlink"] = take_over
+    assert drive(break_lock(remover.env, remover.request)) is None  # type: ignore[arg-type]
+    assert failed == [number]
+    assert not contender.env.open_descriptors()
 
 
 def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: Contend, live_pid: int) -> None:

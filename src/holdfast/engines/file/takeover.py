@@ -25,14 +25,14 @@ T8  Under an exclusive guard a guarded holder's record is replaced without a cla
     lock file. Every process that might replace it needs that guard. Only a process that breaks a lock which looks alive
     has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we write, look for claims,
     and wait until there are none: either that process has found our record and backed off, or it has removed the file,
-    and we notice.
+    and we notice. Where we cannot look, we do not enter.
 T9  Shared locks of others, which need only read permission, can refuse us the exclusive guard for ever. After some
     tries we share the guard with them: that still shows that no contender has it exclusively, and of the contenders
     that share it the claim lets one pass. As that inode could not be guarded afterwards, it is not taken over in place,
     but removed, as in T6. A contender that gets its guard later finds by T2 that the path no longer names it.
-T10 Once the record is overwritten, no resource may be missing: without a descriptor to list the directory (interop.py,
-    Y1) the lock would be given back, and the dead holder's record be lost. So the descriptor through which the lock
-    file was read is closed before that.
+T10 Once the record is overwritten, no resource may be missing: without a descriptor to list the directory (T8; and
+    interop.py, Y1) the lock would be given back, and the dead holder's record be lost. So the descriptor through which
+    the lock file was read is closed before that.
 
 T17 A holder with a lease that is not proven dead may still write to its file. So it is not replaced in place, and the
     second gate is another kind of claim (lease.py, LE4 to LE6). The guard of the old file, where there is one, is kept
@@ -83,7 +83,7 @@ from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from ...model import Value
 from .hold import FileHold
-from .inspect import guard_counts, is_readers_lock, read_record
+from .inspect import forget, guard_counts, is_readers_lock, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
 from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdraw, write_all
@@ -203,10 +203,12 @@ def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
 
 
 def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:
-    """Whether another process has a claim on the inode; False if the directory may not be listed."""
+    """Whether another process has a claim on the inode; False if this user may not list the directory."""
     try:
         names = env.list_directory(path.rpartition("/")[0] or "/")
-    except OSError:
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
         return False
     return _has_other(env, path, inode, names, guard)
 
@@ -382,11 +384,10 @@ def take_over(
         return None
     held.recovered_from = seen.record
     try:
+        if request.protocol.has_rivals or seen.is_guarded:
+            forget(env, seen)  # T10
         alone = held if removed or not seen.is_guarded else (yield from _wait_for_claims(env, held))
         calm = alone if verdict.by_proof or alone is None else (yield from settle(env, alone))
-        if request.protocol.has_rivals and seen.fd >= 0:
-            env.close(seen.fd)  # T10
-            seen.fd = -1
         return (yield from quieten(env, request, calm))
     except BaseException:
         held.give_back()

@@ -20,6 +20,7 @@ import pytest
 
 from engines.etcd import servers
 from engines.postgresql.server import Daemon, Directory, as_postgres, binary, children, free_port, remove_segment
+from holdfast.engines.etcd.wire import encoded
 from holdfast.engines.postgresql import init
 from process.support import eventually
 
@@ -172,6 +173,14 @@ class Cluster:
         """With the old leader first."""
         hosts = f"127.0.0.1:{self.old.port},127.0.0.1:{self.new.port}"
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write#{name}"
+
+    def key_expires_in(self) -> int:
+        """After how many seconds the leader is no leader, if it does not renew its key."""
+        found = self.etcd.ask("/v3/kv/range", {"key": encoded("/service/locks/leader")})
+        if not found or "kvs" not in found:
+            return -1
+        lease = self.etcd.ask("/v3/lease/timetolive", {"ID": found["kvs"][0]["lease"]})
+        return int((lease or {}).get("TTL", -1))
 
     def switch_over(self) -> None:
         words = ["switchover", "--leader", self.old.name, "--candidate", self.new.name, "--force"]

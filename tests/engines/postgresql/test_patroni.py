@@ -34,12 +34,13 @@ def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator
 class Callers:
     """A holder with a waiter behind it, and a command of `holdfast run`. `at` is when what happened, in seconds."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, stale_after: float | None) -> None:
         self.at: dict[str, float] = {}
         self.began = 0.0
         self.next: holdfast.Hold | None = None
         self._url = cluster.url
-        self.hold = Lock(cluster.url("web"), on_lost=lambda _: self.note("told")).acquire(timeout=20)
+        lock = Lock(cluster.url("web"), stale_after=stale_after, on_lost=lambda _: self.note("told"))
+        self.hold = lock.acquire(timeout=20)
         words = [sys.executable, "-m", "holdfast", "run", cluster.url("job"), "--", "sleep", "1000"]
         self._run = subprocess.Popen(words, stderr=subprocess.DEVNULL)
         eventually(lambda: Lock(cluster.url("job")).status().locked)
@@ -85,9 +86,9 @@ def _give_back(hold: holdfast.Hold | None) -> None:
 
 
 @contextmanager
-def played(**dcs: object) -> Iterator[tuple[Cluster, Callers]]:
+def played(*, stale_after: float | None = None, **dcs: object) -> Iterator[tuple[Cluster, Callers]]:
     with patroni.cluster(**dcs) as cluster:
-        callers = Callers(cluster)
+        callers = Callers(cluster, stale_after)
         try:
             yield cluster, callers
         finally:
@@ -107,9 +108,13 @@ def report(what: str, synchronous: bool, callers: Callers) -> None:
 
 
 def check(callers: Callers) -> None:
-    """The holder and `run` were told before the next one was in, whose token is higher."""
-    at_last(lambda: {"told", "ended", "next"} <= set(callers.at), "the next holder")
+    """The holder was told before the next one was in, whose token is higher."""
+    check_next(callers)
     assert callers.at["told"] < callers.at["next"]
+
+
+def check_next(callers: Callers) -> None:
+    at_last(lambda: {"told", "ended", "next"} <= set(callers.at), "the next holder")
     assert callers.next is not None
     assert (callers.next.token or 0) > (callers.hold.token or 0)
     callers.next.ensure_held()
@@ -191,6 +196,27 @@ def test_an_old_leader_without_its_patroni_has_two_holders_but_never_two_of_one_
         check(callers)
         assert callers.token()[0] == 2
         report("Patroni stopped, its server goes on", synchronous, callers)
+
+
+@pytest.mark.parametrize("stale_after", [7, 30])
+def test_a_leader_that_a_watchdog_resets_leaves_the_holder_little_time(stale_after: float) -> None:
+    """Played: its Patroni stands still, and 5 s before its key expires, its server does as well. Nobody closes the
+    connections of a machine that is reset, so the holder has to know within these seconds."""
+    with played(synchronous_mode=True, stale_after=stale_after) as (cluster, callers):
+        callers.see(lambda: cluster.old.signal(signal.SIGSTOP, patroni=True))
+        try:
+            at_last(lambda: cluster.key_expires_in() <= 5, "the last seconds of the leader's key")
+            cluster.old.signal(signal.SIGSTOP, server=True)
+            callers.note("reset")
+            with Lock(cluster.url("web"), stale_after=stale_after).acquire(timeout=60) as hold:
+                callers.note("another one in")
+                assert (hold.token or 0) > (callers.hold.token or 0)
+            at_last(lambda: "told" in callers.at, "the end of the hold")
+            assert stale_after > 7 or callers.at["told"] < callers.at["another one in"]
+        finally:
+            cluster.old.signal(signal.SIGCONT, patroni=True, server=True)
+        check_next(callers)
+        report(f"reset by a watchdog, stale_after={stale_after}", True, callers)
 
 
 @pytest.mark.parametrize("failsafe", [True, False])

@@ -729,6 +729,41 @@ def test_a_lapsed_record_that_cannot_be_replaced_stays(
     (disk / "l").unlink()
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupted_replacement_leaves_no_claim(late: bool, disk: Path, contend: Contend) -> None:
+    """LE6: it would count for a lease, and keep the lock from others as long."""
+    for number in range(100):
+        far_record(disk / "l", lease=60)
+        waiter = contend(disk / "l", lease=60, timeout=None)
+        clocks, begun = Clocks(waiter.env), list[str]()
+
+        def interrupt(_: int, name: str, begun: list[str] = begun, last: int = number) -> None:
+            if begun or name == "link":
+                begun.append(name)
+                if len(begun) == last + 1:
+                    raise KeyboardInterrupt
+
+        setattr(waiter.env, "past_step" if late else "at_step", interrupt)
+        operations = waiter.env.real.operations
+        operation = operations.begin(waiter.env)
+        try:
+            while not waiter.done:
+                clocks.shift += 5
+                waiter.step()
+            operations.end(operation)
+            break
+        except KeyboardInterrupt:
+            waiter.env.at_step = waiter.env.past_step = None
+            operations.abort(operation)
+        assert not waiter.env.open_descriptors(), begun
+        assert {name for name in os.listdir(disk) if not name.endswith(".token")} <= {"l"}, begun
+        for name in os.listdir(disk):
+            (disk / name).unlink()
+    else:
+        pytest.fail("it has more steps than that")
+    assert number > 5
+
+
 @pytest.mark.parametrize(("number", "gone"), [(errno.ESTALE, True), (errno.EIO, False)])
 def test_a_record_that_goes_while_it_is_read_is_gone(number: int, gone: bool, disk: Path, contend: Contend) -> None:
     """LE3."""

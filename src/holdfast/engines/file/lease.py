@@ -43,7 +43,7 @@ from hashlib import blake2b
 from ..._platform.operations import partial, unlink_quietly
 from ..._platform.values import temporary_name
 from .inspect import read_fresh
-from .steps import UNWRITABLE, with_hint, withdraw, write_all
+from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,11 +131,12 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
     assert seen.lease is not None
     lease = max(seen.lease, request.lease_on(env, seen.identity[0]))
     began, claims, number = env.uptime(), _claims(request, seen), -1
+    identity, tried = (0, 0), list[int]()
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     env.operations.about_to_make(temporary)
     try:
-        data = _write_new(env, request, temporary, lease)
-        number = _claim(env, seen, temporary, claims, lease)
+        data, identity = _write_new(env, request, temporary, lease)
+        number = _claim(env, seen, temporary, claims, lease, tried)
         if number < 0 or read_fresh(env, request.path) != (seen.identity, seen.data):
             return None
         env.replace(temporary, request.path)
@@ -153,9 +154,22 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
         seen.blocked = f"this user may not replace it in {request.directory}"
         return None
     finally:
-        unlink_quietly(env, temporary)
-        for made in range(number + 1):  # ours, and those of claimants that have died
-            unlink_quietly(env, f"{claims}{made}{_SUFFIX}")
+        try:
+            _end_claims(env, claims, number, tried, identity)
+        except BaseException:
+            _end_claims(env, claims, number, tried, identity)  # that was interrupted
+            raise
+        finally:
+            unlink_quietly(env, temporary)
+
+
+def _end_claims(env: Environment, claims: str, number: int, tried: list[int], identity: tuple[int, int]) -> None:
+    """Remove our claim, and those of claimants that have died. It is ours also where we were interrupted just after it
+    was made: it would count for a lease (LE6)."""
+    if number < 0 and tried and _is_named(env, f"{claims}{tried[-1]}{_SUFFIX}", identity):
+        number = tried[-1]
+    for made in range(number + 1):
+        unlink_quietly(env, f"{claims}{made}{_SUFFIX}")
 
 
 def _is_late(env: Environment, began: float, lease: float) -> bool:
@@ -163,13 +177,21 @@ def _is_late(env: Environment, began: float, lease: float) -> bool:
     return env.uptime() >= began + OURS * lease
 
 
-def _write_new(env: Environment, request: FileRequest, temporary: str, lease: float) -> bytes:
+def _is_named(env: Environment, path: str, identity: tuple[int, int]) -> bool:
+    try:
+        return is_there(env, path, identity)
+    except OSError:
+        return False
+
+
+def _write_new(env: Environment, request: FileRequest, temporary: str, lease: float) -> tuple[bytes, tuple[int, int]]:
     fd = env.open_new(temporary, request.mode)
     try:
-        data = request.compose(env, env.fstat(fd).st_dev, guarded=False, lease=lease)
+        found = env.fstat(fd)
+        data = request.compose(env, found.st_dev, guarded=False, lease=lease)
         write_all(env, fd, data)
         env.sync(fd)
-        return data
+        return data, (found.st_dev, found.st_ino)
     finally:
         env.close(fd)
 
@@ -182,17 +204,19 @@ def _claims(request: FileRequest, seen: Observation) -> str:
     return f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
 
 
-def _claim(env: Environment, seen: Observation, temporary: str, claims: str, lease: float) -> int:
-    """The number of our claim (LE5); negative while another one counts."""
+def _claim(env: Environment, seen: Observation, temporary: str, claims: str, lease: float, tried: list[int]) -> int:
+    """The number of our claim (LE5), which is `tried` before it is made; negative while another one counts."""
     assert seen.lease_watch is not None
     number = 0
     while True:
         path = f"{claims}{number}{_SUFFIX}"
+        tried.append(number)
         try:
             env.link(temporary, path)
             return number
         except FileExistsError:
             if not seen.lease_watch.is_abandoned(env, path, lease):
+                tried.clear()
                 return -1
         number += 1
 

@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from holdfast._core.messages import refused, waiting
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.remove import break_lock
 from unit.stepping import Contend, Contender, Crash, Stepped
 
 SIDECAR = {"protocol": "sidecar", "timeout": 0}
@@ -174,8 +176,6 @@ def test_a_takeover_is_announced_from_the_last_look_to_the_write(dead: Path, rec
 
 def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3: who removes a lock on purpose says so, too."""
-    from holdfast.engines.file.remove import break_lock
-
     contender = contend(dead, **SIDECAR)
     seen: list[bool] = []
     lock_file = contender.request.path
@@ -183,6 +183,45 @@ def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, cont
     assert drive(break_lock(contender.env, contender.request)) is not None
     assert seen == [True]
     assert os.listdir(disk) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("what", ["taken over", "broken"])
+def test_an_interruption_leaves_no_announcement(
+    what: str, late: bool, dead: Path, lock: Path, reclaim: Path, contend: Contend
+) -> None:
+    """Y3: fs-safe would wait for it for ever."""
+    record = lock.read_bytes()
+    for number in range(200):
+        lock.write_bytes(record)
+        contender = contend(dead, **SIDECAR)
+        env = contender.env
+        steps = contender.steps if what == "taken over" else break_lock(env, contender.request)  # type: ignore[arg-type]
+
+        def interrupt(step: int, _name: str, last: int = number) -> None:
+            if step == last:
+                raise KeyboardInterrupt
+
+        setattr(env, "past_step" if late else "at_step", interrupt)
+        operations = env.real.operations
+        operation = operations.begin(env)
+        try:
+            result: Any = drive(steps)  # type: ignore[arg-type]
+            if len(env.steps) <= number:
+                break
+            if what == "taken over":
+                result.held.release()  # that step had failed
+        except KeyboardInterrupt:
+            env.at_step = env.past_step = None
+            operations.abort(operation)
+        finally:
+            operations.end(operation)
+        assert not reclaim.exists(), env.steps
+        assert not env.open_descriptors()
+        lock.unlink(missing_ok=True)
+    else:
+        pytest.fail("it has more steps than that")
+    assert number > 20
 
 
 def test_a_crash_of_ours_does_not_stop_takeovers(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:

@@ -34,7 +34,7 @@ from __future__ import annotations
 import stat
 
 from ..._core.wait import Wait
-from ..._platform.operations import let_go
+from ..._platform.operations import let_go, partial
 from ...model import Value
 from .steps import is_there
 
@@ -178,6 +178,13 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
         env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
     except FileExistsError:
         return _adopt(env, path)
+    except OSError:
+        raise
+    except BaseException:  # interrupted, perhaps after it was made: as what a crash has left
+        left = _adopt(env, path)
+        if left is not None:
+            end_removal(env, request, left)
+        raise
     try:
         return _take_guard(env, path, surely=True)
     except FileNotFoundError:
@@ -193,15 +200,27 @@ def end_removal(env: Environment, request: FileRequest, announced: Announcement)
         if announced.fd >= 0:
             let_go(env, announced.fd)
         return
-    path = request.path + request.protocol.reclaim_suffix
+    _end(env, request.path + request.protocol.reclaim_suffix, announced.identity, announced.fd)
+
+
+def _end(env: Environment, path: str, identity: tuple[int, int], fd: int) -> None:
+    """The same. May be interrupted, and called again (operations.py, J3)."""
     try:
-        if is_there(env, path, announced.identity):  # else another process took it for a crash's leftover
+        _remove_own(env, path, identity)
+    except BaseException:
+        _remove_own(env, path, identity)  # that was interrupted
+        raise
+    finally:
+        if fd >= 0:
+            let_go(env, fd)
+
+
+def _remove_own(env: Environment, path: str, identity: tuple[int, int]) -> None:
+    try:
+        if is_there(env, path, identity):  # else another process took it for a crash's leftover
             _remove(env, path)
     except OSError:
         pass
-    finally:
-        if announced.fd >= 0:
-            let_go(env, announced.fd)
 
 
 def _adopt(env: Environment, path: str) -> Announcement | None:
@@ -259,6 +278,7 @@ def _take_guard(env: Environment, path: str, *, surely: bool) -> Announcement | 
         identity = (found.st_dev, found.st_ino)
         announces = _may_announce(found.st_mode)
         if announces and (guard or (surely and guard is None)) and is_there(env, path, identity):
+            env.undo_by(fd, partial(_end, env, path, identity))
             return Announcement(fd, identity)
     except BaseException:
         let_go(env, fd)

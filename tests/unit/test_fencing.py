@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,29 @@ def test_handles_that_count_for_one_hold_at_once_have_one_token(disk: Path, cont
     low, high = sorted(map(int, (disk / "l.token").read_text().split()))
     assert (hold.token, high) == (high, low + 1)
     assert len(hold.refs) == 3
+
+
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_who_waits_for_a_hold_of_its_owner_that_is_being_counted_joins_it_promptly(
+    disk: Path, contend: Contend, protocol: str
+) -> None:
+    """Nothing happens to the lock file when the hold is there, so nothing would wake it."""
+    options: Any = {"protocol": protocol, "owner": "me", "fencing": True, "timeout": 60}
+    first = contend(disk / "l", **options)
+    first.get().release()
+    counter = os.open(disk / "l.token", os.O_RDONLY)
+    fcntl.flock(counter, fcntl.LOCK_EX)
+    first = contend(disk / "l", first.env, **options)
+    assert first.step() is not None
+    second = contend(disk / "l", first.env, **options)
+    for _ in range(10):
+        wait = second.step()
+        assert wait is not None
+        assert not wait.fds, "it looks again and again"
+        assert wait.deadline - first.env.monotonic() < 0.1
+    os.close(counter)
+    assert first.get() is second.get()
 
 
 @pytest.mark.needs("flock")

@@ -209,6 +209,13 @@ class WatchedFile:
                     return held.join(self.request, context)
         return None
 
+    def _is_about_to_be_joined(self) -> bool:
+        """Whether our own process is about to have it for the same owner: it counts a token, say (fencing.py)."""
+        owner = self.request.owner
+        return owner is not None and any(
+            held.request.owner == owner and not held.refs and not held.released for held in self._own_holds()
+        )
+
     def is_held_by(self, context: tuple[object, ...]) -> bool:
         """Whether the caller would wait for itself."""
         # One share is enough: a hold ends with its last share.
@@ -302,8 +309,10 @@ class WatchedFile:
         if self._burst:
             pause, self._burst = self._burst, self._burst * 2 if self._burst < _BURST_LAST else 0.0
             return (), now + pause
-        if self._watch is None or poll or self.could_be_had or self.seen.problem is LEASED:
-            # No events here, or they do not help: another process has a lock on a file that may be taken over, or L10.
+        blind = poll or self.could_be_had or self.seen.problem is LEASED or self._is_about_to_be_joined()
+        if self._watch is None or blind:
+            # No events here, or they do not help: another process has a lock on a file that may be taken over, or L10;
+            # or nothing will happen to the file.
             pause, self._poll = self._poll, min(self._poll * 1.5, self._longest_poll())
             return (), now + pause
         self._waiting = True

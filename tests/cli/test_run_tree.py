@@ -162,8 +162,8 @@ def test_the_kernels_lists_have_every_process() -> None:
     child.stdout.readline()
     try:
         spared = frozenset(one for one in tree.children() if one.pid != child.pid)
-        quick = tree._below(spared, tree._children_of)
-        assert tree._below(spared, tree._by_parent().get) == quick
+        quick = tree._below(spared, tree._children_of, 0)
+        assert tree._below(spared, tree._by_parent().get, 0) == quick
         assert [one.parent for one in quick] == [os.getpid(), child.pid]
         assert not tree.descendants(tree.children())
         assert tree.send(quick[1], signal.SIGKILL)

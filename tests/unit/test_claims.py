@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, SHARED, is_claim, make_claim
+from holdfast.errors import InvalidPath
 from holdfast.model import Identity, marker_text
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contend, Crash, Stepped, device_in, failing, sema_record
@@ -858,6 +860,29 @@ def test_a_takeover_that_cannot_look_for_claims_gives_the_lock_back(
     assert drive(break_lock(remover.env, remover.request)) is None  # type: ignore[arg-type]
     assert failed == [number]
     assert not contender.env.open_descriptors()
+
+
+@pytest.mark.parametrize("parents", [False, True])
+def test_a_takeover_whose_directory_is_removed_begins_anew(disk: Path, contend: Contend, parents: bool) -> None:
+    """T8: with the directory, all claims are gone, and so is what was taken over."""
+    (disk / "sub").mkdir()
+    holder = contend(disk / "sub/l")
+    holder.get()
+    holder.crash()
+    contender = contend(disk / "sub/l", timeout=1, parents=parents)
+    env, left = contender.env, (disk / "sub/l").read_bytes()
+
+    def remove_next(*_: object) -> None:
+        if (disk / "sub/l").exists() and (disk / "sub/l").read_bytes() != left:  # it has been written over
+            env.once(env.before, "list_directory", lambda: shutil.rmtree(disk / "sub"))
+
+    env.after["write"] = remove_next
+    if parents:
+        assert contender.get().recovered_from is None, "published anew"
+    else:
+        with pytest.raises(InvalidPath, match="does not exist"):
+            contender.get()
+    assert env.open_descriptors() == {held.fd for held in env.holds.values()}
 
 
 def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: Contend, live_pid: int) -> None:

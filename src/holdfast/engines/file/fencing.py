@@ -28,6 +28,9 @@ TK10 A process whose lease is over may still be counting, without the lock. So a
     of which only one process can make: `<lock file>.<20 digits>.token`. A number is given out if it was made by us, and
     if a listing after that shows none above it. Lower names go then; the highest one always stays. A late name is below
     the highest, or above all that were given out: so none is given out twice, or after a higher one.
+TK11 A hold without a token gets one when a handle joins that asks for it. While it counts, another handle may join and
+    count as well. The first number that is written into the hold is the token of all its handles; the other is not
+    given out.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ T8  Under an exclusive guard a guarded holder's record is replaced without a cla
     lock file. Every process that might replace it needs that guard. Only a process that breaks a lock which looks alive
     has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we write, look for claims,
     and wait until there are none: either that process has found our record and backed off, or it has removed the file,
-    and we notice. Where we cannot look, we do not enter.
+    and we notice. Where a look fails, we do not enter. Only a user who may not list the directory enters without one;
+    a removal after that is noticed by `check()`.
 T9  Shared locks of others, which need only read permission, can refuse us the exclusive guard for ever. After some
     tries we share the guard with them: that still shows that no contender has it exclusively, and of the contenders
     that share it the claim lets one pass. As that inode could not be guarded afterwards, it is not taken over in place,
@@ -203,11 +204,11 @@ def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
 
 
 def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:
-    """Whether another process has a claim on the inode; False if this user may not list the directory."""
+    """Whether another process has a claim on the inode; False if the directory is gone, or may not be listed."""
     try:
         names = env.list_directory(path.rpartition("/")[0] or "/")
     except OSError as error:
-        if error.errno not in UNWRITABLE:
+        if error.errno not in (*UNWRITABLE, *REMOVED, errno.ENOTDIR):
             raise
         return False
     return _has_other(env, path, inode, names, guard)

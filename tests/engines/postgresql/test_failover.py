@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from engines.arms import side_by_side
 from engines.postgresql.server import Postgres
 from holdfast import Lock
 from holdfast._core.messages import waiting
-from holdfast.engines.postgresql import init
+from holdfast._drivers.sync import drive
+from holdfast._platform import environment
+from holdfast.engines.postgresql import connect, init
 from holdfast.engines.postgresql import lock as postgresql_lock
 from holdfast.engines.postgresql.connect import key_of
 from holdfast.lock import announce
@@ -49,6 +52,16 @@ def arms() -> dict[str, Callable[[], None]]:
 def both(*servers: Postgres) -> str:
     """The URL of the locks of them all."""
     return f"postgresql://postgres@{','.join(f'127.0.0.1:{one.port}' for one in servers)}/postgres#"
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Each name has these."""
+
+    def answers(*_: object) -> Any:
+        yield from ()
+        return [(0, (address,)) for address in addresses]
+
+    monkeypatch.setattr(connect, "resolve", answers)
 
 
 def timeline_of(hold: holdfast.Hold) -> int:
@@ -185,7 +198,13 @@ def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: py
         same = f"hostaddr=127.0.0.1,127.0.0.1&port={standby.port},{standby.port}"
         with pytest.raises(holdfast.EngineUnavailable, match="is a standby"):
             Lock(f"postgresql://postgres@one,one/postgres?{same}#a").acquire(timeout=60)
-        assert len(attempts) == 1, "two addresses of one host are no cluster"
+        assert len(attempts) == 1, "one address that is named twice is no cluster"
+        one_name = f"postgresql://postgres@db:{standby.port}/postgres#a"
+        for other, said_of_all in (("::1", False), ("127.0.0.2", True)):  # one server, as localhost is; and two
+            resolve(monkeypatch, "127.0.0.1", other)
+            with pytest.raises(holdfast.EngineUnavailable, match="is a standby") as refused:
+                Lock(one_name).try_acquire()
+            assert ("none of its hosts can be written to" in refused.value.message) == said_of_all
         got: list[holdfast.Hold] = []
         said: list[str] = []
         lock = Lock(url)
@@ -200,6 +219,18 @@ def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: py
         assert timeline_of(got[0]) == 2
         got[0].release()
         standby.forget()
+
+
+def test_of_the_addresses_of_one_name_the_one_that_did_not_answer_is_tried_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PG11, PG12: they may be those of a cluster. Nobody is at that port."""
+    resolve(monkeypatch, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+    env, lock_url = environment(), connect.parse("postgresql://db:1/locks#a")
+    one, _, three = (connect._address("db", f"127.0.0.{number}", "1").conninfo for number in (1, 2, 3))
+    with pytest.raises(holdfast.EngineUnavailable) as refused:
+        drive(connect.connect(env, lock_url, env.monotonic() + 20, first=three, last=one))
+    assert re.findall(r"127\.0\.0\.(\d)\b", refused.value.message) == ["3", "2", "1"]
 
 
 def test_a_command_that_waits_says_that_no_server_is_there_and_then_what_it_waits_for() -> None:

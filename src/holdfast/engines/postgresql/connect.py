@@ -32,8 +32,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Generator
 from hashlib import blake2b
+from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from psycopg import Error, pq
@@ -234,16 +236,33 @@ def _timeout(known: dict[str, str]) -> float:
     return float(given) if given.isdecimal() and int(given) > 0 else _TIMEOUT
 
 
-def _address(host: str, address: str, port: str) -> tuple[str, str]:
-    """One to try: its part of the connection string, and what people call it."""
-    shown = host or address or "the local socket"
+class _Address(NamedTuple):
+    """One to try."""
+
+    conninfo: str
+    """Its part of the connection string."""
+    label: str
+    """What people call it."""
+    number: str
+    """The IP address; empty for a socket of the filesystem."""
+
+
+def _address(host: str, number: str, port: str) -> _Address:
+    shown = host or number or "the local socket"
     label = shown if not port or shown.startswith("/") else f"{shown}:{port}"
-    return f" host={escaped(host)} hostaddr={escaped(address)} port={escaped(port)}", label
+    return _Address(f" host={escaped(host)} hostaddr={escaped(number)} port={escaped(port)}", label, number)
+
+
+def _most_servers(found: list[_Address]) -> int:
+    """How many these may be. An address of IPv4 and one of IPv6 that have one name are one server's (localhost)."""
+    numbers = {(each.label, ":" in each.number, each.number) for each in found}
+    of_name = Counter((label, is_ipv6) for label, is_ipv6, _ in numbers)
+    return sum(max(of_name[label, False], of_name[label, True]) for label in {each.label for each in found})
 
 
 def _addresses(
     env: Environment, known: dict[str, str], until: float, failed: list[str]
-) -> Generator[Wait, None, list[tuple[str, str]]]:
+) -> Generator[Wait, None, list[_Address]]:
     """In libpq's order. A host whose name is not known is left out; why goes to `failed`."""
     hosts, addresses, ports = (known.get(name, "").split(",") for name in ("host", "hostaddr", "port"))
     number = max(len(hosts), len(addresses))
@@ -310,17 +329,18 @@ def connect(
 ) -> Generator[Wait, None, Connection]:
     """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason.
 
-    `first` and `last`: the labels of those to try before and after all others."""
+    `first` and `last`: the addresses (`Connection.address`) to try before and after all others."""
     known = _known(lock_url)
     failed: list[str] = []
     found = yield from _addresses(env, known, until, failed)
-    found.sort(key=lambda each: (each[1] == last) - (each[1] == first))
-    hosts = len(failed) + len({label for _, label in found})
-    for number, (address, label) in enumerate(found):
+    found.sort(key=lambda each: (each.conninfo == last) - (each.conninfo == first))
+    servers = len(failed) + _most_servers(found)
+    for number, address in enumerate(found):
         now = env.monotonic()
         limit = now + min(_timeout(known), (until - now) / (len(found) - number))  # one that is silent leaves time
-        conninfo = lock_url.conninfo + address + _parameters(env, known, stale_after or STALE_AFTER)
-        connection = Connection(env, conninfo, label)
+        parameters = _parameters(env, known, stale_after or STALE_AFTER)
+        connection = Connection(env, lock_url.conninfo + address.conninfo + parameters, address.label)
+        connection.address = address.conninfo
         try:
             yield from connection.opening(limit)
             yield from _prepare(env, lock_url, connection, limit, stale_after or STALE_AFTER)
@@ -333,7 +353,7 @@ def connect(
         if env.monotonic() >= until:
             break
     why = "; ".join(failed) or "no host is known"
-    is_cluster = hosts > 1 and any(_STANDBY in each for each in failed)
+    is_cluster = servers > 1 and any(_STANDBY in each for each in failed)
     raise unreachable(lock_url, f"{_NO_PRIMARY}: {why}" if is_cluster else why)
 
 

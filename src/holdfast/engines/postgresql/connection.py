@@ -110,6 +110,8 @@ class Connection:
         self.env = env
         self.label = label
         """The server as people know it."""
+        self.address = ""
+        """Which of those in the URL it is (connect.py): a name may have several, of different servers."""
         self.generation = env.generation
         self.mutex = threading.RLock()  # re-entrant: a signal handler may release in the midst of a step
         self.keeper: object = None

@@ -25,7 +25,7 @@ PG4  A waiter that gives up leaves the server's queue: by the server's own lock_
      because the connection is closed. That limit is the statement's, not the session's: what follows has none (PC5).
 PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
      the first contact only a server that says itself that it has no session for us now is waited for: a
-     caller that cannot reach any server may have mistyped the URL, and is told at once. Of several hosts, a
+     caller that cannot reach any server may have mistyped the URL, and is told at once. Of several servers, a
      standby that answers says that the URL is right, and that a fail-over may be under way. That has an end, so
      the caller is told after two minutes: the host of the primary may be the one that was mistyped.
 PG8  A waiter asks now and then, by a second session, whether the server still knows of it. Its own answer may come
@@ -39,7 +39,7 @@ PG9  A waiter leaves its place only for what is said by its own session, which e
 PG10 A wait that ends in an error may have been granted the lock all the same: its limit, or a cancel request, comes
      just behind the grant, and an error takes back no lock of a session. Whatever it has is given back before the
      session is asked for anything else: it would get the lock a second time, and the first one would be nobody's.
-PG11 A server that takes connections and then does not answer is asked last, of the hosts in the URL. A primary whose
+PG11 A server that takes connections and then does not answer is asked last, of the URL's addresses. A primary whose
      standby has been promoted is one: it cannot commit a token, as no standby confirms it (synchronous replication),
      and whoever goes on asking the first host that can be written to never comes to the new primary.
 PG12 A waiter asks the server at which it waits whether that knows of it, and another of the URL's hosts only if that
@@ -155,7 +155,7 @@ class AcquireAttempt(Contender):
         self._fresh = False
         """Whether a connection that was left is not good enough."""
         self._mute = ""
-        """The server that did not answer last (PG11)."""
+        """The address of the server that did not answer last (PG11)."""
         self._reached = False
         """Whether there was a server (PG5)."""
         self._failures = 0
@@ -210,7 +210,7 @@ class AcquireAttempt(Contender):
             except Broken as broken:
                 used = self._connection is not None and self._connection.used
                 if isinstance(broken, Silent) and self._connection is not None:
-                    self._mute, self._fresh = self._connection.label, True  # PG11
+                    self._mute, self._fresh = self._connection.address, True  # PG11
                 self.close()
                 if used:
                     self._fresh = True  # PC7
@@ -298,13 +298,13 @@ class AcquireAttempt(Contender):
     def _look_aside(self, connection: Connection) -> Generator[Wait, None, None]:
         """Look who waits now."""
         limit = self.env.monotonic() + _GRACE
-        seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit), connection.label)
+        seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit), connection.address)
         self._seen = seen or self._seen
 
     def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
         """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
         limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
-        asking = self._aside(limit, partial(self._ask_for_us, connection, limit), connection.label)
+        asking = self._aside(limit, partial(self._ask_for_us, connection, limit), connection.address)
         try:
             while True:
                 wait = next(asking)
@@ -327,8 +327,8 @@ class AcquireAttempt(Contender):
     def _aside(
         self, limit: float, steps: Callable[[Connection], Generator[Wait, None, T]], first: str
     ) -> Generator[Wait, None, T | None]:
-        """What these steps find by a session of their own, as ours waits, at the server `first` or, if that has none to
-        give, another one (PG12); None where there is no answer."""
+        """What these steps find by a session of their own, as ours waits, at the address `first` or, if that one has
+        none to give, another (PG12); None where there is no answer."""
         try:
             other = yield from connect(self.env, self.lock_url, limit, first=first)
             try:

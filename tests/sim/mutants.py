@@ -671,24 +671,24 @@ def an_old_reading_will_do(patch: Patch) -> None:
 
 def a_lapsed_holder_is_replaced_without_a_claim(patch: Patch) -> None:
     """LE5."""
-    patch.setattr(lease, "_claim", lambda *_: 0)
+    patch.setattr(lease.Claims, "make", lambda *_: True)
 
 
 def no_reading_under_the_claim(patch: Patch) -> None:
     """LE5: a claim is made, and then the file is replaced, whatever it is by then."""
-    real = lease._claim
+    real = lease.Claims.make
 
-    def claim(env: Any, seen: Observation, *args: Any) -> int:
-        number = real(env, seen, *args)
+    def make(self: lease.Claims, seen: Observation, *args: Any) -> bool:
+        made = real(self, seen, *args)
         patch.setattr(lease, "read_fresh", lambda env, path: reading(env, path, seen))
-        return number
+        return made
 
     def reading(env: Any, path: str, seen: Observation) -> Any:
         patch.setattr(lease, "read_fresh", fresh)
         return seen.identity, seen.data
 
     fresh = lease.read_fresh
-    patch.setattr(lease, "_claim", claim)
+    patch.setattr(lease.Claims, "make", make)
 
 
 def a_late_claimant_enters(patch: Patch) -> None:

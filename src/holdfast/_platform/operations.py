@@ -108,6 +108,8 @@ class Operation:
     """Paths that carry a token of ours, so that removing them is right at any time."""
     undo_created: Callable[[int], object] | None = None
     """What removes a file that it may have created, and closes its descriptor."""
+    undo_claims: Callable[[], object] | None = None
+    """What removes claims that it may have made (lease.py, LE6)."""
 
     left_to: Callable[[], Any] | None = None
     """What undoes it, once that is no longer the caller's to do: a thread (_drivers/apart.py, AP2)."""
@@ -142,6 +144,8 @@ class Operation:
             watch.close()
         for path in self.temporary:
             unlink_quietly(env, path)
+        if self.undo_claims is not None:
+            self.undo_claims()
 
 
 class _Here(_local):

@@ -130,14 +130,14 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
     """
     assert seen.lease is not None
     lease = max(seen.lease, request.lease_on(env, seen.identity[0]))
-    began, claims, number = env.uptime(), _claims(request, seen), -1
-    identity, tried = (0, 0), list[int]()
+    began, claims, operation = env.uptime(), Claims(env, request, seen), env.operations.current()
+    if operation is not None:
+        operation.undo_claims = claims.end
     temporary = f"{request.directory}/{temporary_name(env.identity(), env.token())}"
     env.operations.about_to_make(temporary)
     try:
-        data, identity = _write_new(env, request, temporary, lease)
-        number = _claim(env, seen, temporary, claims, lease, tried)
-        if number < 0 or read_fresh(env, request.path) != (seen.identity, seen.data):
+        data, claims.identity = _write_new(env, request, temporary, lease)
+        if not claims.make(seen, temporary, lease) or read_fresh(env, request.path) != (seen.identity, seen.data):
             return None
         env.replace(temporary, request.path)
         fd = env.open_existing(request.path, write=True)
@@ -154,34 +154,13 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
         seen.blocked = f"this user may not replace it in {request.directory}"
         return None
     finally:
-        try:
-            _end_claims(env, claims, number, tried, identity)
-        except BaseException:
-            _end_claims(env, claims, number, tried, identity)  # that was interrupted
-            raise
-        finally:
-            unlink_quietly(env, temporary)
-
-
-def _end_claims(env: Environment, claims: str, number: int, tried: list[int], identity: tuple[int, int]) -> None:
-    """Remove our claim, and those of claimants that have died. It is ours also where we were interrupted just after it
-    was made: it would count for a lease (LE6)."""
-    if number < 0 and tried and _is_named(env, f"{claims}{tried[-1]}{_SUFFIX}", identity):
-        number = tried[-1]
-    for made in range(number + 1):
-        unlink_quietly(env, f"{claims}{made}{_SUFFIX}")
+        unlink_quietly(env, temporary)
+        claims.end()
 
 
 def _is_late(env: Environment, began: float, lease: float) -> bool:
     """LE6."""
     return env.uptime() >= began + OURS * lease
-
-
-def _is_named(env: Environment, path: str, identity: tuple[int, int]) -> bool:
-    try:
-        return is_there(env, path, identity)
-    except OSError:
-        return False
 
 
 def _write_new(env: Environment, request: FileRequest, temporary: str, lease: float) -> tuple[bytes, tuple[int, int]]:
@@ -196,29 +175,57 @@ def _write_new(env: Environment, request: FileRequest, temporary: str, lease: fl
         env.close(fd)
 
 
-def _claims(request: FileRequest, seen: Observation) -> str:
-    """How the paths of the claims to the hold that was seen begin."""
-    hold = blake2b(digest_size=8)
-    for part in (request.name.encode("utf-8", "surrogateescape"), b"%d" % seen.identity[1], seen.data):
-        hold.update(b"%d " % len(part) + part)
-    return f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
+class Claims:
+    """The claims to the hold that was seen: ours, and those of claimants that have died."""
 
+    __slots__ = ("_env", "_made", "_number", "_prefix", "identity")
 
-def _claim(env: Environment, seen: Observation, temporary: str, claims: str, lease: float, tried: list[int]) -> int:
-    """The number of our claim (LE5), which is `tried` before it is made; negative while another one counts."""
-    assert seen.lease_watch is not None
-    number = 0
-    while True:
-        path = f"{claims}{number}{_SUFFIX}"
-        tried.append(number)
+    def __init__(self, env: Environment, request: FileRequest, seen: Observation) -> None:
+        hold = blake2b(digest_size=8)
+        for part in (request.name.encode("utf-8", "surrogateescape"), b"%d" % seen.identity[1], seen.data):
+            hold.update(b"%d " % len(part) + part)
+        self._env = env
+        self._prefix = f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
+        self._number = -1
+        """That of ours, from before it is made."""
+        self._made = False
+        """Whether it is known to have been made."""
+        self.identity = (0, 0)
+        """Of the file that ours is a link to."""
+
+    def make(self, seen: Observation, temporary: str, lease: float) -> bool:
+        """Make ours (LE5); False while another one counts."""
+        env = self._env
+        assert seen.lease_watch is not None
+        while True:
+            self._number += 1
+            path = self._path(self._number)
+            try:
+                env.link(temporary, path)
+                self._made = True
+                return True
+            except FileExistsError:
+                if not seen.lease_watch.is_abandoned(env, path, lease):
+                    self._number = -1
+                    return False
+
+    def end(self) -> None:
+        """Remove all of them: ours would count for a lease (LE6). May be interrupted, and called again (operations.py,
+        J3)."""
+        if self._made or (self._number >= 0 and self._is_ours()):
+            for number in range(self._number + 1):
+                unlink_quietly(self._env, self._path(number))
+        self._number, self._made = -1, False
+
+    def _is_ours(self) -> bool:
+        """Whether it was made, where we were interrupted just then."""
         try:
-            env.link(temporary, path)
-            return number
-        except FileExistsError:
-            if not seen.lease_watch.is_abandoned(env, path, lease):
-                tried.clear()
-                return -1
-        number += 1
+            return is_there(self._env, self._path(self._number), self.identity)
+        except OSError:
+            return False
+
+    def _path(self, number: int) -> str:
+        return f"{self._prefix}{number}{_SUFFIX}"
 
 
 def is_claim(name: str) -> bool:

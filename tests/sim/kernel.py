@@ -903,10 +903,7 @@ class Process:
 
     def open_new_directory(self, path: str, mode: int) -> int:
         self.make_directory(path, mode)
-        inode = self.kernel.lookup(path)
-        fd = self._install(inode, path, writable=False)
-        self.directories[fd] = (path, inode)
-        return fd
+        return self.open_directory(path)  # another one may come between the two calls
 
     def set_modified(self, fd: int, nanoseconds: int) -> None:
         inode = self.files[fd].inode

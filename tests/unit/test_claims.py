@@ -479,7 +479,7 @@ def test_a_reader_of_an_announcement_does_not_keep_a_dead_lock(left: bool, disk:
         announcement.chmod(0o1755)
         read()
     else:
-        contender.env.after["make_directory"] = read
+        contender.env.after["open_new_directory"] = read
     try:
         assert contender.get().recovered_from is not None
         assert fds

@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,35 +129,40 @@ def test_an_interruption_after_it_is_made_leaves_nothing(contender: Directory, l
 
 
 @pytest.mark.parametrize(
-    ("mode", "number", "says"),
-    [(0o755, errno.EMFILE, "ulimit"), (0o300, errno.EACCES, "Permission denied")],
-    ids=["no descriptors", "umask"],
+    ("number", "says"),
+    [(errno.EMFILE, "ulimit"), (errno.EACCES, "Permission denied"), (errno.EIO, "output error")],
+    ids=["no descriptors", "umask", "broken"],
 )
 def test_a_directory_that_could_not_be_opened_goes_again(
-    mode: int, number: int, says: str, contender: Directory, lock: Path
+    number: int, says: str, contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DL1: it was made all the same. By a umask, its owner may not open it."""
-    one = contender()
+    one, real, made = contender(), os.open, list[bool]()
 
-    def fail(path: str, _mode: int) -> int:
-        os.mkdir(path, mode)
-        raise OSError(number, os.strerror(number), path)
+    def fail(path: str, *more: Any) -> int:
+        if path == str(lock):
+            made.append(lock.is_dir())
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *more)
 
-    one.env.instead["open_new_directory"] = fail
+    monkeypatch.setattr(os, "open", fail)
     with pytest.raises(OSError, match=says):
         one.run()
+    assert made == [True]
     assert not lock.exists()
 
 
-def test_a_directory_is_left_to_its_owner_where_none_may_be_made(contender: Directory, lock: Path) -> None:
-    """DL1: whatever its mode, it is not ours unless nobody could open it."""
-    one = contender()
+def test_a_directory_is_left_to_its_owner_where_none_may_be_made(
+    contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DL1: what was not made here is not removed."""
+    one, real = contender(), os.mkdir
 
-    def fail(path: str, mode: int) -> int:
-        os.mkdir(path, mode)
+    def fail(path: str, mode: int) -> None:
+        real(path, mode)  # somebody else
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    one.env.instead["open_new_directory"] = fail
+    monkeypatch.setattr(os, "mkdir", fail)
     with pytest.raises(PermissionError):
         one.run()
     assert lock.exists()

@@ -64,14 +64,24 @@ class Descriptors:
             del made[key]
         return fd  # type: ignore[no-any-return]
 
-    def make(self, make: Callable[[], object], call_: Callable[[], int]) -> Descriptor:
-        """Call `make`, and open what it has made; the two, and the entry, are one call into C."""
+    def make(self, make: Callable[[], object], call_: Callable[[], int], unmake: Callable[[], object]) -> Descriptor:
+        """Call `make`, and open what it has made; the two, and the entry, are one call into C. What cannot be opened is
+        unmade."""
         made: Any = self._made
         kind: Any = Created
         key = (self._operation(), next(_numbers))
-        with self._exclusive():
-            opened = islice(map(call, (make, call_)), 1, None)
-            (fd,) = map(made.setdefault, (key,), map(kind, opened))
+        steps = iter((make, call_))
+        try:
+            with self._exclusive():
+                opened = islice(map(call, steps), 1, None)
+                (fd,) = map(made.setdefault, (key,), map(kind, opened))
+        except BaseException:
+            if next(steps, None) is None and key not in made:
+                try:
+                    unmake()
+                except OSError:
+                    pass  # the first failure is the one to report
+            raise
         fd.key = key
         return fd  # type: ignore[no-any-return]
 

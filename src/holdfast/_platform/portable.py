@@ -322,7 +322,9 @@ class GenericEnvironment:
 
     def open_new_directory(self, path: str, mode: int) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | NONBLOCK | CLOEXEC
-        return self._descriptors.make(partial(os.mkdir, path, mode), partial(os.open, path, flags))
+        return self._descriptors.make(
+            partial(os.mkdir, path, mode), partial(os.open, path, flags), partial(os.rmdir, path)
+        )
 
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
         raise OSError(_unsupported(), "unnamed files are not portable", directory)

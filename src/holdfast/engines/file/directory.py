@@ -64,7 +64,6 @@ _FINE, _COARSE = 1_000_000, 1_000_000_000
 """Nanoseconds by which two times differ."""
 _COARSEST = 2_000_000_000
 """Nanoseconds: what vfat makes of a time."""
-_FULL = (errno.EMFILE, errno.ENFILE)
 
 
 class DirectoryHold(FileHold):
@@ -213,20 +212,8 @@ def _make(env: Environment, request: FileRequest) -> int | None:
         except FileExistsError:
             return None
         except OSError as error:
-            if error.errno in _FULL or (error.errno == errno.EACCES and _is_closed(env, request.path)):
-                env.remove_directory(request.path)  # it was made, and could not be opened
-            elif make_parents(env, request, error):
-                continue
-            raise not_made(error, request, env) from error
-
-
-def _is_closed(env: Environment, path: str) -> bool:
-    """Whether there is a directory that its owner may not open, as a umask makes it: no process could hold it."""
-    try:
-        mode = env.stat(path).st_mode
-    except OSError:
-        return False
-    return stat.S_ISDIR(mode) and not mode & stat.S_IRUSR
+            if not make_parents(env, request, error):
+                raise not_made(error, request, env) from error
 
 
 def _guard(env: Environment, fd: int) -> bool | None:

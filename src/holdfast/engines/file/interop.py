@@ -175,23 +175,11 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
         vanishing = env.open_vanishing(path)
         if vanishing is not None:
             return Announcement(vanishing, None)
-        env.make_directory(path, 0o755 | (_OURS if env.guards else 0))
+        return _announce(env, path) if env.guards else _announce_unguarded(env, path)
     except FileExistsError:
         return _adopt(env, path)
-    except OSError:
-        raise
-    except BaseException:  # interrupted, perhaps after it was made: as what a crash has left
-        left = _adopt(env, path)
-        if left is not None:
-            end_removal(env, request, left)
-        raise
-    try:
-        return _take_guard(env, path, surely=True)
     except FileNotFoundError:
         return None  # another process took it for a crash's leftover, adopted it and ended it
-    except BaseException:
-        _remove(env, path)
-        raise
 
 
 def end_removal(env: Environment, request: FileRequest, announced: Announcement) -> None:
@@ -203,16 +191,56 @@ def end_removal(env: Environment, request: FileRequest, announced: Announcement)
     _end(env, request.path + request.protocol.reclaim_suffix, announced.identity, announced.fd)
 
 
+def _announce(env: Environment, path: str) -> Announcement | None:
+    operation, undo = env.operations.current(), partial(_unmake, env, path)
+    if operation is not None:
+        operation.undo_created = undo
+    fd = env.open_new_directory(path, 0o755 | _OURS)
+    try:
+        env.undo_by(fd, undo)
+        return _guarded(env, path, fd, surely=True)
+    except BaseException:
+        undo(fd)
+        raise
+
+
+def _announce_unguarded(env: Environment, path: str) -> Announcement:
+    env.make_directory(path, 0o755)
+    try:
+        found = env.stat(path)
+        return Announcement(-1, (found.st_dev, found.st_ino))
+    except BaseException:
+        _remove(env, path)
+        raise
+
+
+def _unmake(env: Environment, path: str, fd: int) -> None:
+    """Remove what was made, and let go of it. May be interrupted, and called again (operations.py, J3)."""
+    if not env.is_open(fd):
+        return
+    try:
+        found = env.fstat(fd)
+        ours = is_there(env, path, (found.st_dev, found.st_ino))
+    except OSError:
+        ours = True  # as far as is known
+    try:
+        if ours:
+            _remove(env, path)
+    except OSError:
+        pass  # the first failure is the one to report
+    let_go(env, fd)
+
+
 def _end(env: Environment, path: str, identity: tuple[int, int], fd: int) -> None:
-    """The same. May be interrupted, and called again (operations.py, J3)."""
+    """The same at the end of a removal."""
     try:
         _remove_own(env, path, identity)
     except BaseException:
-        _remove_own(env, path, identity)  # that was interrupted
+        if fd < 0:
+            _remove_own(env, path, identity)  # an interruption; nothing else would do it
         raise
-    finally:
-        if fd >= 0:
-            let_go(env, fd)
+    if fd >= 0:
+        let_go(env, fd)  # not before: while it is open, its number is no other's
 
 
 def _remove_own(env: Environment, path: str, identity: tuple[int, int]) -> None:
@@ -234,8 +262,7 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
             if not old:
                 return None
             _remove(env, path)
-            env.make_directory(path, 0o755)
-            return _take_guard(env, path, surely=True)
+            return _announce_unguarded(env, path)
         return _take_guard(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:
         return None  # gone, recreated by another process, or not ours to touch
@@ -264,25 +291,27 @@ def why_left(env: Environment, path: str) -> str | None:
 def _take_guard(env: Environment, path: str, *, surely: bool) -> Announcement | None:
     """Take the guard of the file or directory at the path, unless another process has it or recreates it.
 
-    `surely`: even without guards.
+    `surely`: even where the filesystem has no kernel locks.
     """
-    if not env.guards:
-        found = env.stat(path)
-        return Announcement(-1, (found.st_dev, found.st_ino))
     fd = env.open_existing(path, write=False)
     try:
-        guard = env.guard(fd)
-        if guard is False:
-            guard = env.guard(fd, shared=True)  # Y6
-        found = env.fstat(fd)
-        identity = (found.st_dev, found.st_ino)
-        announces = _may_announce(found.st_mode)
-        if announces and (guard or (surely and guard is None)) and is_there(env, path, identity):
-            env.undo_by(fd, partial(_end, env, path, identity))
-            return Announcement(fd, identity)
+        return _guarded(env, path, fd, surely=surely)
     except BaseException:
         let_go(env, fd)
         raise
+
+
+def _guarded(env: Environment, path: str, fd: int, *, surely: bool) -> Announcement | None:
+    """The same, of what is open; it is closed if it is not ours."""
+    guard = env.guard(fd)
+    if guard is False:
+        guard = env.guard(fd, shared=True)  # Y6
+    found = env.fstat(fd)
+    identity = (found.st_dev, found.st_ino)
+    announces = _may_announce(found.st_mode)
+    if announces and (guard or (surely and guard is None)) and is_there(env, path, identity):
+        env.undo_by(fd, partial(_end, env, path, identity))
+        return Announcement(fd, identity)
     let_go(env, fd)
     return None
 

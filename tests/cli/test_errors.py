@@ -317,18 +317,23 @@ def test_every_command_that_looks_says_that_a_dead_lock_on_a_read_only_filesyste
         assert (code, told["result"], told["state"], told["condition"]) == (3, "held", "held", "stale")
         assert do("wait", tmp_path / "dead") == (3, f"holdfast: {tmp_path}/dead: {told['reason']}\n")
         assert do("status", "--slots", 1, tmp_path / "slot")[0] == do("wait", "--slots", 1, tmp_path / "slot")[0] == 3
-        assert [len(do("ls", "-q", which, tmp_path)[1].splitlines()) for which in ("--held", "--stale")] == [3, 0]
+        assert [len(do("ls", "-q", which, tmp_path)[1].splitlines()) for which in ("--held", "--stale")] == [4, 0]
         told = json.loads(do("ls", "-j", tmp_path / "dead")[1])
         assert (told["result"], told["state"], told["condition"]) == ("held", "held", "stale")
         code, shown = do("clean", tmp_path)
         assert (code, "so nobody can take it over" in shown) == (0, True), shown
         free = tmp_path / "no"
-        for words in (["status", free], ["wait", free], ["status", "--slots", 2, free]):
+        beside_dead = ["status", "--slots", 2, tmp_path / "slot"]
+        for words in (["status", free], ["wait", free], ["status", "--slots", 2, free], beside_dead):
             code, shown = do(*words)
             assert (code, "its filesystem is read-only, so no lock file can be made there" in shown) == (0, True), shown
+        for command in ("status", "wait"):  # the first slot has its file, and can be had
+            code, shown = do(command, "-p", "flock", "--slots", 2, tmp_path / "stays")
+            assert (code, "read-only" in shown) == (0, False), shown
 
     def read_only() -> None:
         mount("tmpfs", str(tmp_path), "tmpfs")
+        (tmp_path / "stays.0.lock").touch()
         for name in ("dead", "slot.0.lock"):
             (tmp_path / name).write_bytes(sema_record(2**22 + 5, 1))
         mount("tmpfs", str(tmp_path), "tmpfs", MS_REMOUNT | MS_RDONLY)

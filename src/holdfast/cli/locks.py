@@ -59,13 +59,15 @@ def refuse_empty(path: str | None) -> None:
         raise InvalidPath("the path is empty", path=path)
 
 
-def nowhere(lock: Resource) -> str:
-    """Why nobody could make a lock file for this free lock or semaphore now; empty where that is not known."""
+def nowhere(lock: Resource, slot: str = "") -> str:
+    """Why nobody could make a lock file for this free lock or semaphore now; empty where that is not known.
+
+    `slot`: the path of the first free one of a semaphore."""
     if is_url(lock.path):
         return ""
     request = file_request(lock)
     above = request.directory
-    if os.path.lexists(request.path):
+    if os.path.lexists(slot or request.path):
         return ""
     while not os.path.lexists(above) and (further := os.path.dirname(above)) != above:  # above a drive is nothing
         above = further

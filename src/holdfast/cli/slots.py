@@ -73,7 +73,7 @@ def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> li
         kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
         unseen = "" if kept else ", as a slot that nobody holds has no file"
         rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
-    if not status.locked and (note := answered(semaphore, 0.0, lambda: nowhere(semaphore))):
+    if note := why_refused(semaphore, status):
         rows.append(("note", note))
     rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
     return rows + rows_of_waiters(status.waiters)
@@ -83,6 +83,12 @@ def _line(status: Status) -> str:
     if status.locked:
         return sentence(status)
     return f"{state(status)}: {status.reason}" if status.stale else state(status)
+
+
+def why_refused(semaphore: Semaphore, status: SemaphoreStatus) -> str:
+    """Why nobody could have the slot that is free all the same, if so."""
+    slot = next((one.path for one in status if not one.locked), "")
+    return slot and answered(semaphore, 0.0, lambda: nowhere(semaphore, slot))
 
 
 def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:

@@ -104,7 +104,7 @@ class _Slots:
         return slots.why_held(self._semaphore, self._semaphore.status())
 
     def why_refused(self) -> str:
-        return answered(self._semaphore, 0.0, lambda: nowhere(self._semaphore))
+        return slots.why_refused(self._semaphore, self._semaphore.status())
 
 
 class _OfAnother:

@@ -133,8 +133,8 @@ If LOCK does not exist, but LOCK.0.lock and so on do, they are shown as the slot
 a semaphore. LOCK may be another program's, such as .git/index.lock.
 
 exit status: 0 a contender would get it, or all of several; 1 held (run has 75,
-because 1 may be CMD's); 2 usage; 3 system error, or it is a lock of another protocol,
-so that it cannot be acquired by this one"""
+because 1 may be CMD's); 2 usage; 3 system error, or what run refuses with 3: a lock
+of another protocol, or a dead holder's lock on a read-only filesystem"""
 _LS_NOTE = """\
 A directory is searched one level deep, or with -r to the bottom, hidden directories
 included. Symbolic links are not followed. These count as lock files: a record of one
@@ -604,6 +604,11 @@ _OTHER_WAYS = {
     "--blocking": "to wait is the default: leave this out",
 }
 """Options of others for which there is none here."""
+_WAYS_OF_TRY = {
+    **dict.fromkeys(("-w", "--timeout", "--wait"), "try does not wait; acquire does, with -w DURATION"),
+    **dict.fromkeys(("-n", "--nonblock", "--nb", "--nowait", "--no-wait"), "try never waits: leave this out"),
+}
+"""Options of those that may wait."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -678,12 +683,16 @@ class Parser(argparse.ArgumentParser):
         return ""
 
     def _hint_at_other_way(self, given: str, flags: Collection[str]) -> str:
-        """For one who knows flock(1)."""
-        meant = _OTHER_OPTIONS.get(given, "")
-        if meant.partition(" ")[0] in flags:
+        """For one who knows flock(1), or takes `try` for a command that may wait."""
+        if self.prog == "holdfast try" and given in _WAYS_OF_TRY:
+            return f" {_WAYS_OF_TRY[given]}"
+        meant, way = _OTHER_OPTIONS.get(given, ""), _OTHER_WAYS.get(given, "")
+        flag = meant.partition(" ")[0]
+        if flag in flags:
             return f" Did you mean {meant}?"
-        way = _OTHER_WAYS.get(given, "")
-        return f" In holdfast, {way}" if way and "--protocol" in flags else ""
+        if "--protocol" not in flags:
+            return ""  # a command that takes no lock
+        return _belongs_to(flag) if flag else f" In holdfast, {way}" if way else ""
 
     def _hint_at_file(self) -> str:
         """How to write the name of a lock file that looks like an option."""

@@ -46,7 +46,7 @@ def pair() -> Iterator[tuple[Postgres, Postgres]]:
 @pytest.fixture(scope="module")
 def arms() -> dict[str, Callable[[], None]]:
     """Each with servers of its own."""
-    return side_by_side(synchronous=_synchronous, asynchronous=_asynchronous, silent=_silent)
+    return side_by_side(synchronous=_synchronous, asynchronous=_asynchronous, silent=_silent, cancelled=_cancelled)
 
 
 def both(*servers: Postgres) -> str:
@@ -170,6 +170,31 @@ def _silent() -> None:
         eventually(lambda: not primary.ask("select 1 from pg_stat_replication"))
         with Lock(both(primary, standby) + "a").acquire(timeout=50) as hold:
             assert timeline_of(hold) == 2
+        primary.forget()
+        standby.forget()
+
+
+def test_a_token_whose_wait_for_the_standby_is_cancelled_is_not_given_out(arms: dict[str, Callable[[], None]]) -> None:
+    """PS6: the server calls that a success, with a warning. The standby does not know that token."""
+    arms["cancelled"]()
+
+
+def _cancelled() -> None:
+    waiting = "select pid, query_start from pg_stat_activity where wait_event = 'SyncRep'"
+    with pair() as (primary, standby):
+        _synchronize(primary)
+        tokens_of(primary.url("a"), 1)
+        standby.kill()
+        got: list[holdfast.Hold] = []
+        caller = threading.Thread(target=lambda: got.append(Lock(primary.url("a")).acquire(timeout=60)), daemon=True)
+        caller.start()
+        ((session, began),) = eventually(lambda: primary.ask(waiting))
+        primary.ask("select pg_cancel_backend(%s)", session)
+        eventually(lambda: got or [when for _, when in primary.ask(waiting) if when != began])
+        assert not got
+        standby.start()
+        caller.join(60)
+        got[0].release()
         primary.forget()
         standby.forget()
 

@@ -13,7 +13,8 @@ PS5  What a session is asked often is prepared in it. One that has forgotten tha
       of its text, so in no session can it mean anything else.
 PS6  A statement that somebody cancels is asked again, where that does no harm: a look, a token, the attempt to get a
      lock once what it may have got is given back. A cancelled statement may have done its work: what it did to locks
-     of the session stays.
+     of the session stays. One that is cancelled as it waits for a synchronous standby has succeeded for the server,
+     which only warns. For us it was cancelled: the standby, perhaps the primary by now, does not have its token.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PREPARE_AFTER = 2
 """How often a session is asked something before that is prepared; once would be a round trip too many for nothing."""
 _MOST_CANCELLED = 20
 """How often a statement is cancelled before that is no chance any more."""
-_FORGOTTEN, _CHANGED = "26000", "0A000"
+_FORGOTTEN, _CHANGED, _CANCELLED = "26000", "0A000", "57014"
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _open: dict[int, Callable[[], object]] = {}
 """The sockets of this process, and whose each is, by a weak reference (PS3)."""
@@ -88,19 +89,24 @@ class Refused(Exception):
     @property
     def is_cancelled(self) -> bool:
         """Whether that is because somebody has cancelled it (pg_cancel_backend)."""
-        return self.code == "57014"
+        return self.code == _CANCELLED
 
 
-class _LastWord:
-    """What a server says when it ends a session. No method of the connection: a cycle would keep that, and the session
-    with it, from going at once where an interruption has dropped it."""
+class _Notices:
+    """What a server says unasked. No method of the connection: a cycle would keep that, and the session with it, from
+    going at once where an interruption has dropped it."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self.last_word = ""
+        """As it ends the session."""
+        self.unconfirmed = ""
+        """The warning that no standby has confirmed what the statement has committed (PS6)."""
 
     def __call__(self, notice: PGresult) -> None:
         if (_field(notice, pq.DiagnosticField.SEVERITY_NONLOCALIZED) or "") in ("FATAL", "PANIC"):
-            self.text = _primary(notice)
+            self.last_word = _primary(notice)
+        elif _field(notice, pq.DiagnosticField.SOURCE_FUNCTION) == "SyncRepWaitForLSN":  # its SQLSTATE is any warning's
+            self.unconfirmed = _primary(notice)
 
 
 class Connection:
@@ -131,7 +137,7 @@ class Connection:
         """Settings that the server does not let us make."""
         self.fd = -1
         self._unsent = False
-        self._last_word = _LastWord()
+        self._notices = _Notices()
         self._results: list[PGresult] = []
         self._asked: dict[str, int] = {}
         """How often, of what has no name yet."""
@@ -171,7 +177,7 @@ class Connection:
                 raise Broken(self._complaint())
             if step == pq.PollingStatus.OK:
                 self.conn.nonblocking = 1
-                self.conn.notice_handler = self._last_word
+                self.conn.notice_handler = self._notices
                 return
 
     @property
@@ -300,7 +306,7 @@ class Connection:
             self._send(lambda conn: conn.send_query_prepared(name, given))
 
     def _send(self, what: Callable[[PGconn], object]) -> None:
-        self._results = []
+        self._results, self._notices.unconfirmed = [], ""
         try:
             what(self.conn)
             self.busy = True
@@ -372,10 +378,12 @@ class Connection:
             for row in range(result.ntuples):
                 values = [result.get_value(row, column) for column in range(result.nfields)]
                 rows.append(tuple([None if value is None else value.decode("utf-8", "replace") for value in values]))
+        if self._notices.unconfirmed:
+            raise Refused(_CANCELLED, self._notices.unconfirmed)
         return rows
 
     def _broken(self, error: Error) -> Broken:
-        why = self._last_word.text or " ".join(str(error).split())
+        why = self._notices.last_word or " ".join(str(error).split())
         return Broken(f"{self.label} has ended the connection: {why}")
 
 

@@ -201,7 +201,7 @@ def _cancelled() -> None:
 
 def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """PG5: of two hosts, one is gone and the other is a standby. Who does not wait is told at once, and who waits for
-    ever is told when no fail-over lasts so long."""
+    ever is told when no failover lasts so long."""
     attempts: list[int] = []
     real = postgresql_lock.obtain
 
@@ -213,7 +213,7 @@ def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: py
     with pair() as (primary, standby):
         url = both(primary, standby) + "a"
         primary.kill()
-        with pytest.raises(holdfast.EngineUnavailable, match=r"none of its hosts can be written to.*fail-over"):
+        with pytest.raises(holdfast.EngineUnavailable, match=r"none of its hosts can be written to.*failover"):
             Lock(url).try_acquire()
         with monkeypatch.context() as patched:
             patched.setattr(postgresql_lock, "_FAIL_OVER_WITHIN", 0.2)

@@ -406,7 +406,7 @@ def _advice(why: str) -> str:
         "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
         "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
         "no more connections": "Each hold and each one who waits has a connection: raise the pooler's limits",
-        _NO_PRIMARY: "If a fail-over is under way, it has to end first. Otherwise, see that one of them is the "
+        _NO_PRIMARY: "If a failover is under way, it has to end first. Otherwise, see that one of them is the "
         "primary, and that it can be reached from here",
         "standby": "Give the URL the host that can be written to, or all hosts: the right one is found",
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",

@@ -26,7 +26,7 @@ PG4  A waiter that gives up leaves the server's queue: by the server's own lock_
 PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
      the first contact only a server that says itself that it has no session for us now is waited for: a
      caller that cannot reach any server may have mistyped the URL, and is told at once. Of several servers, a
-     standby that answers says that the URL is right, and that a fail-over may be under way. That has an end, so
+     standby that answers says that the URL is right, and that a failover may be under way. That has an end, so
      the caller is told after two minutes: the host of the primary may be the one that was mistyped.
 PG8  A waiter asks now and then, by a second session, whether the server still knows of it. Its own answer may come
      meanwhile, and nobody else reads it: the wait for both sessions ends with it, and the queue collects before each of
@@ -106,7 +106,7 @@ _RETRY_EVERY = 1.0
 _GRACE = 1.0
 """Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
 _FAIL_OVER_WITHIN = 120.0
-"""Seconds after which hosts of which none is a primary are no fail-over any more, for a caller at its first contact."""
+"""Seconds after which hosts of which none is a primary are no failover any more, for a caller at its first contact."""
 _ASK_EVERY = 60.0
 """Seconds after which a waiter makes sure that the server still knows of it."""
 _MOST_SPINS = 20

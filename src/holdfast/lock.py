@@ -966,5 +966,5 @@ def leave_to_statement(hold: BaseHold, statement: object) -> None:
 
 def require_unreleased(hold: BaseHold) -> None:
     """NotHeld after a release, and in a forked child."""
-    if hold._is_released() or hold._held.inert:
+    if not can_be_released(hold):
         hold.ensure_held()

@@ -27,6 +27,7 @@ EVERY = {
     "enter_hold": 16,
     "enter_all": 60,
     "takeover": 60,
+    "takeover_announced": 60,
     "flock": 16,
     "npm": 16,
     "semaphore": 40,
@@ -55,6 +56,7 @@ PAIRS = 150
 FEWER = {
     **dict.fromkeys(EVERY, 1),
     "takeover": 2,
+    "takeover_announced": 2,
     "all": 2,
     "refused": 2,
     "wait": 3,
@@ -67,7 +69,17 @@ FEWER = {
     "task_cancelled": 3,
 }
 TASKS = {name for name in EVERY if name.startswith("task_")}
-BY_CHANCE = TASKS | {"wait", "cancelled", "cancelled_by_event", "takeover", "all", "refused", "semaphore", "told"}
+BY_CHANCE = TASKS | {
+    "wait",
+    "cancelled",
+    "cancelled_by_event",
+    "takeover",
+    "takeover_announced",
+    "all",
+    "refused",
+    "semaphore",
+    "told",
+}
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),

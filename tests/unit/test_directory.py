@@ -152,6 +152,18 @@ def test_a_directory_that_could_not_be_opened_goes_again(
     assert not lock.exists()
 
 
+def test_why_it_could_not_be_opened_is_said_even_if_it_cannot_go_again(
+    contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contender()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(errno.EIO, times=1))
+        patch.setattr(os, "rmdir", failing(errno.EACCES, times=1))
+        with pytest.raises(OSError, match="output error"):
+            one.run()
+    lock.rmdir()
+
+
 def test_a_directory_is_left_to_its_owner_where_none_may_be_made(
     contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

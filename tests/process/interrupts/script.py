@@ -108,7 +108,8 @@ class Trials:
     # -- the operations ------------------------------------------------------------------------------------------------
 
     def lock(self, **options: Any) -> Lock:
-        return Lock(self.path, tag="main", heartbeat=options.pop("heartbeat", 0), **options)
+        protocol = "sidecar" if self.name == "takeover_announced" else "sema"
+        return Lock(self.path, protocol=protocol, tag="main", heartbeat=options.pop("heartbeat", 0), **options)
 
     def acquire(self) -> Any:
         return self.lock().acquire()
@@ -142,6 +143,10 @@ class Trials:
             pass
 
     def takeover(self) -> Any:
+        return self.lock().acquire()
+
+    def takeover_announced(self) -> Any:
+        """As `takeover`, of a lock whose removal is announced, as `sidecar` has it."""
         return self.lock().acquire()
 
     def wait(self) -> None:
@@ -261,8 +266,8 @@ class Trials:
 
     def prepare(self) -> None:
         self.heard.clear()
-        if self.name == "takeover":
-            with open(self.path, "wb") as file:
+        if self.name.startswith("takeover"):
+            with open(file_request(self.lock()).path, "wb") as file:
                 file.write(self.dead)
         elif self.name == "cancelled":
             self.timer.set(WAIT)
@@ -324,6 +329,9 @@ class Trials:
     def check(self, before: set[int]) -> None:
         """Nothing is left, once the next one has come; and it comes at once."""
         begun = time.monotonic()
+        if self.name == "takeover_announced":  # the next one would remove what it finds
+            Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()
+            assert not os.path.exists(f"{self.path}.lock.reclaim"), "left: the announcement"
         if self.name in WAITING:
             Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()
         elif self.name == "semaphore":

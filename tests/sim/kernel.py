@@ -903,7 +903,10 @@ class Process:
 
     def open_new_directory(self, path: str, mode: int) -> int:
         self.make_directory(path, mode)
-        return self.open_directory(path)  # another one may come between the two calls
+        try:
+            return self.open_directory(path)  # another one may come between the two calls
+        except FileNotFoundError as error:
+            raise FileExistsError(errno.EEXIST, "File exists", path) from error
 
     def set_modified(self, fd: int, nanoseconds: int) -> None:
         inode = self.files[fd].inode

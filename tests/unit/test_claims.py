@@ -865,16 +865,17 @@ def test_a_takeover_that_cannot_look_for_claims_gives_the_lock_back(
 @pytest.mark.parametrize("parents", [False, True])
 def test_a_takeover_whose_directory_is_removed_begins_anew(disk: Path, contend: Contend, parents: bool) -> None:
     """T8: with the directory, all claims are gone, and so is what was taken over."""
-    (disk / "sub").mkdir()
-    holder = contend(disk / "sub/l")
+    lock = disk / "sub" / "l"
+    lock.parent.mkdir()
+    holder = contend(lock, tag="the dead one")
     holder.get()
     holder.crash()
-    contender = contend(disk / "sub/l", timeout=1, parents=parents)
-    env, left = contender.env, (disk / "sub/l").read_bytes()
+    contender = contend(lock, timeout=1, parents=parents)
+    env = contender.env
 
     def remove_next(*_: object) -> None:
-        if (disk / "sub/l").exists() and (disk / "sub/l").read_bytes() != left:  # it has been written over
-            env.once(env.before, "list_directory", lambda: shutil.rmtree(disk / "sub"))
+        if lock.exists() and b"the dead one" not in lock.read_bytes():
+            env.once(env.before, "list_directory", lambda: shutil.rmtree(lock.parent))
 
     env.after["write"] = remove_next
     if parents:

@@ -152,6 +152,29 @@ def test_a_directory_that_could_not_be_opened_goes_again(
     assert not lock.exists()
 
 
+def test_a_directory_that_goes_before_it_is_open_is_made_again(
+    contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DL4: by one that had judged a stale lock there. What the next one has made by then is left to it."""
+    one, real, seen = contender(timeout=5), os.open, list[os.stat_result]()
+
+    def exchange(path: str, *more: Any) -> int:
+        if path != str(lock) or seen:
+            return real(path, *more)
+        lock.rmdir()
+        try:
+            return real(path, *more)
+        finally:
+            lock.mkdir()
+            seen.append(lock.stat())
+
+    monkeypatch.setattr(os, "open", exchange)
+    assert one.step() is not None, "it waits for the next one"
+    assert lock.stat().st_ino == seen[0].st_ino
+    lock.rmdir()
+    held_by(one).release()
+
+
 def test_why_it_could_not_be_opened_is_said_even_if_it_cannot_go_again(
     contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

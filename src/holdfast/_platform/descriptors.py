@@ -6,6 +6,7 @@ What `map` is for here: one call into C does several things, so no exception of 
 
 from __future__ import annotations
 
+import errno
 import os
 from itertools import count, islice, starmap
 
@@ -66,7 +67,7 @@ class Descriptors:
 
     def make(self, make: Callable[[], object], call_: Callable[[], int], unmake: Callable[[], object]) -> Descriptor:
         """Call `make`, and open what it has made; the two, and the entry, are one call into C. What cannot be opened is
-        unmade."""
+        unmade; FileExistsError where another process has removed it first."""
         made: Any = self._made
         kind: Any = Created
         key = (self._operation(), next(_numbers))
@@ -75,8 +76,10 @@ class Descriptors:
             with self._exclusive():
                 opened = islice(map(call, steps), 1, None)
                 (fd,) = map(made.setdefault, (key,), map(kind, opened))
-        except BaseException:
+        except BaseException as error:
             if next(steps, None) is None and key not in made:
+                if isinstance(error, FileNotFoundError):  # another one may have the name by now
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), error.filename) from error
                 try:
                     unmake()
                 except OSError:

@@ -162,7 +162,8 @@ class Environment(Protocol):
         """Open what is only looked at, or is a step on the way."""
 
     def open_new_directory(self, path: str, mode: int) -> int:
-        """Make a directory and open it, in one step. One that cannot be opened goes again."""
+        """Make a directory and open it, in one step. One that cannot be opened goes again; FileExistsError if another
+        process has removed it before."""
 
     # `dir_fd`: what `path` is relative to, for a name in a directory that others may move (queue.py, Q8).
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int: ...

@@ -179,7 +179,7 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
     except FileExistsError:
         return _adopt(env, path)
     except FileNotFoundError:
-        return None  # another process took it for a crash's leftover, adopted it and ended it
+        return None  # another process took it for a crash's leftover and ended it; or the whole directory is gone
 
 
 def end_removal(env: Environment, request: FileRequest, announced: Announcement) -> None:

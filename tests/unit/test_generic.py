@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._drivers.sync import drive
 from holdfast._platform import portable as portable_system
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.remove import break_lock
 from holdfast.liveness import Liveness
 from holdfast.model import Identity, marker_text
 from unit.stepping import Contend, Contender, Crash, Stepped, device_in, failing, sema_record
@@ -309,6 +311,16 @@ def test_an_interruption_of_the_end_of_a_claim_leaves_none(dead: Path, portable:
         contender.run()
     assert interrupted
     assert claims(dead.parent) == []
+
+
+def test_an_interruption_of_the_end_of_a_removal_leaves_no_announcement(disk: Path, portable: Contend) -> None:
+    """Y3: without a guard, it would count for a minute."""
+    portable(disk / "l", protocol="sidecar").get()
+    breaker = portable(disk / "l", protocol="sidecar")
+    breaker.env.before["remove_directory"] = failing(KeyboardInterrupt(), times=1)
+    with pytest.raises(KeyboardInterrupt):
+        drive(break_lock(breaker.env, breaker.request))  # type: ignore[arg-type]
+    assert os.listdir(disk) == []
 
 
 def test_a_place_of_which_nothing_is_known_is_not_called_read_only(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

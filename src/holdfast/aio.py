@@ -413,7 +413,8 @@ class AsyncAcquirable(Resource):
 
 
 for _method in (AsyncAcquirable.acquire, AsyncAcquirable.try_acquire, AsyncAcquirable.wait):
-    _method.__qualname__ = _method.__name__  # as a TypeError and the warning of a forgotten `await` name it
+    # As a TypeError and the warning of a forgotten `await` name it, and where pickle finds it.
+    _method.__qualname__ = f"AsyncLock.{_method.__name__}"
 
 
 class AsyncLock(BaseLock, AsyncAcquirable):

@@ -599,7 +599,7 @@ class Acquirable(Resource):
 
 
 for _method in (Acquirable.acquire, Acquirable.try_acquire, Acquirable.wait):
-    _method.__qualname__ = _method.__name__  # as a TypeError names it
+    _method.__qualname__ = f"Lock.{_method.__name__}"  # as a TypeError names it, and where pickle finds it
 
 
 def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:

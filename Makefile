@@ -58,7 +58,7 @@ machines: $(VENV)/.test
 
 .PHONY: failover
 # Locks on a PostgreSQL cluster whose leader Patroni replaces (docs/howto/patroni.md). Ten minutes; Patroni is fetched. As root,
-# the servers run as postgres, who has to reach the Python of FAILOVER_PYTHON. HOLDFAST_FAILOVER_REPORT=FILE keeps what it measures.
+# the servers run as postgres, who has to reach this directory and FAILOVER_PYTHON. HOLDFAST_FAILOVER_REPORT=FILE keeps what it measures.
 # apt-get install --no-install-recommends postgresql etcd-server python3-venv
 FAILOVER_PYTHON ?= /usr/bin/python3
 failover: $(VENV)/.test

@@ -71,6 +71,7 @@ class Member:
             "fsync": "off",
             "max_connections": 100,
             "shared_buffers": "16MB",
+            "dynamic_shared_memory_type": "mmap",  # in the data directory: a server that is killed leaves it
             "unix_socket_directories": str(self.directory.path),
         }
         return {

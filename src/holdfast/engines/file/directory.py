@@ -3,8 +3,9 @@
     mkdir ──▶ open, guard ──▶ time, mark ──▶ hold ──▶ (beat: time) ──▶ rmdir ──▶ leave the queue, unguard, close
 
 DL1  mkdir creates the name exclusively, so of two that find nothing one succeeds. It and the opening are one step for
-    signals. From then on the inode is open, so its number is nobody else's while we hold: the directory is ours while
-    the path names that inode and its time is the one that we read back after we had set it.
+    signals, and what cannot be opened goes again. From then on the inode is open, so its number is nobody else's while
+    we hold: the directory is ours while the path names that inode and its time is the one that we read back after we
+    had set it.
 DL2  The guard is taken before the mark that says so (as publish.py, P2). Without a mark, others go by the time: what a
     process leaves that dies between the two is stale like any other.
 DL3  A takeover is in place: under the guard and a claim (takeover.py, T1), the path must name the inode and its time be

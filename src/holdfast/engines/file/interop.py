@@ -9,8 +9,8 @@ Y1  A rival that creates its temporary file after our lock file sees the lock fi
 Y2  A rival that is stopped between its look and its rename must not stop the world: a temporary file that is old, or
     whose process has ended, no longer counts. If that rival does come back, `check()` notices.
 Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
-    happens. If it exists already, another process is removing the lock: we go back to waiting. An old one was left by a
-    crash.
+    happens: it is open from the moment that it is made, and its descriptor says how to undo it. If it exists already,
+    another process is removing the lock: we go back to waiting. An old one was left by a crash.
 Y4  fs-safe never removes such a directory after a crash, and waits for it for ever, even if the lock is free. So ours
     has the sticky bit, which no other implementation sets, and a guard: with that bit and an unheld guard it is a dead
     holdfast process's. A process that gets the guard of a leftover, and finds that the path still names it, owns it

@@ -67,10 +67,8 @@ failover: $(VENV)/.test
 	HOLDFAST_TEST_PATRONI=$(CURDIR)/$(VENV)/patroni/bin \
 	    $(BIN)/python -m pytest -n 2 --dist worksteal tests/engines/postgresql/test_patroni.py $(ARGS)
 
-# coverage 7.17 takes its own lock a second time, and hangs, if the collector of garbage runs while it holds it.
 $(VENV)/.coverage: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --group coverage
-	sed -i 's/= self\.threading\.Lock()/= self.threading.RLock()/' "$$($(BIN)/python -c 'import coverage.collector as it; print(it.__file__)')"
 	touch $@
 
 .PHONY: coverage coverage-report

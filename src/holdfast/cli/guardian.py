@@ -62,6 +62,7 @@ from ..errors import LockLost
 from ..events import listeners
 from ..lock import attend, file_hold, guarded_hold, keep_from_now, state_of
 from .detached import detach, fork, readable, sooner, take, wake_by, wakeup_pipe
+from .options import is_executable, places_of
 from .outcome import say
 
 TYPE_CHECKING = False
@@ -526,11 +527,6 @@ def spawn(command: list[str], environment: Mapping[str, str], mask: Iterable[int
             raise error from None  # there is no shell
 
 
-def places_of(name: str) -> list[str]:
-    """The files that a command of that name may be, as execvp(3) looks for it."""
-    return [name] if "/" in name else [os.path.join(place, name) for place in os.get_exec_path()]
-
-
 def why_not_startable(name: str) -> OSError | None:
     """The error of starting that command, as far as it is seen without doing so: it is missing, or no program."""
     places = places_of(name)
@@ -538,10 +534,6 @@ def why_not_startable(name: str) -> OSError | None:
         return None
     number = errno.EACCES if any(map(os.path.exists, places)) else errno.ENOENT
     return OSError(number, os.strerror(number), name)
-
-
-def is_executable(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def finish(hold: Hold, *, killed: bool) -> None:

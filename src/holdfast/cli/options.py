@@ -461,9 +461,16 @@ def _is_program(name: str) -> bool:
         endings = os.environ.get("PATHEXT", ".EXE").upper().split(";")
         if os.path.splitext(name)[1].upper() in endings:
             endings = [""]
-    places = [""] if os.sep in name else os.get_exec_path()
-    files = [os.path.join(place, name + ending) for place in places for ending in endings]
-    return any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
+    return any(is_executable(place + ending) for place in places_of(name) for ending in endings)
+
+
+def places_of(name: str) -> list[str]:
+    """The files that a command of that name may be, as execvp(3) looks for it."""
+    return [name] if os.sep in name else [os.path.join(place, name) for place in os.get_exec_path()]
+
+
+def is_executable(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _wrong_for_protocol(options: Namespace) -> str:

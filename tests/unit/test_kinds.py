@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -40,8 +41,8 @@ from unit.stepping import Stepped
 
 pytestmark = pytest.mark.needs("linux")
 
-ALONE = 61_234
-"""A user of whom no other test has a process: what it may look at does not depend on theirs."""
+ALONE = 30_000 + os.getpid() % 30_000
+"""A user of whom no other test, in another worker, has a process: what it may look at does not depend on theirs."""
 
 Environments = Callable[..., Stepped]
 
@@ -248,6 +249,53 @@ def test_a_lock_is_a_leftover_only_if_its_holder_would_have_been_seen(
     found = View(view.env, lambda: files, view.path, view.found).of_nobody("nobody is there")
     assert found.condition == wanted
     assert (found.liveness is Liveness.DEAD) == (wanted == "leftover")
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_lock_that_is_released_during_the_look_is_no_leftover(
+    tmp_path: Path, environments: Environments, dead_pid: int, *, another: bool
+) -> None:
+    """KI3: its holder removes it, and has ended before the processes are looked at. Another's may be there by then, and
+    may have got the same number."""
+    path = place_of(tmp_path, "shadow")
+    env = environments()
+
+    def release(pid: int) -> Process:
+        if pid == dead_pid:
+            path.unlink()
+            if another:
+                path.write_text(f"{os.getpid()}")
+        return env.real.inspect(pid)
+
+    def take() -> None:
+        path.write_text(f"{dead_pid}")
+        os.utime(path, (time.time() - 60,) * 2)
+
+    env.instead["inspect"] = release
+    take()
+    found = Survey(env).alone(str(path))
+    if another:
+        assert found is not None
+        assert found.status.holder is not None
+        assert (found.condition, found.status.holder.pid) == ("held", os.getpid())
+    else:
+        assert found is None
+        take()
+        with pytest.raises(FileNotFoundError):
+            look(env, path)
+
+
+def test_a_leftover_that_changes_all_the_time_is_not_looked_at_for_ever(
+    tmp_path: Path, environments: Environments, dead_pid: int
+) -> None:
+    """KI3."""
+    path = place_of(tmp_path, "shadow")
+    path.write_text(f"{dead_pid}")
+    times = itertools.count(1)
+    env = environments()
+    env.before["inspect"] = lambda _: os.utime(path, (next(times),) * 2)
+    with pytest.raises(BlockingIOError, match="changes all the time"):
+        look(env, path)
 
 
 def test_only_a_kernel_lock_is_proof(view: View) -> None:

@@ -39,13 +39,14 @@ def refuse(path: str, protocol: str | None) -> None:
 
     A kernel lock may be taken on what another program locks by the kernel: it is the same lock.
     """
-    env, holder = environment(), None
-    if os.path.lexists(path):
-        seen = look_at(path)
-        if seen is None or (is_persistent(protocol) and seen.status.evidence.source == "guard"):
+    env, holder, seen = environment(), None, look_at(path)
+    if seen is not None:
+        if is_persistent(protocol) and seen.status.evidence.source == "guard":
             return
         holder, kind = seen.status.holder, seen.status.protocol
         why = f"{path} is a lock of {kind}, which holdfast never takes, breaks or removes: {told(seen)}"
+    elif os.path.lexists(path):
+        return
     else:
         try:
             whose = kinds.reserved(View(env, env.proc_files, path, env.stat(path.rpartition("/")[0] or "/")))

@@ -7,7 +7,9 @@ its program would take whatever is put at such a path for its own lock, `reserve
 
 from __future__ import annotations
 
-from ..found import Found
+import errno
+
+from ..found import LEFTOVER, Found
 from .base import View
 
 TYPE_CHECKING = False
@@ -45,6 +47,7 @@ _SHAPED: tuple[tuple[str, str, str], ...] = (
 """And of those that begin and end so."""
 _HASH = 64
 """The length of the names of restic's locks."""
+_TRIES = 5
 _SERIAL = "LCK.."
 _RUN_LOCK = ("/run/lock", "/var/lock")
 
@@ -83,6 +86,16 @@ def _module(kind: str) -> ModuleType:
 
 def find(view: View) -> Found | None:
     """The lock of another program that this file is; None for what is none. OSError as the system gives it."""
+    for _ in range(_TRIES):
+        seen = _look(view)
+        later = view if seen is None or seen.condition != LEFTOVER else view.again()
+        if view.is_same(later):
+            return seen
+        view = later  # KI3
+    raise BlockingIOError(errno.EAGAIN, "it changes all the time", view.path)
+
+
+def _look(view: View) -> Found | None:
     for kind in _of(view):
         view.kind = kind
         seen: Found | None = _module(kind).look(view)

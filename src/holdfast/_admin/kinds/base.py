@@ -6,7 +6,8 @@ KI2  What a lock says of its holder is what somebody has written. A pid in it is
      this host, and only if that process was there before the lock was; else nothing is known of the holder. One that
      names no host is believed where no other machine shares the filesystem.
 KI3  That nobody is seen is no proof of death: a lock is called a leftover only where every process of its user could be
-     looked at, no other machine shares the filesystem, and the file is older than that look. Else it counts as held.
+     looked at, no other machine shares the filesystem, and the file is older than that look, and still there after it
+     (a holder that lets go may have ended before the processes were looked at). Else it counts as held.
 KI4  Only the kernel's own lock is proof. All else is evidence, and is said with the answer.
 """
 
@@ -182,6 +183,14 @@ class View:
     def by_age(self, condition: str, text: str) -> Verdict:
         """By a rule that goes by age alone, which proves nothing."""
         return Verdict(condition, Liveness.UNKNOWN, Evidence("none", text))
+
+    def again(self) -> View:
+        """The same path, as it is now. FileNotFoundError for nothing."""
+        return self.beside(self.path, self.env.stat(self.path))
+
+    def is_same(self, later: View) -> bool:
+        """Whether it is the same file, unchanged: one that is made anew may get the same number."""
+        return self.identity == later.identity and self.found.st_mtime_ns == later.found.st_mtime_ns
 
     def beside(self, path: str, found: Stat) -> View:
         """Another file."""

@@ -143,7 +143,8 @@ def _digit(value: float) -> float:
 
 
 def named(value: float) -> str:
-    """A tick: 1 000 000 rather than 1e6, 0.01 rather than 1e-2; narrow spaces between thousands."""
-    if value >= 10_000:
-        return f"{value:,.0f}".replace(",", "\u202f")
+    """A tick: 1 M rather than 1e6, 0.01 rather than 1e-2; as short as two ticks that are close to each other need it."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= max(size, 10_000):
+            return f"{value / size:g}\u202f{letter}"
     return f"{value:g}"

@@ -143,7 +143,7 @@ def _digit(value: float) -> float:
 
 
 def named(value: float) -> str:
-    """A tick: 1 M rather than 1e6, 0.01 rather than 1e-2; as short as two ticks that are close to each other need it."""
+    """A tick: 1 M rather than 1e6, 0.01 rather than 1e-2; short, so that two that are close do not overlap."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= max(size, 10_000):
             return f"{value / size:g}\u202f{letter}"

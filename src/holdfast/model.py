@@ -229,8 +229,8 @@ class Evidence(Value):
     """Why a holder is believed to be alive or dead.
 
     `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `server` (a lock on a server, or why
-    that cannot be asked), `counter` (the lock is free, but its counter of fencing tokens is locked), `race` (there is
-    no lock file, but another process is about to make one, or has just removed it; or the file's server is away),
+    that, or the server of the filesystem, cannot be asked), `counter` (the lock is free, but its counter of fencing
+    tokens is locked), `race` (there is no lock file, but another process is about to make one, or has just removed it),
     `unfinished` (its creator has not written it), `heartbeat` (of another program, which touched it just now), or
     `none`. `proven` is True only if no schedule of events can make the answer wrong.
     """

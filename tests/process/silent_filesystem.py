@@ -87,6 +87,10 @@ def main() -> None:
     try:
         told("command release", lambda: command(f"{server}", *mine, by=(__file__, "-release")))
         stop(server)
+        words = [sys.executable, "-m", "holdfast", "run", path, "--", "true"]
+        patient = subprocess.Popen(words, stderr=subprocess.PIPE)
+        assert patient.stderr is not None
+        print(f"patient|0|{patient.stderr.readline().decode()}", end="", flush=True)
         with ThreadPoolExecutor(len(calls)) as pool:  # at once, as all do little but wait
             for done in [pool.submit(told, *item) for item in calls.items()]:
                 done.result()
@@ -94,6 +98,7 @@ def main() -> None:
             print("local|0|acquired", flush=True)
     finally:
         os.kill(server, signal.SIGCONT)
+    assert patient.wait(60) == 0
     lock.acquire(20).release()
     hold.ensure_held()
     hold.release()

@@ -42,5 +42,7 @@ def test_a_filesystem_whose_process_is_stopped_keeps_no_call_waiting(shm: Path) 
         assert seconds <= took < seconds + 20, rows
         assert said.startswith(f"{status} ")
         assert "has not answered" in said
+    assert rows["patient"][1].startswith("holdfast: waiting for ")
+    assert "has not answered for 1." in rows["patient"][1]
     assert rows["local"][1] == "acquired"
     assert rows["left"][1] == "[]"

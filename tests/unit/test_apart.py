@@ -7,6 +7,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, LockLost, Semaphore, aio, events
+from holdfast import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AsyncLock,
+    EngineUnavailable,
+    Lock,
+    LockLost,
+    Semaphore,
+    aio,
+    events,
+)
 from holdfast._core.attempt import Refusal
 from holdfast._core.messages import waiting
 from holdfast._drivers import apart
@@ -593,8 +604,12 @@ def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
     heard: list[events.Event] = []
     lock = Lock(f"{server.directory}/l", protocol=protocol, lease=0, on_event=heard.append)
     server.goes_away()
-    with pytest.raises(AcquireTimeout):
-        lock.acquire(SHORT)
+    cancel = threading.Event()
+    canceller = threading.Thread(target=lambda: (until(lambda: heard), cancel.set()))
+    canceller.start()
+    with pytest.raises(AcquireCancelled):
+        lock.acquire(cancel=cancel)
+    canceller.join()
     until(lambda: len(heard) == 2)  # on a busy machine, what gives up may have been left behind
     assert [one.kind for one in heard] == ["waiting", "gave-up"]
     heard.clear()
@@ -1044,6 +1059,73 @@ def test_a_release_that_is_interrupted_before_it_begins_is_done(
     assert state_of(hold).released
 
 
+@pytest.mark.parametrize("what", ["a lock", "a semaphore"])
+def test_a_wait_for_a_server_that_does_not_answer_is_announced(
+    what: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP9: to a caller that waits without limit as well, and at each step that is not answered."""
+    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    path = f"{server.directory}/l"
+    lock = Lock(path) if what == "a lock" else Semaphore(path, 2)
+    told: list[str] = []
+
+    def tell(refusal: Refusal) -> None:
+        told.append(waiting(refusal))
+        assert (refusal.status.locked, refusal.event().kind) == (False, "waiting")
+        server.comes_back()
+
+    holdfast.lock.announce(lock, tell)
+    for _ in range(2):
+        server.dies()
+        with lock:
+            pass
+    assert len(told) >= 2
+    text = re.escape(f"waiting for {path}: the server of a test has not answered for ")
+    assert all(re.fullmatch(rf"{text}\d+\.\d s", one) for one in told)
+
+
+def test_a_notice_that_fails_ends_the_wait_for_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP9: as where nobody reads what a command says; nothing is left of the wait."""
+    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    lock = Lock(f"{server.directory}/l")
+    holdfast.lock.announce(lock, failing(BrokenPipeError()))
+    server.dies()
+    with pytest.raises(BrokenPipeError):
+        lock.acquire()
+    server.comes_back()
+
+
+def test_a_command_tells_once_that_a_server_does_not_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """AP9: its look for the place in the queue would have to wait as well."""
+    lock = Lock(f"{server.directory}/l")
+    notice = _WaitingNotice(lock, Namespace(command="run", json=False))
+    silent = Apart(environment(), file_request(lock), None)._unanswered(time.monotonic() - 2)
+    held = lock.acquire(PATIENCE)
+    server.dies()
+    assert [notice(silent), notice(silent)] == [None, None]
+    server.comes_back()
+    assert capsys.readouterr().err == (
+        f"holdfast: waiting for {lock.path}: the server of a test has not answered for 2.0 s\n"
+    )
+    held.release()
+
+
+def test_who_asks_first_says_that_there_is_no_answer(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP8, AP9."""
+    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.0)
+    monkeypatch.setattr(os, "fork", lambda: 1)
+    answers = iter([(0, 0), (0, 0), (1, 0)])
+    monkeypatch.setattr(os, "waitpid", lambda _child, _options: next(answers))
+    env = environment()
+    monkeypatch.setattr(env, "asks_first", True)
+    monkeypatch.setattr(type(env), "reconnects", lambda _env, _path: False)
+    monkeypatch.setattr(type(env), "server_at", lambda _env, _path: f"the server of {shm}")
+    request, told = FileRequest(f"{shm}/l", {}), list[Refusal]()
+    request.notice = told.append
+    Apart(env, request, None)._ask_first()
+    assert [one.status.evidence.source for one in told] == ["server"]
+
+
 def test_where_no_child_can_be_made_nobody_asks_first(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP8."""
     monkeypatch.setattr(os, "fork", failing(BlockingIOError(errno.EAGAIN, "no more processes")))
@@ -1056,7 +1138,7 @@ def test_each_server_is_asked_first_and_once(shm: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(env, "asks_first", True)
     monkeypatch.setattr(type(env), "reconnects", lambda _env, _path: False)
     monkeypatch.setattr(type(env), "server_at", lambda _env, path: f"the server of {os.path.dirname(path)}")
-    monkeypatch.setattr(apart, "_answers", lambda directory, _until: asked.append(directory) or True)
+    monkeypatch.setattr(apart, "_answers", lambda directory, _until, _meanwhile: asked.append(directory) or True)
     for name in ("one", "other", "one"):
         assert Apart(env, FileRequest(f"{shm}/{name}/l", {}), 0.0).call(lambda: 1) == 1
     assert asked == [f"{shm}/one", f"{shm}/other"]

@@ -116,11 +116,11 @@ def test_handles_that_count_for_one_hold_at_once_have_one_token(disk: Path, cont
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
 def test_who_waits_for_a_hold_of_its_owner_that_is_being_counted_joins_it_promptly(
-    disk: Path, contend: Contend, protocol: str
+    disk: Path, contend: Contend, clocked: Callable[..., Stepped], protocol: str
 ) -> None:
     """Nothing happens to the lock file when the hold is there, so nothing would wake it."""
     options: Any = {"protocol": protocol, "owner": "me", "fencing": True, "timeout": 60}
-    first = contend(disk / "l", **options)
+    first = contend(disk / "l", clocked(), **options)
     first.get().release()
     counter = os.open(disk / "l.token", os.O_RDONLY)
     fcntl.flock(counter, fcntl.LOCK_EX)
@@ -416,7 +416,7 @@ def test_a_robbed_contender_and_its_successor_count_one_after_the_other(disk: Pa
 
 def test_a_counter_without_a_name_is_not_counted_with(disk: Path, contend: Contend) -> None:
     """TK1: removed between the opening and the guard."""
-    contender = contend(disk / "l", fencing=True)
+    contender = contend(disk / "l", fencing=True, timeout=60)
     (disk / "l.token").write_bytes(written(3, 4))
 
     def vanish(fd: int, **_options: object) -> None:

@@ -74,8 +74,8 @@ def no_answer(request: Request, server: str, timeout: float | None, seconds: flo
     what = f"could not get {request.target}" if acquires else f"nothing can be known of {request.target}"
     within = "" if timeout is None else f" within {timeout:g} s" if timeout else " at once" if acquires else ""
     text = (
-        f"{what}{within}: {server or 'the server of its filesystem'} has not answered for {seconds:.1f} s. Check that "
-        "server and the way to it. Whatever was begun here is given back when it answers"
+        f"{what}{within}: {_is_silent(server, seconds)}. Check that server and the way to it. Whatever was begun here "
+        "is given back when it answers"
     )
     kind = AcquireTimeout if acquires else EngineUnavailable
     return kind(text, path=request.target, protocol=request.protocol_name)
@@ -92,8 +92,21 @@ def away(request: Request, server: str, timeout: float, error: OSError) -> Acqui
 
 def while_away(request: Request, server: str, error: OSError) -> Status:
     """What is known of a lock whose server is away."""
-    evidence = Evidence("race", _is_away(server, error))
-    return Status(request.target, request.protocol_name, True, False, Liveness.UNKNOWN, evidence, reason=evidence.text)
+    return _unasked(request, _is_away(server, error))
+
+
+def while_silent(request: Request, server: str, seconds: float) -> Status:
+    """What is known of a lock whose server has not answered for so many seconds."""
+    return _unasked(request, _is_silent(server, seconds))
+
+
+def _unasked(request: Request, why: str) -> Status:
+    evidence = Evidence("server", why)
+    return Status(request.target, request.protocol_name, False, False, Liveness.UNKNOWN, evidence, reason=why)
+
+
+def _is_silent(server: str, seconds: float) -> str:
+    return f"{server or 'the server of its filesystem'} has not answered for {seconds:.1f} s"
 
 
 def _is_away(server: str, error: OSError) -> str:

@@ -25,6 +25,7 @@ AP7  Where steps fail while the server is away, the thread of a release repeats 
 AP8  Where a client does not reconnect (9p), a process with a thread inside a call cannot end, not even by a signal,
      until the kernel gives the connection up, after a minute or so. So a command has a child process ask each such
      server first, and ends without having asked that itself if it gets no answer.
+AP9  The notice of a long wait (`lock.announce`) says after a second without an answer that the server does not answer.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import os
 import time
 
 from .._core.options import Request
+from .._core.wait import Deadline
 from .._platform.fork import forking
 from .._platform.operations import partial
 from ..errors import EngineUnavailable
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any, TypeVar
 
+    from .._core.attempt import Refusal
     from .._core.hold import HoldState
     from .._core.wait import Wait
     from .._platform.interface import Environment
@@ -260,7 +263,7 @@ class Apart:
                     self._check()
                 at[:] = (Step(self, lambda: next(steps)),)
                 at[0].begin()
-                if not self._has_ended(at[0]):
+                if not self._has_ended(at[0], self._cancel):
                     raise self.no_answer(time.monotonic() - at[0].began)
                 wait(at[0].outcome())
         except StopIteration as done:
@@ -278,7 +281,7 @@ class Apart:
         """AP8."""
         env, began = self.env, time.monotonic()
         if env.asks_first and not env.reconnects(self.request.path) and self.server not in _answered:
-            if not _answers(os.path.dirname(self.request.path), self.until):
+            if not _answers(os.path.dirname(self.request.path), self.until, partial(self._tell, self._notice(), began)):
                 raise self.no_answer(time.monotonic() - began)
             _answered.add(self.server)
 
@@ -286,14 +289,33 @@ class Apart:
         if self._cancel is not None:
             self._cancel.check()
 
-    def _has_ended(self, step: Step) -> bool:
+    def _has_ended(self, step: Step, cancel: Cancellation | None) -> bool:
         """Whether it ends in time. A cancellation is an exception (AP3), noticed within `LOOK_EVERY`."""
-        while self._cancel is not None:
-            until = min(self.until, time.monotonic() + LOOK_EVERY)
-            if step.wait(until) or until == self.until:
-                break
-            self._cancel.check()
-        return step.wait(self.until)
+        notice = self._notice()
+        while True:
+            until = notice.bounded(self.until if cancel is None else min(self.until, time.monotonic() + LOOK_EVERY))
+            if step.wait(until):
+                return True
+            if time.monotonic() >= self.until:
+                return False
+            self._tell(notice, step.began)
+            if cancel is not None:
+                cancel.check()
+
+    def _notice(self) -> Deadline:
+        return Deadline(self.env, self.request, None)
+
+    def _tell(self, notice: Deadline, since: float) -> None:
+        """AP9."""
+        notice.announce(partial(self._unanswered, since))
+
+    def _unanswered(self, since: float) -> Refusal:
+        with forking:
+            from .._core.attempt import AttemptEvents, Refusal
+            from .._core.messages import while_silent
+        seconds = time.monotonic() - since
+        status = while_silent(self.request, self.server, seconds)
+        return Refusal(self.request.target, seconds, lambda: (status,), AttemptEvents(self.env, self.request, ()))
 
     def _undo(self, steps: Generator[Wait, None, Any], operation: Operation, at: list[Step]) -> None:
         """Have the operation undone, in the thread of its last step or in one of its own (AP2)."""
@@ -324,7 +346,7 @@ class Apart:
         step = Step(self, function)
         try:
             step.begin()
-            if not (step.wait(self.until) if meanwhile is None else step.wait_while_it_runs(meanwhile)):
+            if not (self._has_ended(step, None) if meanwhile is None else step.wait_while_it_runs(meanwhile)):
                 raise self.no_answer(time.monotonic() - step.began)
             result: T = step.outcome()
             return result
@@ -381,8 +403,8 @@ class Apart:
         return no_answer(self.request, self.server, self._timeout, seconds, acquires=self._acquires)
 
 
-def _answers(directory: str, until: float) -> bool:
-    """Whether the server of the directory answers a child process by then (AP8)."""
+def _answers(directory: str, until: float, meanwhile: Callable[[], object] = bool) -> bool:
+    """Whether the server of the directory answers a child process by then (AP8). `meanwhile` is called now and then."""
     parent = os.getpid()
     try:
         child = os.fork()
@@ -400,6 +422,7 @@ def _answers(directory: str, until: float) -> bool:
             left = until - time.monotonic()
             if left <= 0:
                 return False
+            meanwhile()
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_POLL)
     except ChildProcessError:

@@ -7,7 +7,7 @@ import time
 
 from .._platform import environment
 from ..engines import scheme_of
-from ..errors import InvalidPath
+from ..errors import EngineUnavailable, InvalidPath
 from ..lock import Lock, Semaphore, announce, file_request, give_up_of
 from .options import Namespace
 from .outcome import say
@@ -115,11 +115,11 @@ def lock_options(options: Namespace) -> dict[str, Any]:
 
 def lock_of(options: Namespace, *, looks: bool = False, **more: Any) -> Lock:
     """The lock that the options describe; its wait is announced after a second. `looks`: nothing is to be acquired."""
-    lock = Lock(options.lock, **lock_options(options), **more)
+    lock = _announced(Lock(options.lock, **lock_options(options), **more), options)
     if not looks and not is_url(options.lock):
         path = file_request(lock).path
         answered(lock, getattr(options, "timeout", 0.0), lambda: leave_to_its_program(path, options.protocol))
-    return _announced(lock, options)
+    return lock
 
 
 def answered(lock: Resource, timeout: float | None, call: Callable[[], T]) -> T:
@@ -157,18 +157,26 @@ def _holders(refusal: Refusal) -> list[Holder | None]:
 
 
 class _WaitingNotice:
-    """Tells of a wait, and again when the place in the queue has changed."""
+    """Tells of a wait, and again when the place in the queue has changed, or the server of the files is away."""
 
     def __init__(self, lock: Resource, options: Namespace) -> None:
         self._lock = lock
         self._options = options
         self._told: str | None = None
         self._looked = False
+        self._is_away = False
+        """Whether what was told last is that the server of the files is away, or does not answer."""
 
     def __call__(self, refusal: Refusal) -> float | None:
         """After how many seconds to look again; None where the place cannot be seen."""
         from .._core.messages import place_in, waiting
 
+        if refusal.status.evidence.source == "server" and not is_url(self._lock.path):
+            if not self._is_away:
+                self._is_away, self._told = True, None
+                say(waiting(refusal))
+            return None
+        self._is_away = False
         began = time.process_time()
         waiters = self._waiters(refusal)
         spent = time.process_time() - began if self._looked else 0.0  # the first look loads what all looks need
@@ -191,5 +199,5 @@ class _WaitingNotice:
             return refusal.status.waiters
         try:
             return self._lock.status().waiters
-        except OSError:
-            return ()  # its server is away, which is what there is to tell
+        except (OSError, EngineUnavailable):
+            return ()  # the server of the files is away by now, or does not answer

@@ -271,15 +271,35 @@ def test_a_guard_that_outlives_the_close_event_is_polled_briefly(disk: Path, hel
 def test_a_guard_dropped_after_the_watch_was_armed_shortens_the_wait(held: Contender, contend: Contend) -> None:
     """WF2: the close event of a dying holder came before the watch, and its guard outlives both looks."""
     waiter = contend(held.request.path, timeout=None, fair=False)
-    before = waiter.env.monotonic()
+    times = [1000.0]
+    waiter.env.instead["monotonic"] = lambda: times[-1]
     first = waiter.step()
     assert first is not None
-    assert 0.005 < first.deadline - before < 0.1
-    later = before + 0.1
-    waiter.env.instead["monotonic"] = lambda: later
+    assert 0.005 < first.deadline - times[-1] < 0.1
+    times.append(first.deadline)
     second = waiter.step()
     assert second is not None
-    assert second.deadline > later + 1
+    assert second.deadline > times[-1] + 1
+
+
+def test_a_waiter_that_stood_still_after_its_look_does_not_rely_on_its_watch(held: Contender, contend: Contend) -> None:
+    """WF2: the guard that it has seen may have been dropped since then, and nothing more will happen to the file."""
+    waiter = contend(held.request.path, timeout=None, fair=False)
+    held.crash()
+    times = [1000.0]
+    waiter.env.instead["monotonic"] = lambda: times[-1]
+
+    def is_written(_fd: int) -> bool | None:
+        if "watch" in waiter.env.steps and len(times) == 1:
+            times.append(2000.0)
+        return None
+
+    waiter.env.instead["guarded"] = lambda fd: len(times) == 1 or waiter.env.real.guarded(fd)
+    waiter.env.instead["is_written"] = is_written
+    wait = waiter.step()
+    assert wait is not None
+    assert wait.deadline <= times[-1]
+    assert isinstance(waiter.run(), FileHold)
 
 
 def test_a_refusal_without_waiting_says_what_was_seen(disk: Path, held: Contender, contend: Contend) -> None:

@@ -27,7 +27,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.takeover import NO_LOCKS, make_claim
 from unit.elsewhere import NOBODY, elsewhere, needs_root
-from unit.stepping import Contend, Crash, Stepped, by_turns, sema_record
+from unit.stepping import Clock, Contend, Crash, Stepped, by_turns, sema_record
 
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 
@@ -459,6 +459,25 @@ def test_a_reader_of_the_counter_does_not_keep_others_from_counting(
         assert sorted(os.listdir(disk)) == ["l", "l.token"]
     finally:
         os.close(fd)
+
+
+@pytest.mark.needs("flock")
+def test_a_single_try_that_stands_still_beside_a_reader_of_the_counter_gets_its_number(
+    disk: Path, contend: Contend, clock: Clock, clocked: Callable[..., Stepped]
+) -> None:
+    """TK8: it does not give up before it has tried to replace the counter."""
+    path = disk / "l.token"
+    path.write_bytes(written(3, 4))
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    contender = contend(disk / "l", clocked(), fencing=True)
+
+    def stand_still() -> None:
+        clock.now += 5.0
+
+    contender.env.after["guard"] = lambda _fd, **_: contender.env.once(contender.env.after, "close", stand_still)
+    assert contender.get().token == 5
+    os.close(fd)
 
 
 @pytest.mark.needs("flock")

@@ -353,8 +353,10 @@ def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, recl
     """Y5: after a second it is a moment that is waited; fs-safe would wait for ever."""
     leave(reclaim, age=2)
     contender = contend(disk / "target", **SIDECAR)
+    contender.env.instead["monotonic"] = lambda: 1000.0
     wait = contender.step()
     assert isinstance(wait, Wait)
+    contender.env.instead["monotonic"] = lambda: 1001.0
     contender.get()
     assert reclaim.exists()
 

@@ -20,8 +20,8 @@ TK7  The lock itself excludes, so the guard protects only against a robbed proce
      writes to the old file finds by TK1 that its number does not count; an earlier write is read. A claim (takeover.py)
      lets only one process at a time replace it: of two, one could give the name to its file after the other had counted
      on. A kill there may leave no counter, and the next one starts by TK4.
-TK8  Waiting for the counter ends when the caller's time is up. A process that may not replace it waits, and reports who
-     is in the way.
+TK8  Waiting for the counter ends with the first try after the caller's time is up, and no earlier than 20 ms after the
+     first one: so it is tried to replace it. A process that may not replace it waits, and reports who is in the way.
 TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced. Its
      names are looked at right before the write, as in a takeover (takeover.py, T18).
 TK10 A process whose lease is over may still be counting, without the lock. So a hold with a lease counts by names, each
@@ -229,13 +229,14 @@ def _count(env: Environment, request: FileRequest, deadline: float) -> Generator
     path, started, pause = request.path + SUFFIX, env.monotonic(), _PAUSE
     until = max(started + 2 * _MOMENT, deadline if deadline < math.inf else started + _PATIENCE)
     while True:
+        now = env.monotonic()
         try:
             fd = _open(env, request, path)
             if fd is not None:
                 try:
                     shared = env.fstat(fd).st_nlink > 1  # TK9
                     token = None if shared else _advance(env, request, path, fd)
-                    if token is None and (shared or env.monotonic() >= started + _MOMENT):
+                    if token is None and (shared or now >= started + _MOMENT):
                         token = _replace(env, request, path, fd)  # TK7
                 finally:
                     let_go(env, fd)
@@ -244,10 +245,9 @@ def _count(env: Environment, request: FileRequest, deadline: float) -> Generator
         except OSError as error:
             set_error_path(error, path)
             raise
-        now = env.monotonic()
         if now >= until:
             raise _busy(env, request, path, now - started, deadline)  # TK8
-        yield Wait((), min(now + pause, until))
+        yield Wait((), min(env.monotonic() + pause, until))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 

@@ -3,7 +3,7 @@
 WF1  The watch is armed, and its events are read, before the look that decides to wait: any change after that look makes
      an event that we will still find.
 WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
-     also have come before the watch was armed: so for that long, we do not rely on a new watch.
+     also have come before the watch was armed: so we rely on a new watch from the first look that is so much later.
 WF3  The watch is on an inode. When the path names another one, we start over with a new watch.
 WF4  Where a removed name stays in the way as long as the file is open here (9p), nothing is kept open between two
      looks: waiters would keep each other from making the lock file.
@@ -72,7 +72,7 @@ class WatchedFile:
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
         self._relied_from = 0.0
-        """When we start to rely on the watch, where a guard was seen."""
+        """From when on the end of a guard that is seen makes an event; 0.0 if the last look was later (WF2)."""
         self._waiting = False
         self._poll = FIRST_POLL
         self._burst = 0.0
@@ -104,6 +104,8 @@ class WatchedFile:
 
     def _look(self, strict: bool) -> bool:
         self.missed = False
+        if self._relied_from and self.env.monotonic() >= self._relied_from:
+            self._relied_from = 0.0
         self.there = self._observe()
         if self.there:
             assert self._seen is not None
@@ -319,7 +321,7 @@ class WatchedFile:
         fds, until = self._watch.fds(), now + self._recheck
         if self.seen.lease is not None:
             until = min(until, now + self.seen.lease * _LOOKS_PER_LEASE)
-        if now < self._relied_from and self.assessed.evidence.source == "guard":
+        if self._relied_from and self.assessed.evidence.source == "guard":
             until = min(until, self._relied_from)
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + self._longest_poll())

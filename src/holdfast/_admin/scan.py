@@ -191,7 +191,8 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
     """The names of the queues in a directory; and in their order those of what is to be looked at, `/` behind those of
     directories."""
     queues = []
-    is_otherwise, is_beside, may_be_kind = detect.is_called_otherwise, detect.is_beside, kinds.may_be
+    is_otherwise, is_beside, is_of_kind = detect.is_called_otherwise, detect.is_beside, kinds.is_named_so
+    is_run_lock = kinds.is_run_lock(where)
 
     def kept(entry: Entry) -> str | None:
         name = entry.name
@@ -201,7 +202,7 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
             if detect.is_queue(name):
                 queues.append(name)
             return None
-        if may_be_kind(name, where):
+        if is_run_lock or is_of_kind(name):
             return name
         if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
             return None  # E6

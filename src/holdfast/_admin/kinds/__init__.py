@@ -49,21 +49,28 @@ _HASH = 64
 """The length of the names of restic's locks."""
 _TRIES = 5
 _SERIAL = "LCK.."
+_BEGINNINGS = (".", _SERIAL)
 _RUN_LOCK = ("/run/lock", "/var/lock")
 
 
 def may_be(name: str, where: str) -> bool:
-    """Whether a file of this name may be of one of the kinds, in this directory. Asked about every file."""
-    if not name.startswith(".") and not name.endswith((".lock", ".held")):
-        return name in _NAMED or len(name) == _HASH or name.startswith(_SERIAL) or _is_run_lock(where)
-    return name in _NAMED or bool(_shaped(name)) or _is_run_lock(where)
+    """Whether a file of this name may be of one of the kinds, in this directory."""
+    return is_named_so(name) or is_run_lock(where)
+
+
+def is_named_so(name: str) -> bool:
+    """Whether a file of this name may be of one of the kinds, in any directory. Asked about every file."""
+    if not name.startswith(_BEGINNINGS) and not name.endswith((".lock", ".held")):
+        return name in _NAMED or len(name) == _HASH
+    return name in _NAMED or name.startswith(_SERIAL) or bool(_shaped(name))
 
 
 def _shaped(name: str) -> list[str]:
     return [kind for kind, begin, end in _SHAPED if name.endswith(end) and name.startswith(begin)]
 
 
-def _is_run_lock(where: str) -> bool:
+def is_run_lock(where: str) -> bool:
+    """Whether each file in this directory may be of one of the kinds."""
     return where.startswith(_RUN_LOCK) and f"{where}/".startswith(tuple(f"{one}/" for one in _RUN_LOCK))
 
 
@@ -72,7 +79,7 @@ def _of(view: View) -> list[str]:
     found = [*_NAMED.get(name, ()), *_shaped(name)]
     if len(name) == _HASH:
         found.append("restic")
-    if _is_run_lock(view.where) or name.startswith(_SERIAL):
+    if is_run_lock(view.where) or name.startswith(_SERIAL):
         found.append("run-lock")
     return found
 

@@ -138,6 +138,7 @@ TESTS_BY_REASON = {
         "unit/test_face_beads.py::test_a_name_that_is_none_keeps_the_daemon_out",
         "unit/test_face_beads.py::test_a_hostile_path_cannot_break_the_line",
         "unit/test_walk.py::test_what_is_found_comes_in_the_order_of_the_paths",
+        "unit/test_walk.py::test_each_file_is_looked_at_where_services_keep_their_locks",
         "unit/test_events.py::test_a_path_cannot_begin_another_line_of_the_log",
     ),
     "the interpreter for Windows has its packages by another way than PYTHONPATH": (

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast._admin import kinds
 from holdfast._admin.detect import is_called_otherwise
 from holdfast._admin.found import Found, Unreadable
 from holdfast._admin.scan import Survey, walk
@@ -141,6 +142,17 @@ def test_a_held_lock_is_found_whatever_its_name(
 
         monkeypatch.setattr(LinuxProcLocks, "locked_numbers", none)
     assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
+
+
+def test_each_file_is_looked_at_where_services_keep_their_locks(
+    disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E8: whatever it is called. Elsewhere, such a name is passed over (E6)."""
+    monkeypatch.setattr(kinds, "_RUN_LOCK", (str(disk / "locks"),))
+    for where in ("locks", "locks/deep", "locks-too"):
+        (disk / where).mkdir()
+        (disk / where / "modem.conf").write_text(f"{os.getpid():10d}\n")
+    assert found_in(environments(), disk) == ["locks/deep/modem.conf", "locks/modem.conf"]
 
 
 def test_a_large_or_read_only_file_is_not_read(disk: Path, contend: Contend, environments: Environments) -> None:

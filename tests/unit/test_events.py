@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import pickle
@@ -41,6 +42,7 @@ def path(disk: Path) -> Path:
 @pytest.fixture
 def told() -> Iterator[list[Event]]:
     """All events of this process, while the test runs."""
+    gc.collect()  # a hold that an earlier test has dropped, in a traceback, is released now
     heard: list[Event] = []
     end = listen(heard.append)
     yield heard

@@ -810,3 +810,14 @@ def test_whether_it_is_ours_is_not_guessed(contender: Directory, lock: Path) -> 
     held.release()
     one.env.before["stat"] = failing(errno.EIO, times=1)
     assert not held._is_ours()
+
+
+def test_a_directory_that_is_released_during_a_look_is_not_called_dead(
+    lock: Path, contender: Directory, environments: Environments
+) -> None:
+    """L12: the directory that was opened has no guard any more, and no name."""
+    held = contender().get()
+    env = environments()
+    env.once(env.before, "guarded", held.release)
+    assert Survey(env).alone(str(lock)) is None
+    assert "guarded" in env.steps

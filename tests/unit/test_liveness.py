@@ -50,6 +50,23 @@ def test_a_holder_that_releases_during_a_look_is_not_called_dead(disk: Path, con
     assert "guarded" in other.env.steps
 
 
+def test_a_holder_known_by_its_process_that_releases_during_a_look_is_not_called_dead(
+    disk: Path, contend: Contend
+) -> None:
+    """L12: its file was there while it lived, and is gone by the time that its process is asked for."""
+    path = disk / "l"
+    path.write_bytes(sema_record(7, time.time()))
+    contender = contend(path)
+
+    def release(_pid: int) -> Process:
+        path.unlink(missing_ok=True)
+        return Process(Presence.GONE)
+
+    contender.env.instead["inspect"] = release
+    status = look(contender.env, contender.request)
+    assert (status.locked, status.liveness, status.record) == (False, UNKNOWN, None)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"garbage", sema_record(0, 0), sema_record(1, 1, marker="torn"), sema_record(1, 1, marker="1 g b 0 n s h")],

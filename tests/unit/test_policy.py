@@ -248,6 +248,27 @@ def test_a_protocol_that_fails_closed_says_stale_at_once(
         assert path.read_text() == payload
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_lock_that_is_released_during_the_look_is_not_called_stale(
+    disk: Path, contend: Contend, *, waits: bool
+) -> None:
+    """V5, L12: its holder lived as long as its file was there, and so was waited for; then both were gone."""
+    path = disk / "target.lock"
+    path.write_text('{"pid": 7}')
+    os.utime(path, (time.time() - 31, time.time() - 31))
+    contender = contend(disk / "target", protocol="sidecar", timeout=None)
+
+    def release(_pid: int) -> Process:
+        path.unlink(missing_ok=True)
+        return Process(Presence.GONE)
+
+    contender.env.instead["inspect"] = release
+    if waits:
+        assert [*wait_until_free(contender.env, (contender.request,), None, ())] == []
+    else:
+        assert contender.get().verify()
+
+
 def test_a_young_lock_is_called_stale_when_its_age_is_reached(disk: Path, contend: Contend) -> None:
     """V5: the wait ends when the age is reached, which makes no event."""
     path = disk / "target.lock"

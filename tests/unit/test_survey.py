@@ -19,6 +19,7 @@ from holdfast._admin.found import Found, Unreadable
 from holdfast._admin.scan import Survey
 from holdfast._platform import proc_locks, procfs
 from holdfast._platform.interface import ProcLocks
+from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
@@ -296,6 +297,25 @@ def test_a_lock_released_meanwhile_is_not_called_dead(disk: Path, contend: Conte
     env.once(env.before, "guarded", hold.release)
     assert not found_in(env, disk)
     assert "guarded" in env.steps
+
+
+@pytest.mark.parametrize("name", ["l", "l.lock"], ids=["held", "left to the caller"])
+def test_a_lock_released_by_a_process_that_ended_meanwhile_is_not_listed(
+    disk: Path, environments: Environments, name: str
+) -> None:
+    """L12: neither as held by a process that is dead, nor as stale."""
+    sidecar = name != "l"
+    path = disk / name
+    path.write_text('{"pid": 7, "createdAt": "2026-01-01T00:00:00.000Z"}' if sidecar else f"pid=7\ntimestamp={NOW}\n")
+    env = environments()
+
+    def release(_pid: int) -> Process:
+        path.unlink(missing_ok=True)
+        return Process(Presence.GONE)
+
+    env.instead["inspect"] = release
+    assert not found_in(env, disk)
+    assert "inspect" in env.steps
 
 
 @needs_root

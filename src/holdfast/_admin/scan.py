@@ -45,9 +45,9 @@ from .._core.messages import duration, is_out_of_reach, moment, printable
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import GUARDED, NO_RECORD, Observation, assess, is_gone, read_record, reread
+from ..engines.file.inspect import GUARDED, NO_RECORD, Observation, assess, read_record, reread
 from ..engines.file.paths import queue_of, queue_of_slots
-from ..engines.file.policy import describe, judge, with_heirs, within_reach
+from ..engines.file.policy import describe, judge, was_released, with_heirs, within_reach
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
 from ..engines.file.steps import UNFINISHED
@@ -374,7 +374,7 @@ class Survey:
         seen.record, seen.path = record, path
         assessed = assess(self._env, seen)
         verdict = judge(self._env, request, seen, assessed)
-        if verdict.reclaim and is_gone(self._env, path, seen.identity):
+        if was_released(self._env, request, seen, assessed, verdict):
             return None
         status = within_reach(self._env, describe(self._env, request, seen, assessed, verdict))
         status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
@@ -395,6 +395,8 @@ class Survey:
             reread(env, request, seen)
             assessed = assess(env, seen)
             verdict = judge(env, request, seen, assessed)
+            if was_released(env, request, seen, assessed, verdict):
+                return None
         finally:
             env.close(seen.fd)
         shown = within_reach(env, describe(env, request, seen, assessed, verdict))

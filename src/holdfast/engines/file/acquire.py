@@ -349,7 +349,7 @@ class AcquireAttempt:
     @property
     def is_left_to_caller(self) -> bool:
         """Whether waiting is useless: all are stale, and only the caller may have them removed (policy.py, V5)."""
-        return all(file.there and file.verdict.left_to_caller for file in self.files)
+        return all(file.is_left_to_caller for file in self.files)
 
     def _try_each(self) -> Generator[Wait, None, bool]:
         """Try to get an available one; whether another contender was faster."""

@@ -36,9 +36,9 @@ L11 Any process that may read the file can lock it. A holder's guard is on a des
     else can know, and then the lock counts as a guard. Nothing is asked about who has the lock: pids, users and rights
     may have changed since it was taken. It says nothing of writers elsewhere (another machine, another device: L2), nor
     of a holder that has promised nothing about its descriptor (no marker, or one of version 1).
-L12 A holder that releases removes its file, and then lets go of its guard. So a file whose guard is free may be that of
-    a lock that was released during the look. Who reports a death asks whether the path still names the file; who takes
-    over asks anyway (takeover.py, T4).
+L12 A holder that releases removes its file, and then lets go of its guard, or ends. So a file whose guard is free, or
+    whose process is gone, may be that of a lock that was released during the look. Who concludes anything from a death
+    asks whether the path still names the file (policy.py); who takes over asks anyway (takeover.py, T4).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ..._core.wait import Signal
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value
 from ...protocols import is_persistent
-from .inspect import UNFINISHED_SOURCE, is_outlived
+from .inspect import UNFINISHED_SOURCE, is_gone, is_outlived
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,6 +102,15 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if by_rule:
         return Verdict(False, False, f"it is older than {limit:g} s, but its holder is not known to be dead")
     return Verdict(False, False, f"it is not stale by the {request.protocol.name} rule", stale_at)
+
+
+def was_released(
+    env: Environment, request: FileRequest, seen: Observation, assessed: Assessment, verdict: Verdict
+) -> bool:
+    """Whether what was concluded from the end of the holder was true at no moment: it had removed the file before it
+    ended, during the look (inspect.py, L12)."""
+    doubtful = assessed.is_dead or verdict.reclaim or verdict.left_to_caller
+    return doubtful and is_gone(env, request.path, seen.identity)
 
 
 def _by_lease(env: Environment, seen: Observation, lease: float) -> Verdict:

@@ -30,12 +30,11 @@ from .inspect import (
     Observation,
     assess,
     forget,
-    is_gone,
     observe,
     require_same_protocol,
     reread,
 )
-from .policy import Verdict, describe, judge, missing, with_heirs, within_reach
+from .policy import Verdict, describe, judge, missing, was_released, with_heirs, within_reach
 from .publish import Blank, prepared, publish
 from .request import FileRequest
 from .steps import REMOVED, with_hint
@@ -197,10 +196,18 @@ class WatchedFile:
 
     def status(self) -> Status:
         """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
-        if self.there and self.verdict.reclaim and is_gone(self.env, self.request.path, self.seen.identity):
+        if self.there and self._was_released():
             return missing(self.request)
         status = within_reach(self.env, self.describe())
         return with_heirs(self.env, status, lambda: self.env.lock_owners(self.seen.identity))
+
+    @property
+    def is_left_to_caller(self) -> bool:
+        """Whether it is stale, and only the caller may have it removed (policy.py, V5)."""
+        return self.there and self.verdict.left_to_caller and not self._was_released()
+
+    def _was_released(self) -> bool:
+        return was_released(self.env, self.request, self.seen, self.assessed, self.verdict)
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """Enter again, if our own process holds it for the same owner."""

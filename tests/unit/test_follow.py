@@ -317,6 +317,36 @@ def test_a_killed_holder_is_reported_as_reclaimed_by_its_heir(disk: Path, conten
     peer.destroy()
 
 
+def test_an_heir_that_comes_during_the_look_has_replaced_the_dead_holder(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """L13: the guard is the heir's before its record is read."""
+    follower = follow(disk)
+    follower.first_look()
+    peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
+    peer.expect("held")
+    assert kinds(news(follower)) == ["acquired"]
+    peer.kill()
+    peer.wait()
+    env, heir = follower._env, contend(disk / "l")
+    env.once(env.before, "guarded", heir.get)  # type: ignore[attr-defined]
+    found = [*follower.handle([(str(disk), "l", "closed")]), *news(follower)]
+    assert kinds(found) == ["reclaimed", "acquired"]
+    assert {one.recovered_from for one in found} == {peer.pid}
+    peer.destroy()
+
+
+@pytest.mark.parametrize("protocol", ["proper-lockfile", "sidecar"])
+def test_a_refresh_is_no_acquisition(disk: Path, follow: Follow, protocol: str) -> None:
+    """A holder that is not of holdfast, and is known by the time of its lock alone."""
+    path = disk / "l.lock"
+    path.mkdir() if protocol == "proper-lockfile" else path.write_text('{"pid": 1}')
+    follower = follow(disk)
+    assert kinds(follower.first_look()) == ["held"]
+    os.utime(path, (follower._env.time() - 1,) * 2)
+    assert follower.handle([(str(disk), "l.lock", "written")]) == []
+
+
 def test_a_waiter_is_seen_and_its_wait_measured(disk: Path, contend: Contend, follow: Follow) -> None:
     follower = follow(disk)
     held = contend(disk / "l").get()

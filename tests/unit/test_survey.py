@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import abilities
+from abilities import LINUX
 from holdfast._admin.clean import leftovers
 from holdfast._admin.detect import BEADS_NAME
 from holdfast._admin.found import Found, Unreadable
@@ -20,9 +22,11 @@ from holdfast._admin.scan import Survey
 from holdfast._platform import proc_locks, procfs
 from holdfast._platform.interface import ProcLocks
 from holdfast._platform.values import Presence, Process
+from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import UNFINISHED
 from holdfast.model import Holder
+from process.support import Peer
 from unit.elsewhere import NOBODY, elsewhere, needs_root
 from unit.stepping import Contend, Stepped
 from unit.test_waiters import queued
@@ -182,6 +186,51 @@ def test_a_kernels_lock_that_the_tables_do_not_show_is_called_held(
     one = found_in(env, disk)["l"]
     assert (one.condition, one.status.locked, one.status.holder) == ("held", True, Holder())
     assert one.status.evidence.proven
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_kernels_lock_that_is_taken_during_the_look_is_its_holders(
+    disk: Path, environments: Environments, *, lasts: bool
+) -> None:
+    """E3: the tables were read before, and show nobody. If it is dropped again at once, nobody has it."""
+    (disk / "l").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
+    env = environments()
+    with open(disk / "l") as file:
+        env.once(env.before, "guarded", lambda: fcntl.flock(file, fcntl.LOCK_EX))
+        if not lasts:
+            env.once(env.after, "guarded", lambda: fcntl.flock(file, fcntl.LOCK_UN))
+        one = found_in(env, disk)["l"]
+    holder = one.status.holder
+    assert (one.condition, holder and holder.pid) == (("held", os.getpid()) if lasts else ("free", None))
+
+
+def test_a_directory_that_is_locked_after_the_tables_were_read_is_its_holders(
+    disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """E3: as of a file."""
+    (disk / "t").touch()
+    survey = Survey(environments())
+    assert survey.owners(f"{disk}/t") == []
+    contend(disk / "t", protocol="proper-lockfile").get()
+    one = survey.alone(f"{disk}/t.lock")
+    assert one is not None
+    assert one.status.holder is not None
+    assert one.status.holder.pid == os.getpid()
+
+
+@pytest.mark.parametrize("way", ["survey", "status"])
+def test_a_dead_holder_is_not_mixed_up_with_the_one_that_takes_over_during_the_look(
+    disk: Path, contend: Contend, environments: Environments, way: str
+) -> None:
+    """L13: the guard is the new one's, and the record that was read the old one's."""
+    peer = Peer("Lock(path, tag='old').acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
+    peer.expect("held")
+    peer.destroy()
+    contender, env = contend(disk / "l", tag="new"), environments()
+    env.once(env.before, "guarded", contender.get)
+    status = found_in(env, disk)["l"].status if way == "survey" else look(env, contender.request)
+    assert status.holder is not None
+    assert (status.holder.pid, status.holder.tag, status.holders) == (os.getpid(), "new", ())
 
 
 def test_an_empty_file_of_flock_is_not_free_for_other_protocols(

@@ -36,6 +36,7 @@ from ..engines.file.inspect import is_gone
 from ..engines.file.paths import queue_of, queue_of_slots, waited_for
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Status, Value, Waiter
+from ..protocols import get
 from . import detect
 from .found import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Unreadable
 from .scan import Survey
@@ -168,7 +169,7 @@ def key_of(found: Found) -> tuple[object, ...]:
         return (found.identity, status.data)
     if record.marker is not None:
         return (found.identity, record.pid, record.marker.identity)
-    return (found.identity, record.pid, record.created if status.protocol != "sidecar" else None, record.tag)
+    return (found.identity, record.pid, None if get(status.protocol).ages_by_mtime else record.created, record.tag)
 
 
 class PassiveEnvironment:

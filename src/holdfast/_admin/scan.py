@@ -45,7 +45,7 @@ from .._core.messages import duration, is_out_of_reach, moment, printable
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
-from ..engines.file.inspect import GUARDED, NO_RECORD, Observation, assess, read_record, reread
+from ..engines.file.inspect import GUARDED, NO_RECORD, TRIES, Observation, assess, is_rewritten, read_record, reread
 from ..engines.file.paths import queue_of, queue_of_slots
 from ..engines.file.policy import describe, judge, was_released, with_heirs, within_reach
 from ..engines.file.queue import read_tickets
@@ -372,13 +372,17 @@ class Survey:
         elif record.created is None and request.protocol.ages_by_mtime:
             record = record.replaced(created=seen.modified)
         seen.record, seen.path = record, path
-        assessed = assess(self._env, seen)
-        verdict = judge(self._env, request, seen, assessed)
-        if was_released(self._env, request, seen, assessed, verdict):
-            return None
-        status = within_reach(self._env, describe(self._env, request, seen, assessed, verdict))
-        status = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
-        return self._found(status, self._condition(record, assessed, verdict), seen)
+        tries = TRIES
+        while True:
+            assessed = assess(self._env, seen)
+            verdict = judge(self._env, request, seen, assessed)
+            if was_released(self._env, request, seen, assessed, verdict):
+                return None
+            status = within_reach(self._env, describe(self._env, request, seen, assessed, verdict))
+            shown = with_heirs(self._env, status, lambda: self._tables.owners(seen.identity))
+            tries -= 1
+            if shown is status or not tries or not is_rewritten(self._env, request, seen):  # L13
+                return self._found(shown, self._condition(seen.record, assessed, verdict), seen)
 
     def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:
         """E9."""
@@ -397,10 +401,10 @@ class Survey:
             verdict = judge(env, request, seen, assessed)
             if was_released(env, request, seen, assessed, verdict):
                 return None
+            shown = within_reach(env, describe(env, request, seen, assessed, verdict))
+            status = named(env, shown, self._owners(seen)[0] if assessed.liveness is Liveness.ALIVE else [])
         finally:
             env.close(seen.fd)
-        shown = within_reach(env, describe(env, request, seen, assessed, verdict))
-        status = named(env, shown, self._tables.owners(seen.identity))
         return self._found(status, self._condition(seen.record, assessed, verdict), seen)
 
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
@@ -429,9 +433,9 @@ class Survey:
 
     def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
         """A lock of the kernel alone: its holders and waiters, by the tables."""
-        owners = self._tables.owners(seen.identity)
+        owners, guarded = self._owners(seen)
         holding = [owner for owner in owners if not owner.waiting]
-        if not holding and seen.fd >= 0 and self._env.guarded(seen.fd):
+        if guarded and not holding:
             holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
         holders = tuple(self._holder(owner, record) for owner in holding)
         first = next((holder for holder in holders if holder.pid is not None), holders[0] if holders else None)
@@ -451,6 +455,15 @@ class Survey:
             seen.data,
         )  # fmt: skip
         return self._found(status, HELD if holders else FREE, seen)
+
+    def _owners(self, seen: Seen) -> tuple[list[LockOwner], bool]:
+        """Who has the kernel lock or waits for it, by the tables; and whether it is held all the same where these show
+        nobody. It may have been taken since they were read."""
+        owners = self._tables.owners(seen.identity)
+        if seen.fd < 0 or any(not owner.waiting for owner in owners) or not self._env.guarded(seen.fd):
+            return owners, False
+        owners = self._env.lock_owners(seen.identity)
+        return owners, all(owner.waiting for owner in owners) and bool(self._env.guarded(seen.fd))
 
     def _left_by_flock(self, name: str, path: str, found: Stat) -> Found | None:
         """E7."""

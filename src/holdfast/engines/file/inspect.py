@@ -39,6 +39,8 @@ L11 Any process that may read the file can lock it. A holder's guard is on a des
 L12 A holder that releases removes its file, and then lets go of its guard, or ends. So a file whose guard is free, or
     whose process is gone, may be that of a lock that was released during the look. Who concludes anything from a death
     asks whether the path still names the file (policy.py); who takes over asks anyway (takeover.py, T4).
+L13 Who takes over has the guard, and then writes its record over the dead one's. So where a guard is held and the
+    process of the record has ended, the record is read again before the guard's holder is named beside it.
 """
 
 from __future__ import annotations
@@ -214,6 +216,13 @@ def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
         seen.record = record
     except MalformedRecord as error:
         seen.problem = str(error) if data else NO_RECORD
+
+
+def is_rewritten(env: Environment, request: FileRequest, seen: Observation) -> bool:
+    """Whether another record is in the file by now; it is `seen` then (L13)."""
+    before = seen.data
+    reread(env, request, seen)
+    return seen.data != before
 
 
 def observed_directory(seen: Observation, found: Stat, record: Record) -> None:

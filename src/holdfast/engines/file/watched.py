@@ -30,6 +30,7 @@ from .inspect import (
     Observation,
     assess,
     forget,
+    is_rewritten,
     observe,
     require_same_protocol,
     reread,
@@ -198,8 +199,15 @@ class WatchedFile:
         """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
         if self.there and self._was_released():
             return missing(self.request)
-        status = within_reach(self.env, self.describe())
-        return with_heirs(self.env, status, lambda: self.env.lock_owners(self.seen.identity))
+        tries = TRIES
+        while True:
+            status = within_reach(self.env, self.describe())
+            shown = with_heirs(self.env, status, lambda: self.env.lock_owners(self.seen.identity))
+            tries -= 1
+            if shown is status or not tries or self.seen.fd < 0 or not is_rewritten(self.env, self.request, self.seen):
+                return shown
+            self.assessed = assess(self.env, self.seen)  # L13
+            self.verdict = judge(self.env, self.request, self.seen, self.assessed)
 
     @property
     def is_left_to_caller(self) -> bool:

@@ -17,7 +17,7 @@ from holdfast._platform.inotify import FolderWatch
 from holdfast.engines.file.queue import RECORD
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
-from unit.stepping import Contend, Stepped
+from unit.stepping import Contend, Stepped, sema_record
 
 Follow = Callable[..., "Follower"]
 
@@ -111,6 +111,27 @@ def test_a_hand_over_between_two_looks_is_reported_as_two_holds(disk: Path, cont
     second = contend(disk / "l", tag="two").get()
     assert [(one.kind, one.tag) for one in news(follower)] == [("released", "one"), ("acquired", "two")]
     second.release()
+
+
+def test_a_hand_over_whose_events_are_yet_to_come_is_no_takeover(disk: Path, contend: Contend, follow: Follow) -> None:
+    """Z18: the next file has the number of the one before, and was born later."""
+    follower = follow(disk)
+    peer = Peer(
+        "held = Lock(path).acquire(); say('held'); hear(); held.release(); say('done')", [disk / "l"], env=LINUX
+    )
+    peer.expect("held")
+    follower.first_look()
+    peer.say()
+    peer.expect("done")
+    second = contend(disk / "l").get()
+    (seen,) = follower.held.values()
+    found = os.stat(disk / "l")
+    seen.found = seen.found.replaced(identity=(found.st_dev, found.st_ino))
+    follower._unsettled[str(disk / "l")] = 0.0
+    assert [(one.kind, one.pid) for one in follower.tick()] == [("released", peer.pid), ("acquired", os.getpid())]
+    assert news(follower) == []
+    second.release()
+    peer.destroy()
 
 
 def test_a_stray_file_is_not_reported(disk: Path, follow: Follow) -> None:
@@ -268,6 +289,22 @@ def test_a_robbed_holder_is_reported_before_its_robber(disk: Path, contend: Cont
     second.release()
 
 
+def test_a_holder_robbed_by_one_that_writes_its_own_file_is_reported_as_lost(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """Z14: that file is closed, too, and has the name. The holder's has not been."""
+    follower = follow(disk)
+    held = contend(disk / "l", tag="one").get()
+    follower.first_look()
+    os.unlink(disk / "l")
+    (disk / "l").write_bytes(sema_record(os.getppid(), follower._env.time(), "two"))
+    found = news(follower)
+    assert [(one.kind, one.tag) for one in found] == [("acquired", "two")]
+    assert later(follower, "lost").tag == "one"
+    with pytest.raises(LockLost):
+        held.release()
+
+
 def test_a_release_seen_in_the_middle_is_reported_as_a_release(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z14: it removes the file before it drops the guard, so a guard that is gone proves nothing without the file."""
     follower = follow(disk)
@@ -334,6 +371,24 @@ def test_an_heir_that_comes_during_the_look_has_replaced_the_dead_holder(
     assert kinds(found) == ["reclaimed", "acquired"]
     assert {one.recovered_from for one in found} == {peer.pid}
     peer.destroy()
+
+
+def test_the_end_and_the_heir_of_a_lock_that_is_a_directory_are_seen_by_the_clock(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """Z13: neither makes an event; nor does the directory say whose it is."""
+    (disk / "t").touch()
+    holder = contend(disk / "t", protocol="proper-lockfile")
+    holder.get()
+    follower = follow(disk)
+    assert kinds(follower.first_look()) == ["held"]
+    holder.crash()
+    assert later(follower, "stale").pid == os.getpid()
+    heir = contend(disk / "t", protocol="proper-lockfile").get()
+    reclaimed = later(follower, "reclaimed")
+    assert (reclaimed.pid, reclaimed.recovered_from) == (os.getpid(), os.getpid())
+    heir.release()
+    later(follower, "released")
 
 
 @pytest.mark.parametrize("protocol", ["proper-lockfile", "sidecar"])

@@ -7,10 +7,11 @@ Z11  No process is disturbed. Descriptors are read-only, so closing them wakes n
 Z12  Events are hints, taken in their order: a file that vanishes ends the hold that was known, one that appears or is
     written is looked at. Of several that come at once, only the last state is seen: what was acquired and released in
     between is counted in `missed`, not told.
-Z13  What makes no event is looked at on a clock: kernel locks taken, holders without a guard that die or overstay, and
-    everything where events do not arrive, or were lost.
+Z13  What makes no event is looked at on a clock: kernel locks taken, holders without a guard, or of a directory, that
+    die or overstay, and everything where events do not arrive, or were lost.
 Z14  A lock file that vanishes under a guard that is still held was removed by another process: `lost`, not `released`.
-    A release closes the file right after, which makes an event; where that does not come, the table is asked, twice.
+    A release closes the file right after, which makes an event; where that does not come, or may be of the next file
+    of that name, the table is asked, twice.
 Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again;
     and so is the ticket of a waiter.
 Z16  The mode of a ticket says whether its owner waits or has got in (queue.py); it changes once. A ticket may be gone
@@ -18,6 +19,8 @@ Z16  The mode of a ticket says whether its owner waits or has got in (queue.py);
      events like those of its owner's death.
 Z17  A queue may be removed and made again. A ticket is gone when nothing has made it since, by the events, and by the
      list of a queue that is new.
+Z18  A lock is replaced in place, or released and acquired anew. The file's number does not tell which, as a new file
+     may get that of the last one; its birth does, where the filesystem keeps it.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from ..model import Holder, Status, Value, Waiter
 from ..protocols import get
 from . import detect
 from .found import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Unreadable
-from .scan import Survey
+from .scan import DIRECTORIES, Survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,8 +91,11 @@ def of_holder(kind: str, time: float, status: Status, **more: Any) -> LockEvent:
 class SeenHold:
     """One acquisition, as it is seen from outside."""
 
-    def __init__(self, found: Found, since: float, waited: float | None, tag: str | None = None) -> None:
+    def __init__(
+        self, found: Found, birth: str | None, since: float, waited: float | None, tag: str | None = None
+    ) -> None:
         self.found = found
+        self.birth = birth
         self.key = key_of(found)
         self.since = since
         self.waited = waited
@@ -108,11 +114,15 @@ class SeenHold:
         """Whether it is this acquisition that was found."""
         if self.doubtful and found.status.modified != self.found.status.modified:
             return False
+        if self.found.condition == DEAD != found.condition:
+            return False  # replaced in place, where the record does not say by whom
         return self.key == key_of(found)
 
     @property
     def holder(self) -> Holder:
         seen, known = self.found.status.holder or Holder(), self._known
+        if self.is_directory and seen.pid is None and known.pid is not None:
+            return known  # the kernel named it while it lived
         if not self.is_kernel_lock or (seen.tag is not None and seen.host is not None):
             return seen
         return seen.replaced(tag=known.tag if seen.tag is None else seen.tag, host=seen.host or known.host)
@@ -124,8 +134,23 @@ class SeenHold:
 
     @property
     def is_proven(self) -> bool:
-        """Whether its holder's end will make an event: it has the guard."""
+        """Whether it has the guard."""
         return self.found.status.evidence.source == "guard" and self.found.status.evidence.proven
+
+    @property
+    def makes_events(self) -> bool:
+        """Whether its holder's end will make an event. That of a directory, which nobody writes to, makes none."""
+        return self.is_proven and not self.is_directory
+
+    @property
+    def is_directory(self) -> bool:
+        return self.found.status.protocol == DIRECTORIES
+
+    def is_replaced_in_place(self, found: Found, birth: str | None) -> bool:
+        """Whether it is in the same file that another has the lock (Z18)."""
+        if self.doubtful or self.is_kernel_lock or self.found.identity != found.identity:
+            return False
+        return birth is None or birth == self.birth
 
     def tell(self, kind: str, time: float, **more: Any) -> LockEvent:
         return of_holder(kind, time, self.found.status.replaced(holder=self.holder), **more)
@@ -170,6 +195,11 @@ def key_of(found: Found) -> tuple[object, ...]:
     if record.marker is not None:
         return (found.identity, record.pid, record.marker.identity)
     return (found.identity, record.pid, None if get(status.protocol).ages_by_mtime else record.created, record.tag)
+
+
+def numbered(found: Found) -> str:
+    """The name in the events of a file that was made without one, as long as that descriptor lives."""
+    return f"#{found.identity[1]}"
 
 
 class PassiveEnvironment:
@@ -336,9 +366,22 @@ class UnconfirmedReleases:
         self._env = env
         self._held = held
         self._gone: dict[str, tuple[SeenHold, float, float]] = {}
+        self._replaced: set[str] = set()
+        """Where another file was made since."""
 
     def __contains__(self, path: str) -> bool:
         return path in self._gone
+
+    def replace(self, path: str) -> None:
+        """Another file was made there: what has that name from now on may be either."""
+        if path in self._gone:
+            self._replaced.add(path)
+
+    def is_of(self, path: str, name: str) -> bool:
+        """Whether what happens to a file of that name, or of that number, happens to the one that has vanished."""
+        if path not in self._gone:
+            return False
+        return path not in self._replaced or name == numbered(self._gone[path][0].found)
 
     def dues(self) -> list[float]:
         return [until for _, until, _ in self._gone.values()]
@@ -346,10 +389,12 @@ class UnconfirmedReleases:
     def add(self, path: str, held: SeenHold) -> None:
         now = self._env.monotonic()
         self._gone[path] = (held, now + CONFIRM_AFTER, now)
+        self._replaced.discard(path)
 
     def confirm(self, path: str, kind: str) -> LockEvent:
         """Its end is known: told with the time at which its file vanished."""
         held, _, vanished = self._gone.pop(path)
+        self._replaced.discard(path)
         at = self._env.time() - (self._env.monotonic() - vanished)
         return held.tell(kind, at, waited=held.waited, held=max(0.0, at - held.since))
 
@@ -612,7 +657,7 @@ class Follower:
                 since = one.status.holder.since if one.status.holder else None
                 since = one.status.modified if since is None else since
                 if not is_free(one):
-                    held = self.held[one.status.path] = SeenHold(one, since or self._env.time(), None)
+                    held = self.held[one.status.path] = SeenHold(one, self._birth(one), since or self._env.time(), None)
                     self._out.append(held.tell("held", held.since, first_look=True))
                     self._judge(held, first_look=True)
                 self._note(one)
@@ -650,7 +695,7 @@ class Follower:
                         fresh[ticket] = None
                         left.pop(ticket, None)
             elif name in self._numbered or (self.scope.wanted(directory, name) and not detect.is_beside(name)):
-                self._of_file(self._numbered.get(name, path), what, dirty)
+                self._of_file(self._numbered.get(name, path), name, what, dirty)
         if fresh or dirty:
             self._look(dirty, fresh)
         for ticket in left:
@@ -659,7 +704,7 @@ class Follower:
             self._sweep()
         return self._told()
 
-    def _of_file(self, path: str, what: str, dirty: dict[str, None]) -> None:
+    def _of_file(self, path: str, name: str, what: str, dirty: dict[str, None]) -> None:
         """Also of one known by its number: made without a name, it is called so as long as that descriptor lives."""
         if what == "gone" and path in self.held and not is_gone(self._env, path, self.held[path].found.identity):
             # A look was ahead of the events, or the next file has the same number; or no look is possible now.
@@ -669,9 +714,11 @@ class Follower:
             self.missed += path in dirty and path not in self.held
             dirty.pop(path, None)
             self._vanished(path)
-        elif what == "closed" and path in self._unconfirmed_releases:
+        elif what == "closed" and self._unconfirmed_releases.is_of(path, name):
             self._out.append(self._unconfirmed_releases.confirm(path, "released"))
         else:
+            if what == "made":
+                self._unconfirmed_releases.replace(path)
             dirty[path] = None
             if path in self.held:
                 self._unsettled[path] = self._env.monotonic() + SETTLE  # Z15
@@ -759,12 +806,11 @@ class Follower:
 
     def _began(self, path: str, before: SeenHold | None, one: Found) -> None:
         self._out += self._unconfirmed_releases.confirm_early(path)
-        recovered = None
+        recovered, birth = None, self._birth(one)
         if before is not None:
-            same_number = before.found.identity == one.identity and not before.is_kernel_lock
-            if before.told_stale or (same_number and not before.doubtful):
+            if before.told_stale or before.is_replaced_in_place(one, birth):
                 recovered = before.holder.pid
-            elif same_number:  # so the old file is closed, too
+            elif before.found.identity == one.identity and not before.is_kernel_lock:  # so the old file is closed, too
                 self._out.append(self._ended(before, "released"))
             else:
                 self._vanished(path)
@@ -772,10 +818,14 @@ class Follower:
         now = self._env.time()
         wait = self.waiters.admitted(path, one.status.holder.pid if one.status.holder else None)
         waited = None if wait is None else max(0.0, now - wait.since)
-        held = self.held[path] = SeenHold(one, now, waited, None if wait is None else wait.waiter.tag)
+        held = self.held[path] = SeenHold(one, birth, now, waited, None if wait is None else wait.waiter.tag)
         if recovered is not None:
             self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
         self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))
+
+    def _birth(self, one: Found) -> str | None:
+        """When its file was made (Z18)."""
+        return self._env.btime(one.status.path)
 
     def _judge(self, held: SeenHold, *, first_look: bool = False) -> None:
         if is_stale(held.found) and not held.told_stale:
@@ -789,7 +839,7 @@ class Follower:
             del self.held[path]
             self._foreign.pop(path, None)
         if path not in self.held:
-            self._numbered.pop(f"#{held.found.identity[1]}", None)
+            self._numbered.pop(numbered(held.found), None)
         self._unsettled.pop(path, None)
         now = self._env.time()
         return held.tell(kind, now, waited=held.waited, held=max(0.0, now - held.since))
@@ -817,8 +867,8 @@ class Follower:
             self._passive.kernel_locks.pop(path, None)
         held = self.held.get(path)
         if held is not None:
-            self._numbered[f"#{one.identity[1]}"] = path
-        if held is not None and not held.is_proven:
+            self._numbered[numbered(one)] = path
+        if held is not None and not held.makes_events:
             self._foreign[path] = None
         else:
             self._foreign.pop(path, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import itertools
 import json
@@ -624,6 +625,7 @@ class Waiting:
         self.now = 1000.0
         self.locked = True
         self.told: list[float] = []
+        self.error: OSError | None = None
         env.instead["monotonic"] = lambda: self.now
         self.events = Events(env, works=works)
         self.steps = until_free(env, self.events, str(path), self._look, timeout, lambda _: self.told.append(self.now))  # type: ignore[arg-type]
@@ -631,6 +633,8 @@ class Waiting:
     def _look(self) -> Found:
         assert self.events.added or not self.events.works
         self.looks += 1
+        if self.error is not None:
+            raise self.error
         status = Status("p", "git", self.locked, False, Liveness.UNKNOWN, Evidence("none", "x"))
         return Found(status, "held", (0, 0), advice="wait")
 
@@ -716,6 +720,22 @@ def test_the_end_of_the_process_that_is_named_wakes(tmp_path: Path, environments
     finally:
         child.kill()
         child.communicate()
+
+
+def test_a_look_that_is_refused_does_not_end_a_wait(waiting: Callable[..., Waiting], tmp_path: Path) -> None:
+    """KW3: it is not known then, and asked again."""
+    one = waiting()
+    one.next()
+    one.error = PermissionError(errno.EACCES, "refused")
+    one.now += 1.0
+    assert one.next() > 0
+    one.error = None
+    one.now += 1.0
+    one.next()
+    assert one.looks == 3
+    one.error = FileNotFoundError(errno.ENOENT, "gone")
+    one.now += 1.0
+    assert one.end() is None
 
 
 def test_it_is_over_when_its_program_would_not_be_kept_out(waiting: Callable[..., Waiting], tmp_path: Path) -> None:

@@ -14,19 +14,25 @@ from ..protocols import is_persistent
 
 
 def look_at(path: str) -> Found | None:
-    """The lock of another program at this absolute path, as it is now; None for anything else.
+    """The lock of another program at this absolute path, as it is now; None for anything else, and for what cannot be
+    looked at."""
+    try:
+        return look_again(path)
+    except (OSError, ValueError):
+        return None
+
+
+def look_again(path: str) -> Found | None:
+    """The same; OSError as the system says.
 
     A file with a record of a protocol is of that protocol, whatever its name (scan.py, E8).
     """
     env = environment()
-    try:
-        found = env.stat(path)
-        view = View(env, env.proc_files, path, found)
-        if record_in(view.name, found.st_mode, view.data()) is not None:
-            return None
-        return kinds.find(view)
-    except (OSError, ValueError):
+    found = env.stat(path)
+    view = View(env, env.proc_files, path, found)
+    if record_in(view.name, found.st_mode, view.data()) is not None:
         return None
+    return kinds.find(view)
 
 
 def told(seen: Found) -> str:

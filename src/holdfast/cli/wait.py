@@ -119,13 +119,13 @@ class _OfAnother:
 
     def wait(self, timeout: float | None) -> bool:
         from .._admin.kinds.waiting import until_free
-        from .foreign import look_at
+        from .foreign import look_again
 
         env = environment()
         watch = env.folder_watch()
         notice = None if self._quiet else self._notice
         try:
-            self._left = drive(until_free(env, watch, self.path, lambda: look_at(self.path), timeout, notice))
+            self._left = drive(until_free(env, watch, self.path, lambda: look_again(self.path), timeout, notice))
         finally:
             if watch is not None:
                 watch.close()

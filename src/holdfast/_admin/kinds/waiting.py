@@ -5,7 +5,7 @@ KW1  The directory is watched before the lock is looked at: whatever ends it aft
 KW2  What makes no event ends by a clock: a lock of the kernel that is dropped while its file stays open, a rule that
      goes by age. The end of the process that is named wakes, too. Where no events arrive, that clock is all there is.
 KW3  It has ended if nothing is at the path, or what is there would keep its program out no longer. That it has changed
-     hands is no end.
+     hands is no end, nor is a look that the system refuses.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def until_free(
 ) -> Generator[Wait, None, Found | None]:
     """None when it has ended (KW3); what was seen last when `timeout` (seconds; None: for ever) is over.
 
+    OSError where `look` cannot say at the beginning what is there.
+
     `notice` is called once, after a second, also where the time is over by then.
     """
     started = env.monotonic()
@@ -52,7 +54,13 @@ def until_free(
             if _is_gone(env, path):
                 return None
             if now >= due or seen is None:
-                seen = look()
+                try:
+                    seen = look()
+                except (FileNotFoundError, NotADirectoryError):
+                    return None
+                except OSError:
+                    if seen is None:
+                        raise
                 if seen is None or not seen.status.locked:
                     return None
                 holder.watch(seen)

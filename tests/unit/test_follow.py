@@ -221,6 +221,45 @@ def test_a_kernel_lock_is_seen_by_the_clock(disk: Path, follow: Follow) -> None:
     assert later(follower, "released").path == str(disk / "l")
 
 
+def test_readers_that_come_and_go_end_nobody_elses_hold(disk: Path, follow: Follow) -> None:
+    """Z19: each is told of by itself."""
+    (disk / "l").write_text("data")
+    code = "import fcntl; file = open(path); fcntl.flock(file, fcntl.LOCK_SH); say('held'); hear()"
+    first = Peer(code, [disk / "l"], env=LINUX)
+    first.expect("held")
+    follower = follow(disk)
+    assert [(one.kind, one.pid) for one in follower.first_look()] == [("held", first.pid)]
+    second = Peer(code, [disk / "l"], env=LINUX)
+    second.expect("held")
+    assert later(follower, "acquired").pid == second.pid
+    first.destroy()
+    released = later(follower, "released")
+    assert released.pid == first.pid
+    second.destroy()
+    assert later(follower, "released").pid == second.pid
+    assert not follower.held
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_kernel_lock_that_a_dead_holder_has_left_to_a_process_unseen_is_still_the_same(
+    disk: Path, follow: Follow, *, ended: bool
+) -> None:
+    """Z19: of a holder that lives, another one has it."""
+    (disk / "l").write_text("data")
+    peer = Peer("import fcntl; file = open(path); fcntl.flock(file, 2); say('held'); hear()", [disk / "l"], env=LINUX)
+    peer.expect("held")
+    follower = follow(disk)
+    follower.first_look()
+    (held,) = follower.held.values()
+    if ended:
+        peer.destroy()
+    unseen = held.found.status.holders[0].replaced(pid=None)
+    status = held.found.status.replaced(holder=unseen, holders=(unseen,))
+    follower._saw(str(disk / "l"), held.found.replaced(status=status))
+    assert kinds(follower._out) == ([] if ended else ["released", "acquired"])
+    peer.destroy()
+
+
 def test_without_events_locks_are_seen_by_the_clock(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z13: then everything is looked at on a clock."""
     follower = follow(disk, events=False)

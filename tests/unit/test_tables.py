@@ -21,9 +21,17 @@ from holdfast._platform.descriptors import Descriptors
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.operations import Operations
 from holdfast._platform.portable import GenericEnvironment
-from holdfast._platform.proc_locks import LockEntry, OpenFiles, WatchEntry, entries, parse_locks, parse_watches
+from holdfast._platform.proc_locks import (
+    LinuxProcLocks,
+    LockEntry,
+    OpenFiles,
+    WatchEntry,
+    entries,
+    parse_locks,
+    parse_watches,
+)
 from holdfast._platform.procfs import parse_mounts
-from holdfast._platform.values import LockOwner
+from holdfast._platform.values import LockOwner, Presence, Process
 from process.support import inotify_instance
 from unit.elsewhere import NOBODY, elsewhere, mount, needs_root
 
@@ -315,6 +323,22 @@ def test_a_number_that_is_another_process_by_now_is_not_named(
 
 
 @needs_root
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_lock_that_is_dropped_with_its_holders_end_after_the_table_was_read_is_nobodys(
+    place: Path, *, dropped: bool
+) -> None:
+    """W3, W7: without that end it is still held, if not by a process that can be seen."""
+    (place / "l").touch()
+    abilities.need_own_device(place / "l")
+    with open(place / "l") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        tables = LinuxProcLocks(lambda _pid: Process(Presence.GONE), tables=True, few=True)
+        tables._keepers = {}
+        if dropped:
+            fcntl.flock(file, fcntl.LOCK_UN)
+        assert tables.owners(identity(place / "l")) == ([] if dropped else [LockOwner(None, exclusive=True)])
+
+
 def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, live_pid: int, dead_pid: int) -> None:
     """W3: a process that lives and may not be looked at is named; one that has ended is not."""
     path = place / "l"

@@ -21,6 +21,8 @@ Z17  A queue may be removed and made again. A ticket is gone when nothing has ma
      list of a queue that is new.
 Z18  A lock is replaced in place, or released and acquired anew. The file's number does not tell which, as a new file
      may get that of the last one; its birth does, where the filesystem keeps it.
+Z19  Readers share a kernel lock: one that comes or goes ends nobody else's hold. A lock that nobody is seen to have is
+     still that of the holder before, if that has ended: it is left to a process that cannot be seen.
 """
 
 from __future__ import annotations
@@ -102,6 +104,10 @@ class SeenHold:
         self.told_stale = False
         self.doubtful = False
         """Its file may have vanished, and what is there may be another of the same number."""
+        self.shares: dict[int | None, float] = {}
+        """Since when each holder of a kernel lock has it, by pid: readers share one."""
+        if self.is_kernel_lock:
+            self.shares = dict.fromkeys(pids_of(found), since)
         self._known = Holder(tag=tag)
         """What an earlier look, or its ticket, has said: not each look opens the file of a kernel lock (Z11)."""
 
@@ -117,6 +123,24 @@ class SeenHold:
         if self.found.condition == DEAD != found.condition:
             return False  # replaced in place, where the record does not say by whom
         return self.key == key_of(found)
+
+    def is_nameless(self, found: Found) -> bool:
+        """Whether it is this kernel lock, and nobody is seen to have it."""
+        return self._is_of_same_file(found) and pids_of(found) == [None]
+
+    def _is_of_same_file(self, found: Found) -> bool:
+        both = self.is_kernel_lock and found.status.protocol == "flock"
+        return both and self.found.identity == found.identity
+
+    def is_shared_with(self, found: Found) -> bool:
+        """Whether some of those that have this kernel lock had it before, and others come or go."""
+        pids = pids_of(found)
+        return self._is_of_same_file(found) and pids != [*self.shares] and any(pid in self.shares for pid in pids)
+
+    def share(self, found: Found) -> None:
+        """The same lock, with others that share it."""
+        self._known = self.holder if self.holder.pid == pids_of(found)[0] else Holder()
+        self.found, self.key = found, key_of(found)
 
     @property
     def holder(self) -> Holder:
@@ -146,6 +170,11 @@ class SeenHold:
     def is_directory(self) -> bool:
         return self.found.status.protocol == DIRECTORIES
 
+    @property
+    def first_since(self) -> float:
+        """Since when its first holder has it."""
+        return self.shares.get(self.holder.pid, self.since)
+
     def is_replaced_in_place(self, found: Found, birth: str | None) -> bool:
         """Whether it is in the same file that another has the lock (Z18)."""
         if self.doubtful or self.is_kernel_lock or self.found.identity != found.identity:
@@ -169,6 +198,11 @@ class SeenWait:
     def tell(self, kind: str, time: float, host: str, **more: Any) -> LockEvent:
         who = self.waiter
         return LockEvent(kind, time, self.path, self.protocol, who.pid, host, who.tag, who.command, **more)
+
+
+def pids_of(found: Found) -> list[int | None]:
+    """Those of its holders."""
+    return [holder.pid for holder in found.status.holders]
 
 
 def is_stale(found: Found) -> bool:
@@ -659,6 +693,7 @@ class Follower:
                 if not is_free(one):
                     held = self.held[one.status.path] = SeenHold(one, self._birth(one), since or self._env.time(), None)
                     self._out.append(held.tell("held", held.since, first_look=True))
+                    self._also("held", held, held.since, first_look=True)
                     self._judge(held, first_look=True)
                 self._note(one)
                 self._out += self.waiters.of_kernel(one, first_look=True)
@@ -796,7 +831,11 @@ class Follower:
             if before is not None:
                 self._out.append(self._ended(before, "released"))
             return
-        if before is None or not before.is_same(one):
+        if before is not None and before.is_shared_with(one):
+            self._shared(path, before, one)
+        elif before is not None and before.is_nameless(one) and self._has_ended(before.holder.pid):
+            before.doubtful = False  # left to a process that cannot be seen (Z19)
+        elif before is None or not before.is_same(one):
             self._began(path, before, one)
         else:
             before.saw(one)
@@ -822,6 +861,33 @@ class Follower:
         if recovered is not None:
             self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
         self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))
+        self._also("acquired", held, now)
+
+    def _has_ended(self, pid: int | None) -> bool:
+        return pid is not None and self._env.inspect(pid).has_ended
+
+    def _shared(self, path: str, held: SeenHold, one: Found) -> None:
+        """Readers have come or gone, while others go on (Z19)."""
+        now, before = self._env.time(), held.found.status
+        there = {holder.pid: holder for holder in one.status.holders}
+        for holder in before.holders:
+            if holder.pid not in there:
+                since = held.shares.pop(holder.pid)
+                self._out.append(of_holder("released", now, before.replaced(holder=holder), held=now - since))
+        held.share(one)
+        for pid, holder in there.items():
+            if pid not in held.shares:
+                held.shares[pid] = now
+                wait = self.waiters.admitted(path, pid)
+                waited = None if wait is None else max(0.0, now - wait.since)
+                self._out.append(of_holder("acquired", now, one.status.replaced(holder=holder), waited=waited))
+
+    def _also(self, kind: str, held: SeenHold, time: float, *, first_look: bool = False) -> None:
+        """The same of those that share a kernel lock with the first (Z19)."""
+        for holder in held.found.status.holders[1:] if held.is_kernel_lock else ():
+            ended = {"held": max(0.0, time - held.shares[holder.pid])} if kind == "released" else {}
+            status = held.found.status.replaced(holder=holder)
+            self._out.append(of_holder(kind, time, status, first_look=first_look, **ended))
 
     def _birth(self, one: Found) -> str | None:
         """When its file was made (Z18)."""
@@ -842,7 +908,8 @@ class Follower:
             self._numbered.pop(numbered(held.found), None)
         self._unsettled.pop(path, None)
         now = self._env.time()
-        return held.tell(kind, now, waited=held.waited, held=max(0.0, now - held.since))
+        self._also(kind, held, now)
+        return held.tell(kind, now, waited=held.waited, held=max(0.0, now - held.first_since))
 
     def _vanished(self, path: str) -> None:
         self._passive.kernel_locks.pop(path, None)

@@ -363,7 +363,10 @@ class LinuxProcLocks(ProcLocks):
                 for fd in process.descriptors() or ():
                     for lock in entries(process.information(fd)):
                         self._keepers.setdefault((lock.file, lock.exclusive, lock.pid), []).append(pid)
-        return [*dict.fromkeys(self._keepers.get((identity, entry.exclusive, entry.pid), []))] or [None]
+        found = self._keepers.get((identity, entry.exclusive, entry.pid), [])
+        if not found and entry.pid and all(now != entry for now in _table(identity)):
+            return []  # dropped since the table was read
+        return [*dict.fromkeys(found)] or [None]
 
     def _locks_of(self, inode: int = 0) -> dict[tuple[int, int], list[LockEntry]]:
         """The locks; of files with this inode number at least."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import console, outcome, sema, top
+from holdfast import Semaphore
+from holdfast.cli import console, outcome, sema, slots, top
 from holdfast.cli.console import dumped, fit
 from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
@@ -133,3 +134,10 @@ def test_a_failing_release_changes_only_the_status_of_a_good_end(
         child: Any = SimpleNamespace(told=False, over=False, leaves=lambda _holds, quiet: quiet, dismiss=bool)
         assert end([hold], child, status, options) == wanted
         assert told in capfd.readouterr().err
+
+
+def test_a_slot_that_becomes_free_after_a_wait_in_vain_is_not_called_taken(tmp_path: Path) -> None:
+    semaphore = Semaphore(tmp_path / "s", 1)
+    with semaphore.acquire():
+        assert "has no free slot" in slots.why_held(semaphore, semaphore.status())
+    assert slots.why_held(semaphore, semaphore.status()).endswith("one has become free since")

@@ -48,6 +48,12 @@ ALONE = 30_000 + os.getpid() % 30_000
 Environments = Callable[..., Stepped]
 
 
+@pytest.fixture(autouse=True)
+def _looked_at_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests look at what they have made at once; for the code, that may be as new as the look (PF2)."""
+    monkeypatch.setattr(proc_files, "_TICK", 0.0)
+
+
 def repository(top: Path) -> Path:
     """As much of a git directory as its locks are known by."""
     where = top / ".git"
@@ -824,6 +830,24 @@ def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert LinuxProcFiles(tables=True).openers("later", os.fstat(file.fileno()).st_ino) == [os.getpid()]
     files.sees(0)
     assert (len(counted), files.read_at) == (2, before)
+
+
+def test_of_what_is_newer_than_either_list_nobody_is_said_not_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PF2, KI3: programs may be listed long before descriptors, and a file has the time of the last tick."""
+    monkeypatch.setattr(procfs, "pids", lambda: iter(()))
+    monkeypatch.setattr(proc_files, "_TICK", 0.01)
+    files = LinuxProcFiles(tables=True)
+    began = time.time()
+    assert files.running(("soffice.bin",)) == []
+    path = tmp_path / ".~lock.x.odt#"
+    path.write_text(f"Jane Doe,jane,{environment().identity().host},01.01.2026 12:00,file:///x;")
+    monkeypatch.setattr(time, "time", lambda: began + 3600)
+    seen = kinds.find(View(environment(), lambda: files, str(path), path.lstat()))
+    assert seen is not None
+    assert seen.condition == "held"
+    assert files.read_at < began
 
 
 @needs_root

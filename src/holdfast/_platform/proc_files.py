@@ -3,8 +3,9 @@ decision rests on it.
 
 PF1  Only what is in `/proc` is read; no path that it names is followed, no file is opened or asked (`stat`), and no
      server either. So a lease is not broken by this, and a dead mount cannot make it hang.
-PF2  All descriptors of all processes are listed at most once, however many files are asked about. `read_at` is the
-     moment before: of a file that was made later, it cannot be said that nobody has it open.
+PF2  All descriptors of all processes are listed at most once, and so are their programs, however many files are asked
+     about. `read_at` is the moment before the first of these, by the clock that gives files their times, which is that
+     of the last tick: of a file that was made later, it cannot be said that nobody has it open, or works with it.
 PF3  That nobody is seen to have a file open means something only where all processes of its user could be looked at
      (`sees`). A process that ends has no file open any more: from `exit_mm` on until it is reaped, `/proc/PID/fd` is
      closed to its own user.
@@ -16,6 +17,7 @@ PF5  A lock by open file description (`OFDLCK`) has no pid in the table, and the
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _NO_FILE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/memfd:")
 _DELETED = " (deleted)"
 _PF_EXITING = 0x4
+_TICK = 0.01
+"""Seconds between two ticks of the kernel's clock, at most."""
 _MOST_NAMES = 200_000
 """So many descriptors are remembered at most: what is beyond that is not seen."""
 _INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
@@ -52,7 +56,7 @@ class LinuxProcFiles(ProcFiles):
     def __init__(self, *, tables: bool) -> None:
         self.known = tables
         """Whether `/proc` is of our PID namespace, so that what it shows means something."""
-        self.read_at = time.time()
+        self.read_at = math.inf
         self._open: dict[str, list[tuple[int, str, str]]] | None = None
         self._hidden: set[int] = set()
         """The users of processes that may not be looked at."""
@@ -60,6 +64,9 @@ class LinuxProcFiles(ProcFiles):
         self._cut = False
         """Whether there are more open files than are remembered: then it is not known who has none open."""
         self._locks: list[FileLock] | None = None
+
+    def _begin(self) -> None:
+        self.read_at = min(self.read_at, time.time() - _TICK)
 
     # -- who has what open ---------------------------------------------------------------------------------------------
 
@@ -81,7 +88,7 @@ class LinuxProcFiles(ProcFiles):
     def _by_name(self) -> dict[str, list[tuple[int, str, str]]]:
         """All descriptors that lead to files, by the name of the file (PF2)."""
         if self._open is None:
-            self.read_at = time.time()
+            self._begin()
             self._open, self._cut, count = {}, False, 0
             for pid in procfs.pids() if self.known else ():
                 for fd, target in self._descriptors(pid):
@@ -120,6 +127,7 @@ class LinuxProcFiles(ProcFiles):
 
     def running(self, programs: Collection[str]) -> list[int]:
         if self._programs is None:
+            self._begin()
             self._programs = {pid: procfs.comm(pid) for pid in (procfs.pids() if self.known else ())}
         found = [pid for pid, name in self._programs.items() if name in programs]
         return [pid for pid in found if procfs.stat_fields(pid)[:1] not in ([], ["Z"])]

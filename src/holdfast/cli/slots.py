@@ -92,7 +92,9 @@ def why_refused(semaphore: Semaphore, status: SemaphoreStatus) -> str:
 
 
 def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
-    """Why one would have to wait, and what to do next."""
+    """Why one would have to wait, and what to do next, by a look after a wait in vain."""
+    if not status.locked:
+        return f"{semaphore.path} had no free slot all the time; one has become free since"
     taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
     return f"{semaphore.path} has no free slot ({taken}{'; …' if len(status) > 3 else ''}). {advice(status[0])}"
 

@@ -81,6 +81,21 @@ def test_every_change_is_reported_once() -> None:
         assert not any(one.first_look for one in found)
 
 
+def test_a_holder_that_says_who_it_is_after_the_first_look_has_acquired_once() -> None:
+    """PO1: a session of PostgreSQL has the lock a moment before its row is written."""
+    who = Holder(1, "here", None, "tag")
+    silent = Record("toy", {"session": 7}, 1, None)
+    said = Record("toy", {"session": 7, "token": 1}, 1, 100.5)
+    next_one = Record("toy", {"session": 8, "token": 2}, 1, 104.0)
+    changes = watch.Changes()
+    changes.since((), 100.0)
+    found = [
+        changes.since((status(1).replaced(holder=who, record=record),), 101.0 + number)
+        for number, record in enumerate((silent, said, said, next_one))
+    ]
+    assert [[one.kind for one in each] for each in found] == [["acquired"], [], [], ["released", "acquired"]]
+
+
 def test_two_acquisitions_have_two_names() -> None:
     names = [id_of(one) for one in (status(1, 1), status(1, 2), status(2, 1), status(1, 1, path="toy://b"))]
     assert len({*names}) == 4

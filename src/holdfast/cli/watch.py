@@ -198,6 +198,8 @@ class Changes:
     def _of_lock(self, old: Status | None, new: Status | None, now: float) -> list[LockEvent]:
         told: list[LockEvent] = []
         before, after = old and url_id_of(old), new and url_id_of(new)
+        if old and new and _says_more(old, new):
+            before = after
         were = {_who(one): one for one in (old.waiters if old else ())}
         are = {_who(one): one for one in (new.waiters if new else ())}
         if old and before and before != after:
@@ -220,6 +222,14 @@ class Changes:
                 at = one.since if self._first and one.since is not None else now
                 told.append(_of_waiter("waiting", new, one, at).replaced(first_look=self._first))
         return told
+
+
+def _says_more(old: Status, new: Status) -> bool:
+    """Whether it is the same session that holds it, which had not said who it is before (PostgreSQL, PO1)."""
+    if old.record is None or new.record is None or not (old.locked and new.locked):
+        return False
+    before, after = old.record.fields, new.record.fields
+    return "session" in before and "token" not in before and before["session"] == after.get("session")
 
 
 def _who(waiter: Waiter) -> tuple[object, ...]:

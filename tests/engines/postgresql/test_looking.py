@@ -19,6 +19,7 @@ from holdfast._platform import environment
 from holdfast.engines import postgresql
 from holdfast.engines.postgresql import ENGINE, Postgresql, survey
 from holdfast.engines.postgresql.connect import key_of
+from holdfast.engines.postgresql.look import comment
 from process.support import eventually
 
 
@@ -52,6 +53,24 @@ def test_only_a_holder_is_named_as_one(postgres: Postgres) -> None:
         with pytest.raises(psycopg.OperationalError):
             stranger.execute("select 1")
     Lock(postgres.url("a")).acquire(timeout=5).release()
+
+
+def test_the_row_of_an_earlier_hold_of_the_session_does_not_say_who_holds(postgres: Postgres) -> None:
+    """PO1: a session gets the lock again, and has yet to write its row. Any look may come in between."""
+    Lock(postgres.url("a")).acquire(timeout=10).release()
+    write = "update holdfast.lock set backend = pg_backend_pid(), since = clock_timestamp(), pid = %s, tag = %s"
+    with psycopg.connect(postgres.url(), autocommit=True) as session:
+        session.execute(write, (1, "old"))
+        session.execute(comment(4242, "h", "next") + "select pg_advisory_lock(%s)", (key_of("a"),))
+        holder = Lock(postgres.url("a")).status().holder
+        assert holder is not None
+        assert (holder.pid, holder.tag, holder.since) == (4242, "next", None)
+        session.execute(write, (4242, "next"))
+        for beat in ("select 1", "select pg_backend_pid()"):
+            session.execute(beat)
+            record = Lock(postgres.url("a")).status().record
+            assert record is not None
+            assert record.fields["token"]
 
 
 def test_breaking_the_lock_of_another_role_fails_with_a_reason(postgres: Postgres, other: str) -> None:

@@ -9,6 +9,7 @@ import os
 import pty
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +18,17 @@ from typing import Any
 import pytest
 
 from holdfast import Semaphore
-from holdfast.cli import console, outcome, sema, slots, top
+from holdfast._admin.found import Found
+from holdfast._admin.scan import Survey
+from holdfast.cli import console, outcome, parse, perform, sema, slots, top
+from holdfast.cli import status as command
 from holdfast.cli.console import dumped, fit
 from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
 from holdfast.cli.run import end
 from holdfast.cli.top import FullScreen
 from holdfast.errors import EngineUnavailable, LockLost
+from unit.stepping import sema_record
 
 
 def test_a_number_that_json_has_not_becomes_null() -> None:
@@ -141,3 +146,21 @@ def test_a_slot_that_becomes_free_after_a_wait_in_vain_is_not_called_taken(tmp_p
     with semaphore.acquire():
         assert "has no free slot" in slots.why_held(semaphore, semaphore.status())
     assert slots.why_held(semaphore, semaphore.status()).endswith("one has become free since")
+
+
+def test_a_status_is_of_one_holder_though_it_takes_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its writer has not finished at the first one; or another one has the lock at the second."""
+    path, real = tmp_path / "l.lock", command._found
+    path.write_text(f"pid={os.getpid()}\ntime")
+
+    def found(survey: Survey, given: str) -> Found | None:
+        one = real(survey, given)
+        path.write_bytes(sema_record(os.getpid(), time.time()))
+        return one
+
+    monkeypatch.setattr(command, "_found", found)
+    assert perform(parse(["status", "-j", "-p", "sema", str(path)])) == outcome.HELD
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["condition"], shown["content_protocol"], shown["holder"]["pid"]) == ("held", "sema", os.getpid())

@@ -25,6 +25,7 @@ from .outcome import DONE, FAILED, failed, say, show
 from .outcome import HELD as HELD_CODE
 
 _USUAL = "sema"
+_LOOKS = 5
 _BESIDE = ("sidecar", "proper-lockfile")
 """Their locks are beside what they protect."""
 _ALIKE = frozenset({"sema", "semats"})
@@ -66,8 +67,7 @@ def _status(options: Namespace) -> int:
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
         return FAILED
     lock = Lock(named, **lock_options(options))
-    found = _found(survey, file_request(lock).path)
-    status = _unopened(survey, lock, found) or lock.status()
+    found, status = _looked_at(survey, lock)
     other = other_protocol(file_request(lock), status.data, status.record) if status.locked else None
     keepers = survey.owners(status.path) if status.locked else []
     if options.json:
@@ -127,6 +127,23 @@ def _rows_of_another(found: Found) -> list[tuple[str, str]]:
     if found.advice:
         rows.append(("next", found.advice))
     return rows + rows_of_waiters(status.waiters)
+
+
+def _looked_at(survey: Survey, lock: Lock) -> tuple[Found | None, Status]:
+    """What the survey finds at its path, and its status: two looks, so they are repeated where the lock has changed
+    hands in between."""
+    for _ in range(_LOOKS):
+        found = _found(survey, file_request(lock).path)
+        status = _unopened(survey, lock, found) or lock.status()
+        if found is None or found.status.protocol not in ("", status.protocol):
+            break
+        if _pid_of(found.status) == _pid_of(status):
+            break
+    return found, status
+
+
+def _pid_of(status: Status) -> int | None:
+    return status.holder.pid if status.holder is not None and status.locked else None
 
 
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:

@@ -20,6 +20,7 @@ from holdfast.engines import postgresql
 from holdfast.engines.postgresql import ENGINE, Postgresql, survey
 from holdfast.engines.postgresql.connect import key_of
 from holdfast.engines.postgresql.look import comment
+from holdfast.model import Record
 from process.support import eventually
 
 
@@ -71,6 +72,26 @@ def test_the_row_of_an_earlier_hold_of_the_session_does_not_say_who_holds(postgr
             record = Lock(postgres.url("a")).status().record
             assert record is not None
             assert record.fields["token"]
+
+
+def test_a_session_that_gets_the_lock_again_meanwhile_is_not_ended_for_its_earlier_hold(postgres: Postgres) -> None:
+    """PO1: though its row still has the token of that."""
+    Lock(postgres.url("a")).acquire(timeout=10).release()
+    key = (key_of("a"),)
+    with psycopg.connect(postgres.url(), autocommit=True) as session:
+        session.execute("select pg_advisory_lock(%s)", key)
+        session.execute("update holdfast.lock set backend = pg_backend_pid(), since = clock_timestamp()")
+
+        def agreed(record: Record) -> bool:
+            if record.fields.get("token") is None:
+                return False
+            session.execute("select pg_advisory_unlock(%s)", key)
+            session.execute(comment(4242, "h", "next") + "select pg_advisory_lock(%s)", key)
+            return True
+
+        request = ENGINE.request(postgres.url("a"), {})
+        assert drive(ENGINE.break_if(environment(), request, agreed)) is None  # type: ignore[arg-type]
+        session.execute("select 1")
 
 
 def test_breaking_the_lock_of_another_role_fails_with_a_reason(postgres: Postgres, other: str) -> None:

@@ -20,7 +20,7 @@ from ..remote import RemoteEngine
 from .connect import NAME, LockUrl, leave, obtain, parse, refusal, unreachable
 from .connection import Broken, Connection, Refused
 from .lock import AcquireAttempt, PostgresqlRequest
-from .look import look_at, look_at_all
+from .look import WRITTEN, look_at, look_at_all
 from .schema import ddl as ddl
 from .schema import init as init
 from .schema import schema_of as schema_of
@@ -31,9 +31,9 @@ _WITHIN = 10.0
 _BREAK_WITHIN_MS = 5000
 _BREAK = """
 select l.pid, pg_terminate_backend(l.pid, $2::bigint)
-  from pg_locks l
+  from pg_locks l left join pg_stat_get_activity(null) a on a.pid = l.pid
  where l.pid = $3::integer
-   and ($4::bigint is null or exists (select from {table} k where k.key = $1 and k.backend = l.pid and k.token = $4))
+   and ($4::bigint is null or exists (select from {table} k where k.key = $1 and k.token = $4 and {written}))
    and l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ExclusiveLock'
    and l.database = (select oid from pg_database where datname = current_database())
    and ((l.classid::bigint << 32) | l.objid::bigint) = $1::bigint"""
@@ -85,7 +85,7 @@ def _break(
             return None
         values = (lock_url.key, _BREAK_WITHIN_MS, record.fields["session"], record.fields.get("token"))
         try:
-            told = yield from connection.ask(_BREAK.format(table=lock_url.table), values, until)
+            told = yield from connection.ask(_BREAK.format(table=lock_url.table, written=WRITTEN), values, until)
         except Refused as refused:
             if refused.code != "42501":
                 raise

@@ -22,21 +22,24 @@ _TAG_SHOWN = 300
 _COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")
 _APPLICATION = re.compile(r"^holdfast (\d+)@(.*)$")
 
+WRITTEN = """k.backend = l.pid and (a.backend_start is null or a.backend_start <= k.since)
+       and (a.query_start is null or a.query_start <= k.since
+            or a.query !~ '^(/[*]holdfast|[[:space:]]*(with got|insert into))')"""
+"""Whether the session `a` wrote the row `k` for its hold `l` (PO1). The pattern: how the statements begin that acquire
+a lock, or write the row after that (lock.py)."""
+
 # Not the view pg_stat_activity, which adds the names of databases and roles to what this function tells: planning that
 # takes a quarter of a look, and 0.3 MiB in the session of each who waits.
 _LOCKS = """
 select k.key, k.name, l.pid, l.granted, l.mode, extract(epoch from coalesce(l.waitstart, a.query_start)),
        a.application_name, a.query, host(a.client_addr), extract(epoch from clock_timestamp()),
-       k.backend = l.pid and (a.backend_start is null or a.backend_start <= k.since)
-         and (a.query_start is null or a.query_start <= k.since or a.query !~ '{acquires}'),
+       {written},
        k.token, k.pid, k.host, k.tag, extract(epoch from k.since)
   from pg_locks l left join pg_stat_get_activity(null) a on a.pid = l.pid, {keys} k
  where l.locktype = 'advisory' and l.objsubid = 1
    and l.database = (select oid from pg_database where datname = current_database())
    and ((l.classid::bigint << 32) | l.objid::bigint) = k.key
  order by k.name, l.granted desc, l.waitstart nulls last, a.query_start"""
-_ACQUIRES = "^(/[*]holdfast|[[:space:]]*(with got|insert into))"
-"""How the statements begin that acquire a lock, or write the row after that (lock.py)."""
 _ONE = (
     "(select v.key, coalesce(r.name, $2) as name, r.backend, r.since, r.token, r.pid, r.host, r.tag "
     "from (values ($1::bigint)) v(key) left join {table} r on r.key = v.key)"
@@ -53,7 +56,7 @@ def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generato
     """One look at one lock."""
     keys = _ONE.format(table=lock_url.table)
     rows = yield from connection.ask_again(
-        _LOCKS.format(keys=keys, acquires=_ACQUIRES), (lock_url.key, lock_url.name), until
+        _LOCKS.format(keys=keys, written=WRITTEN), (lock_url.key, lock_url.name), until
     )
     return describe(lock_url, lock_url.name, rows)
 
@@ -61,7 +64,7 @@ def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generato
 def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
     """One look at all locks whose names begin so and that are held or waited for; sorted by path."""
     keys = _MANY.format(table=lock_url.table)
-    rows = yield from connection.ask_again(_LOCKS.format(keys=keys, acquires=_ACQUIRES), (lock_url.name,), until)
+    rows = yield from connection.ask_again(_LOCKS.format(keys=keys, written=WRITTEN), (lock_url.name,), until)
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row[1] or "", []).append(row)

@@ -344,6 +344,29 @@ def test_a_holder_robbed_by_one_that_writes_its_own_file_is_reported_as_lost(
         held.release()
 
 
+def test_a_lock_that_its_holder_has_left_to_a_child_is_lost_all_the_same(disk: Path, follow: Follow) -> None:
+    """Z14: the child has the guard, which its parent took."""
+    code = """
+        import subprocess
+        held = Lock(path).acquire()
+        here = os.stat(path)
+        links = [int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")]
+        [fd] = [fd for fd in links if os.path.samestat(os.fstat(fd), here)]
+        subprocess.Popen(["sleep", "1000"], pass_fds=[fd])
+        say("held")
+        hear()
+    """
+    peer = Peer(code, [disk / "l"], env=LINUX)
+    peer.expect("held")
+    follower = follow(disk)
+    follower.first_look()
+    peer.kill()
+    peer.wait()
+    os.unlink(disk / "l")
+    assert later(follower, "lost").pid == peer.pid
+    peer.destroy()
+
+
 def test_a_release_seen_in_the_middle_is_reported_as_a_release(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z14: it removes the file before it drops the guard, so a guard that is gone proves nothing without the file."""
     follower = follow(disk)

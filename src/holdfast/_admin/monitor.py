@@ -458,7 +458,10 @@ class UnconfirmedReleases:
         identity = gone.found.identity
         if any(held.found.identity == identity for held in self._held.values()):
             return False
-        return any(owner.pid == gone.holder.pid for owner in self._env.table().owners(identity))
+        table, record = self._env.table(), gone.found.status.record
+        if any(owner.pid == gone.holder.pid for owner in table.owners(identity)):
+            return True
+        return record is not None and record.pid in table.takers(identity)  # it has left it to a child
 
 
 SETTLE = 0.1

@@ -391,6 +391,10 @@ class ProcLocks:
         """As `Environment.lock_owners`."""
         return []
 
+    def takers(self, identity: tuple[int, int]) -> set[int]:  # noqa: ARG002
+        """The processes that took the locks on this file; they may have ended, and left them to others."""
+        return set()
+
     def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
         """As `Environment.watchers`."""
         return []

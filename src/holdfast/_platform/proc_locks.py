@@ -352,6 +352,10 @@ class LinuxProcLocks(ProcLocks):
                     found[LockOwner(pid, entry.exclusive)] = None
         return list(found)
 
+    def takers(self, identity: tuple[int, int]) -> set[int]:
+        found = self._locks_of(identity[1]).get(identity, [])
+        return {entry.pid for entry in found if entry.pid and not entry.waiting}
+
     def _keepers_of(self, identity: tuple[int, int], entry: LockEntry) -> list[int | None]:
         """W3: the process that took it, if it lives; else those that are seen to have it from there."""
         if entry.pid and self._inspect(entry.pid).presence is Presence.RUNNING:

@@ -346,7 +346,7 @@ def test_a_holder_robbed_by_one_that_writes_its_own_file_is_reported_as_lost(
         held.release()
 
 
-def test_a_lock_that_its_holder_has_left_to_a_child_is_lost_all_the_same(disk: Path, follow: Follow) -> None:
+def test_a_lock_that_was_left_to_a_child_is_lost_all_the_same(disk: Path, follow: Follow) -> None:
     """Z14: the child has the guard, which its parent took."""
     code = """
         import subprocess

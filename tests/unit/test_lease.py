@@ -139,6 +139,11 @@ def test_a_lease_that_makes_no_sense_is_refused(lease: Any, tmp_path: Path) -> N
         Lock(tmp_path / "l", lease=lease)
 
 
+def test_of_a_lease_without_an_end_it_is_said_that_it_needs_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Lock(tmp_path / "l", lease=float("inf"))
+
+
 def test_a_kernel_lock_has_no_lease(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lease"):
         Lock(tmp_path / "l", protocol="flock", lease=10)

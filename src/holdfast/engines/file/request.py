@@ -236,7 +236,7 @@ def _require_possible(protocol: Protocol, options: Options) -> None:
 def _lease(lease: float | None) -> float | None:
     lease = check_seconds("lease", lease, zero=True)
     if lease is not None and not (lease == 0 or _SHORTEST_LEASE <= lease < INFINITY):
-        raise ValueError(f"lease is 0 (none) or at least {_SHORTEST_LEASE:g} seconds, not {lease!r}")
+        raise ValueError(f"lease is 0 (none) or a finite number of seconds from {_SHORTEST_LEASE:g}, not {lease!r}")
     return lease
 
 

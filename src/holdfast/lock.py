@@ -657,9 +657,11 @@ class Lock(BaseLock, Acquirable):
     - `tag`: one line that tells people what the lock is held for. At most 10 000 characters.
     - `timeout`: how long to wait, in seconds. `None` and infinity: no limit. `0`: one try.
     - `stale`: when the lock of another holder may be taken over. `"safe"`: at once if the holder is proven dead;
-      otherwise when the protocol's rule allows it and the holder is not known to be alive. `"protocol"`: by the
-      protocol's rule alone. `"never"`: not at all. A callable gets the `Status` and decides; waiters ask it at least
-      once a second. A lock whose kernel lock is held is never taken over, nor is one whose record cannot be read.
+      otherwise when the protocol's rule allows it and its process has ended, as far as can be seen. A holder of whom
+      that cannot be known, as on another host, keeps it (not with `proper-lockfile`: there, the rule is enough unless
+      the holder is known to be alive). `"protocol"`: by the protocol's rule alone. `"never"`: not at all. A callable
+      gets the `Status` and decides; waiters ask it at least once a second. A lock whose kernel lock is held is never
+      taken over, nor is one whose record cannot be read.
     - `stale_after`: the age in seconds (above 0) from which the protocol's rule allows it. `None`: the protocol's own
       (sema: 3600). Infinity: never.
     - `mode`: permission bits of a new lock file, before the umask. `None`: the protocol's own (sema: 0o644).

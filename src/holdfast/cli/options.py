@@ -181,8 +181,8 @@ SORTS = ("wait", "held", "waiters", "path", "pid", "state")
 _LOCK = "the lock file, or what the protocol derives it from (holdfast protocols); or a URL"
 _HELD = "exit status if it is held or the time is up (default: {})"
 _TAKEN = (
-    "when to take over another's lock. safe: its holder is proven dead, or the protocol calls it stale and its holder "
-    "is not known to live; protocol: the protocol calls it stale; never: not at all (default: safe)"
+    "when to take over another's lock. safe: its holder is proven dead, or the protocol calls it stale and its process "
+    "has ended, as far as can be seen here; protocol: the protocol calls it stale; never: not at all (default: safe)"
 )
 _UNTIL = (
     "what has to end before LOCK is free. command: CMD; jobs: also what it has left in this session, but no daemons; "

@@ -34,8 +34,8 @@ from procs import Failed, kill, kill_all, spawn, wake_ups
 COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portalocker, Fasteners)
 MARK = "comparison"
 NO, CANNOT_WAIT = "no", "cannot wait"
-_LOOKS, _KILLED, _STAGGER = 4.0, 3.0, 0.1
-"""Seconds: of watching a waiter, of waiting for a dead holder's lock, between arrivals."""
+_LOOKS, _KILLED = 4.0, 3.0
+"""Seconds: of watching a waiter, of waiting for a dead holder's lock."""
 
 
 def hold(pipe: Connection, subject: type[Subject], path: str) -> None:
@@ -53,6 +53,14 @@ def hold(pipe: Connection, subject: type[Subject], path: str) -> None:
     pipe.recv()
 
 
+def until_it_waits(pid: int) -> None:
+    """Until it is asleep at three looks in a row: on a busy machine, it may take long to load its library."""
+    asleep = 0
+    while asleep < 3:
+        time.sleep(0.03)
+        asleep = asleep + 1 if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S" else 0
+
+
 def how_it_waits(subject: type[Subject], path: str) -> str:
     if subject.poll is None:
         return CANNOT_WAIT
@@ -60,6 +68,7 @@ def how_it_waits(subject: type[Subject], path: str) -> str:
     try:
         holder.answer(10)
         waiter = spawn(hold, subject, path)
+        until_it_waits(waiter.pid)
         time.sleep(1)  # it has set up by now what it waits with
         before = wake_ups(waiter.pid)
         time.sleep(_LOOKS)
@@ -142,7 +151,7 @@ def _in_order(subject: type[Subject], path: str) -> bool:
         holder.answer(10)
         for _ in range(5):
             waiters.append(spawn(hold, subject, path))
-            time.sleep(_STAGGER)
+            until_it_waits(waiters[-1].pid)
         time.sleep(0.5)
         holder.pipe.send("release")
         left, came = list(range(5)), []

@@ -275,12 +275,16 @@ class RemoteHold(HoldState):
         self._close()
 
 
+_FLAGS = {"heartbeat": "", "version": " (--holder-version)"}
+"""Of options that the command line does not have, or calls otherwise."""
+
+
 def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> None:
     neutral: dict[str, Any] = {"protocol": engine, "stale": "safe", "fair": True, "shared": False, "durable": False}
     for name, value in options.items():
         if name not in allowed and value is not None and value != neutral.get(name):
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{name} ({flag}) has no meaning for a lock on {engine}; leave it out")
+            flag = _FLAGS.get(name, f" (--{name.replace('_', '-')})")
+            raise ValueError(f"{name}{flag} has no meaning for a lock on {engine}; leave it out")
     if options.get("fair") is False:
         raise ValueError(f"{engine} always lets waiters in by the order of their arrival; leave fair out")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -100,6 +103,15 @@ def test_a_lock_leaves_the_keys_of_a_deeper_name_alone() -> None:
     for other in ("holdfast/a/b/1f", "holdfast/a/", "holdfast/a/xyz", "holdfast/a/#0", slots.base + "1f", "other/1f"):
         assert lease_of(lock.base, other) is None
     assert lease_of(slots.base, slots.base + "1f") == 0x1F
+
+
+def test_no_option_is_named_that_the_command_line_does_not_have() -> None:
+    help_text = subprocess.run([sys.executable, "-m", "holdfast", "run", "--help"], capture_output=True, text=True)
+    shown = set(re.findall(r"--[a-z-]+", help_text.stdout))
+    for option in ("mode", "parents", "lease", "heartbeat", "version", "realpath", "durable"):
+        with pytest.raises(ValueError, match=f"{option}.* has no meaning") as caught:
+            Lock("etcd://host/name", **{option: 1})  # type: ignore[arg-type]
+        assert set(re.findall(r"--[a-z-]+", str(caught.value))) <= shown
 
 
 def test_an_option_without_meaning_is_refused() -> None:

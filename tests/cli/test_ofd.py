@@ -71,6 +71,14 @@ def test_a_lock_on_an_empty_file_is_shown_without_a_note(world: World, tmp_path:
     assert "note " not in seen.stdout
 
 
+def test_of_an_empty_file_that_nobody_has_locked_it_is_said_that_it_is_free_for_ofd(world: World, path: Path) -> None:
+    path = path.with_name("left.lock")
+    path.touch()
+    os.utime(path, (1, 1))
+    assert "-p ofd nobody holds it" in world.do("status", path).stdout
+    assert world.do("run", "-n", *LOCK, path, "--", "true").returncode == 0
+
+
 def test_a_range_is_locked_and_the_rest_is_not(world: World, path: Path) -> None:
     started = world.run(path, STAY, *LOCK, "--range", "100:50", stdin=-1)
     started.hear("held")

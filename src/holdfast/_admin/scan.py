@@ -76,7 +76,9 @@ Step = tuple[str, str, frozenset[str]]
 DIRECTORIES = "proper-lockfile"
 """The protocol whose locks are directories."""
 UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
-LEFT_EMPTY = "it is empty, as flock(1) leaves its files: by -p flock nobody holds it, by all others it counts as held"
+LEFT_EMPTY = (
+    "it is empty, as flock(1) leaves its files: by -p flock and -p ofd nobody holds it, by all others it counts as held"
+)
 
 
 class Seen(Observation):

@@ -150,7 +150,7 @@ listed by path are shown as they are found.
 states: held, dead (proven: the next contender takes it over at once), stale (by
 its protocol's rule), elsewhere (held, as far as can be known, on another host, before
 a reboot or in another container), malformed (counts as held), empty (an empty *.lock file: free
-for -p flock, held for all other protocols), leftover (of another program that seems
+for -p flock and ofd, held for all other protocols), leftover (of another program that seems
 to have ended), free (a file that stays, and that nobody holds)
 
 --all adds every file of the machine that the kernel has locked, for any program: by

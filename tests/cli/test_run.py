@@ -388,6 +388,12 @@ def test_a_line_is_run_in_case_of_a_conflict(world: World, path: Path, held: int
     assert (done.returncode, done.stdout) == (0, "ran\n")
 
 
+def test_a_line_for_conflicts_hears_nothing_of_the_lock_of_an_outer_run(world: World, path: Path, held: int) -> None:
+    inner = f'$H run -qn --on-conflict "echo [\\$HOLDFAST_LOCK \\$HOLDFAST_TOKEN \\$HOLDFAST_SLOT]" "{path}" true'
+    done = world.shell(f"$H run --fencing --slots 2 '{path}.outer' -- sh -c '{inner}'")
+    assert (done.returncode, done.stdout) == (75, f"[{path} ]\n")
+
+
 def test_a_line_for_conflicts_can_be_interrupted(world: World, path: Path, held: int) -> None:
     """Nothing is held then, so the signals that `run` receives in order else do what they do elsewhere."""
     run = world.start([*HOLDFAST, "run", "-qn", "--on-conflict", "echo $$; exec sleep 600", path, "--", "true"])

@@ -162,7 +162,7 @@ def refused(error: AcquireTimeout, options: Namespace) -> int:
     if options.on_conflict is not None:
         import subprocess
 
-        variables = {**os.environ, "HOLDFAST_LOCK": error.path or "", "HOLDFAST_REASON": str(error)}
+        variables = {**_inherited(), "HOLDFAST_LOCK": error.path or "", "HOLDFAST_REASON": str(error)}
         variables["HOLDFAST_HOLDER"] = str(error.holder.pid or "") if error.holder is not None else ""
         try:
             status = subprocess.call(options.on_conflict, shell=True, env=variables)
@@ -430,9 +430,7 @@ def _guardless() -> int:
 
 def environment_of(holds: Sequence[Hold]) -> dict[str, str]:
     """What the command finds in its environment: ours, and what is to be known of the locks, a line for each."""
-    # An outer `run` may have set them, about another lock.
-    ours = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
-    variables = {name: value for name, value in os.environ.items() if name not in ours}
+    variables = _inherited()
     variables["HOLDFAST_LOCK"] = "\n".join(hold.path for hold in holds)
     known = {
         "HOLDFAST_SLOT": [hold.slot for hold in holds],
@@ -443,6 +441,12 @@ def environment_of(holds: Sequence[Hold]) -> dict[str, str]:
         if values != [None] * len(holds):
             variables[name] = "\n".join("" if value is None else str(value) for value in values)
     return variables
+
+
+def _inherited() -> dict[str, str]:
+    """Our environment, without what an outer `run` may have said of another lock."""
+    others = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
+    return {name: value for name, value in os.environ.items() if name not in others}
 
 
 def _recovered(hold: Hold) -> int | None:

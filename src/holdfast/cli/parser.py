@@ -100,7 +100,8 @@ first LOCK. Several LOCKs are acquired all or none, always in the same order, so
 no two processes wait for each other; HOLDFAST_LOCK then has a line for each.
 
 exit status: that of CMD; 75 held or timed out (-E): not 1 as elsewhere, since CMD
-may end with 1; 2 usage; 3 system error; 4 lock lost; 126, 127 CMD cannot be run"""
+may end with 1; 2 usage; 3 system error, or LOCK is of another protocol or program, or
+a stale one of sidecar; 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
 The lock is bound to the calling shell, or to --owner-pid: a small process, the
 keeper, guards it and keeps it fresh as long as that process lives, and releases it
@@ -116,7 +117,8 @@ as free when the owner has ended. Other implementations may reclaim it from a li
 owner, at the age that their protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E; run has 75, because 1 may be
-CMD's); 2 usage; 3 system error"""
+CMD's); 2 usage; 3 system error, or LOCK is of another protocol or program, or a stale
+one of sidecar"""
 _RELEASE_NOTE = """\
 It leaves alone what another process holds; holdfast break removes that.
 
@@ -127,7 +129,8 @@ LOCK may be another program's, such as .git/index.lock. With several LOCKs, it e
 when one look finds all of them free.
 
 exit status: 0 free; 1 still held when the time was up (-E; run has 75, because 1 may
-be CMD's); 2 usage; 3 system error"""
+be CMD's); 2 usage; 3 system error, or LOCK is of another protocol, or a stale one of
+sidecar"""
 _STATUS_NOTE = """\
 If LOCK does not exist, but LOCK.0.lock and so on do, they are shown as the slots of
 a semaphore. LOCK may be another program's, such as .git/index.lock.
@@ -228,7 +231,7 @@ A lock whose holder lives and keeps its kernel lock is removed with --force only
 That does not stop the holder: it goes on, and the next one gets in beside it.
 
 exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
-2 usage, or there is no terminal to ask; 3 system error"""
+2 usage, or there is no terminal to ask; 3 system error, or another program's lock"""
 _REAP_NOTE = """\
 Removes the lock of a holdfast process the moment that process dies. That helps other
 programs, which would wait until the lock is stale. It leaves alone what is not proven

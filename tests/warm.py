@@ -286,12 +286,13 @@ def _import_holdfast() -> None:
 
 def _import_all_of(package: ModuleType) -> None:
     for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if found.name.rpartition(".")[2] not in ("__main__", "metrics", "testing", "tracing", "windows", *_ENGINES):
+        if found.name.rpartition(".")[2] not in ("__main__", "metrics", "testing", "tracing", *_OF_WINDOWS, *_ENGINES):
             module = importlib.import_module(found.name)
             if found.ispkg:
                 _import_all_of(module)
 
 
+_OF_WINDOWS = ("windows", "windows_console")
 _ENGINES = {"postgresql": "psycopg", "etcd": "socket"}
 """The engines that are imported when somebody first names one, and what they themselves import as late as they can."""
 

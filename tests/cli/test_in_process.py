@@ -23,10 +23,10 @@ from holdfast._admin.scan import Survey
 from holdfast.cli import console, outcome, parse, perform, sema, slots, top
 from holdfast.cli import status as command
 from holdfast.cli.console import dumped, fit
+from holdfast.cli.fullscreen import FullScreen
 from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
 from holdfast.cli.run import end
-from holdfast.cli.top import FullScreen
 from holdfast.errors import EngineUnavailable, LockLost
 from unit.stepping import sema_record
 

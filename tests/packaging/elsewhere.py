@@ -102,7 +102,7 @@ def every_module() -> list[str]:
     import holdfast
 
     names = [name for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
-    ours = {"linux", "inotify", "proc_locks", "probes", "tree", "windows"}
+    ours = {"linux", "inotify", "proc_locks", "probes", "tree", "windows", "windows_console"}
     if "fcntl" in MODULES.get(sys.platform, ()):
         ours |= {"posix", "kqueue"}
     return [

@@ -32,7 +32,7 @@ FILES = {
     "unit/test_posix.py": "macOS and the BSDs",
     "unit/test_records.py": "record locks, which are refused there",
     "unit/test_tables.py": "Linux' tables of kernel locks",
-    "unit/test_top.py": "`holdfast top`, which Windows does not have",
+    "unit/test_top.py": "terminals of POSIX, and inotify",
     "unit/test_tree.py": "processes and signals of POSIX",
     "unit/test_unfriendly.py": "swaps between the system calls of Linux",
 }

@@ -9,7 +9,9 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -1066,6 +1068,167 @@ def control_c_for_commands(place: Path) -> None:
     assert (working.run.poll(), holdfast_platform().inspect(working.guardian).has_ended) == (None, False)
     working.stop()
     assert working.run.wait(SOON) == 0
+
+
+class Screen:
+    """The console of this process: what stands on it, and what is pressed."""
+
+    def __init__(self) -> None:
+        import ctypes
+        import msvcrt
+
+        from holdfast._platform.windows_console import Console
+
+        self.console = Console()
+        self.stream = os.open("CONOUT$", os.O_RDWR)
+        self.handle = ctypes.c_void_p(msvcrt.get_osfhandle(self.stream))
+        self.kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        self.unit, self.number, self.short = ctypes.create_unicode_buffer, ctypes.c_uint32, ctypes.c_int16
+        self.resize(80, 12)
+        self.modes = self.console.modes()
+
+    def resize(self, width: int, height: int) -> None:
+        assert self.kernel.SetConsoleWindowInfo(self.handle, True, (self.short * 4)(0, 0, width - 1, height - 1))
+
+    def press(self, key: int | str) -> None:
+        """A character, or the code of a key that has none; pressed and let go."""
+        code, unit = (key, 0) if isinstance(key, int) else (0, ord(key))
+        events = b"".join(struct.pack("<HxxiHHHHI", 1, down, 1, code, 0, unit, 0) for down in (1, 0))
+        assert self.kernel.WriteConsoleInputW(int(self.console.input), events, 2, (self.number * 1)())
+
+    def text(self) -> str:
+        """What its first lines say. Wine's console shows sequences, instead of obeying them."""
+        text, read = self.unit(_ON_SCREEN + 1), (self.number * 1)()
+        assert self.kernel.ReadConsoleOutputCharacterW(self.handle, text, _ON_SCREEN, 0, read)
+        return text.value.rstrip()
+
+    def lines(self) -> list[str]:
+        """What somebody sees who looks at a console that obeys sequences."""
+        text, (width, height) = self.text(), self.console.size()
+        if "\x1b" not in text:
+            return [text[at : at + width].rstrip() for at in range(0, width * height, width)]
+        found = [""] * height
+        written = re.split(r"\x1b\[(\d+);1H", text.rpartition("\x1b[2J")[2])
+        for at, line in zip(written[1::2], written[2::2], strict=True):
+            if int(at) <= height:  # else it is of a larger window
+                found[int(at) - 1] = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", line).rstrip()
+        return found
+
+    def top(self, place: Path, code: str = "") -> subprocess.Popen[str]:
+        """`holdfast top`, which has taken the console; changed by this code."""
+        words = ["-m", "holdfast"] if not code else ["-c", f"{code}\nfrom holdfast import cli; cli.main(sys.argv[1:])"]
+        top = subprocess.Popen(
+            [sys.executable, *words, "top", str(place)], stdout=self.stream, stderr=subprocess.PIPE, text=True
+        )
+        await_(lambda: self.console.modes()[0] != self.modes[0] or top.poll() is not None)
+        return top
+
+    def require_given_back(self) -> None:
+        assert self.console.modes() == self.modes
+        text = self.text()
+        assert "\x1b" not in text or text.endswith("\x1b[?1049l"), text[-200:]
+
+
+_ON_SCREEN = 80 * 150
+
+
+@scene
+def in_a_console(name: str, place: Path) -> None:
+    in_console(name, place)
+
+
+@scene
+def top_is_drawn(place: Path) -> None:
+    screen = Screen()
+    holder = other("hold", "sema", place)
+    top = screen.top(place)
+    await_(lambda: f" {holder.pid} " in screen.lines()[3])
+    assert (screen.lines()[0][:7], screen.lines()[-1]) == ("1 held,", "q quit  s sort  r reverse  ? help")
+    screen.press("?")
+    await_(lambda: screen.lines()[-1] == "any key goes back")
+    screen.press(DOWN)
+    await_(lambda: screen.lines()[-1].startswith("q quit"))
+    screen.press("s")
+    await_(lambda: screen.lines()[0].endswith("by longest hold"))
+    screen.press("r")
+    await_(lambda: screen.lines()[0].endswith("by longest hold, backwards"))
+    holder.communicate()
+    await_(lambda: "nobody holds or waits for a lock here" in screen.lines())
+    screen.resize(60, 9)
+    await_(lambda: len(screen.lines()) == 9 and screen.lines()[-1].startswith("q quit"))
+    screen.press("q")
+    assert (top.wait(SOON), top.stderr.read()) == (0, "")
+    screen.require_given_back()
+
+
+DOWN = 0x28
+_DRAWN = """
+import signal, sys
+from holdfast.cli import fullscreen
+draw = fullscreen.Picture.draw
+def then(self, lines):
+    draw(self, lines)
+    {then}
+fullscreen.Picture.draw = then
+"""
+"""Does something when the screen has been drawn."""
+_STOPS = """
+import sys, threading
+from holdfast._platform.windows_console import Console
+write, calls = Console.write, []
+def stops(self, text):
+    calls.append(text)
+    if len(calls) > 2:
+        print('stopped', file=sys.stderr, flush=True)
+        threading.Event().wait()
+    write(self, text)
+Console.write = stops
+"""
+"""The console takes nothing more when the screen has been drawn twice."""
+
+
+@scene
+def top_ends(place: Path) -> None:
+    """By Ctrl-C, by Ctrl-Break as Python raises it, and by an error."""
+    screen = Screen()
+    for code, status in (
+        ("", STOPPED),
+        (_DRAWN.format(then="signal.raise_signal(signal.SIGBREAK)"), STOPPED),
+        (_DRAWN.format(then="raise OSError(28, 'No space left on device')"), 3),
+    ):
+        top = screen.top(place, code)
+        if not code:
+            await_(lambda: screen.lines()[-1])
+            press_control_c()
+        assert top.wait(SOON) == status, top.stderr.read()
+        assert top.stderr.read() == ("" if status != 3 else "holdfast: No space left on device\n")
+        screen.require_given_back()
+
+
+@scene
+def top_without_output(place: Path) -> None:
+    """While the console takes nothing, as when somebody selects text in it, a key and Ctrl-C end it."""
+    screen = Screen()
+    with lock(place, "sema"):  # its time moves, so there is something to write
+        for pressed, status in ("q", 0), ("", STOPPED):
+            top = screen.top(place, _STOPS)
+            assert top.stderr.readline() == "stopped\n"
+            screen.press("q") if pressed else press_control_c()
+            assert top.wait(SOON) == status, top.stderr.read()
+            assert screen.console.modes() == screen.modes
+
+
+@scene
+def top_on_what_is_no_screen(place: Path) -> None:
+    """A table, and the end: into NUL, and in a console that is said to be dumb."""
+    screen = Screen()
+    command = [sys.executable, "-m", "holdfast", "top", str(place)]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=SOON).returncode == 0
+    dumb = {**os.environ, "TERM": "dumb"}
+    done = subprocess.run(command, stdout=screen.stream, stderr=subprocess.PIPE, text=True, env=dumb, timeout=SOON)
+    assert (done.returncode, "cannot be drawn on" in done.stderr) == (0, True), done
+    assert screen.text() == "0 held, 0 waiting, 0 stale"
+    assert screen.console.modes() == screen.modes
 
 
 @scene

@@ -219,6 +219,12 @@ def test_watch_and_top_tell_what_happens(play: Play) -> None:
     play("following")
 
 
+@pytest.mark.parametrize("scene", ["top_is_drawn", "top_ends", "top_without_output", "top_on_what_is_no_screen"])
+def test_top_uses_a_console_whole_and_gives_it_back(play: Play, scene: str) -> None:
+    """In a console of its own, which under Wine tells what was written; there, nothing obeys it."""
+    play("in_a_console", scene)
+
+
 def test_reap_removes_the_lock_of_a_killed_holder(play: Play) -> None:
     play("reaping")
 

@@ -81,7 +81,10 @@ class Module:
         return source in texts and (not arrow or target == "exit" or target in texts)
 
 
-OF_WINDOWS = {"_platform/windows.py", "_platform/handles.py", "_platform/drives.py", "cli/job.py"}
+OF_WINDOWS = {
+    *("_platform/windows.py", "_platform/windows_console.py", "_platform/handles.py", "_platform/drives.py"),
+    *("cli/job.py", "cli/windows_screen.py"),
+}
 """Where nothing measures itself (tests/platforms)."""
 
 

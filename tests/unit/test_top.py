@@ -17,13 +17,13 @@ from holdfast.cli import top as module
 from holdfast.cli import top as view_module
 from holdfast.cli import watch
 from holdfast.cli.console import width_of
+from holdfast.cli.fullscreen import RESIZED, FullScreen, Signals
 from holdfast.cli.options import SORTS
 from holdfast.cli.outcome import Screen
 from holdfast.cli.top import (
     ORDERS,
     WAITED_FOR,
     Board,
-    FullScreen,
     Row,
     Rows,
     Scene,
@@ -201,13 +201,22 @@ class Paper:
     """A screen that is only written on."""
 
     retry: float | None = None
+    colours = False
 
     def __init__(self, width: int = 100, height: int = 24) -> None:
         self.lines: list[str] = []
+        self.pressed: list[str] = []
+        self.is_new = False
         self._size = (width, height)
 
     def size(self) -> tuple[int, int]:
         return self._size
+
+    def keys(self) -> list[str]:
+        return self.pressed
+
+    def anew(self) -> None:
+        self.is_new = True
 
     def draw(self, lines: list[str]) -> None:
         self.lines = [STYLE.sub("", line) for line in lines]
@@ -238,6 +247,19 @@ def test_a_storm_of_events_is_no_storm_of_pictures(disk: Path, follow: Any) -> N
     drawn = board._clock.monotonic()
     board._hear([], None)
     assert board._due(full) >= drawn + module._SOONEST - 0.01  # type: ignore[arg-type]
+
+
+def test_another_size_draws_all_of_it_again_and_is_no_key(disk: Path, follow: Any) -> None:
+    """Where no signal tells of it, as in a console of Windows. A key would leave the help."""
+    follower = follow(disk)
+    follower.first_look()
+    board = Board(follower, [str(disk)], "wait", backwards=False)
+    board._view.press("?")
+    full = Paper()
+    board._draw(full)  # type: ignore[arg-type]
+    full.pressed = [RESIZED]
+    assert board._obey(Signals(), full) is None  # type: ignore[arg-type]
+    assert (full.is_new, board._view.helping, board._wanted) == (True, True, 0.0)
 
 
 def test_a_directory_that_vanishes_is_reported_as_missing(disk: Path, contend: Contend, follow: Any) -> None:

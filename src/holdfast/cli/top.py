@@ -4,22 +4,18 @@ Times move by the clock alone, once a second; locks are looked at again when an 
 is known of each lock at some moment is a `Row`. A `View` fills a screen with some of the rows, below their sum and
 above the keys, and knows no terminal.
 
-The terminal is used whole, and given back as it was, whatever ends that (`FullScreen`). The screen is drawn by
-differences, each time by one write, so that nothing flickers. Nothing waits for the terminal: one that takes no more
-for the moment, as after Ctrl-S, gets the rest later, and can still be left.
+The terminal is used whole, and given back as it was, whatever ends that (fullscreen.py).
 """
 
 from __future__ import annotations
 
 import functools
-import os
-import re
-import select
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
+from typing import Any
 
 from .._admin.found import CONDITIONS, DEAD, EMPTY, FREE, HELD, STALE, Found
 from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait
@@ -29,222 +25,14 @@ from .._platform import environment
 from .._platform.interface import ProcLocks
 from ..engines.file.paths import queue_of, waited_for
 from ..model import Holder, Value
-from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, width_of, work_of
-from .detached import wakeup_pipe
+from . import fullscreen
+from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, work_of
+from .fullscreen import GONE, RESIZED, Picture, Signals
 from .locks import absolute
 from .ls import as_object, short_path
 from .options import Namespace
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
 from .watch import as_line, follow, lock_events
-
-try:
-    import termios
-except ImportError:  # a system without such terminals
-    termios = None  # type: ignore[assignment]
-
-
-# The alternate screen, no cursor, and no new line after the last column.
-_ENTER_AGAIN = "\x1b[?25l\x1b[?7l"
-_ENTER = "\x1b[?1049h" + _ENTER_AGAIN
-_LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[{height};1H\r\n\x1b[?1049l"
-"""Where there is no alternate screen, the shell goes on below."""
-_STYLE = re.compile("\x1b\\[[0-9;]*m")
-_KEY = re.compile(r"\x1b(?:\[[0-9;]*[~A-Za-z]|O[A-Za-z])?|.", re.DOTALL)
-_NAMES = {
-    sequence: name
-    for name, sequences in {
-        "up": ("\x1b[A", "\x1bOA"),
-        "down": ("\x1b[B", "\x1bOB"),
-        "page up": ("\x1b[5~",),
-        "page down": ("\x1b[6~",),
-        "home": ("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"),
-        "end": ("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"),
-        "escape": ("\x1b",),
-        "redraw": ("\x0c",),
-        "q": ("\x04",),
-    }.items()
-    for sequence in sequences
-}
-_USUAL = (80, 24)
-_PARTING = 0.3
-"""Seconds that a terminal which takes nothing is given to take what restores it."""
-_SOONEST, _LATEST = 0.01, 1.0
-"""Seconds until the rest of a frame is tried again."""
-
-
-def is_able(out: int) -> bool:
-    """Whether this is a terminal on which anything can be put anywhere."""
-    return termios is not None and os.isatty(out) and os.environ.get("TERM", "") not in ("", "dumb")
-
-
-class FullScreen:
-    """`enter` and `leave` may be called again. Between them, only `draw` writes to the terminal."""
-
-    def __init__(self, out: int, encoding: str = "utf-8") -> None:
-        self._out = out
-        self._encoding = encoding
-        self._own = _apart(out)
-        self.keyboard = self._own if self._own is not None else out
-        self._saved: list[object] | None = None
-        self._shown: list[str] | None = None
-        self._size = _USUAL
-        self._rest = b""
-        self.retry: float | None = None
-        """In how many seconds `draw` should be called again, as the terminal has not taken all of it."""
-
-    def enter(self) -> None:
-        first = self._saved is None
-        self._saved = self._saved or termios.tcgetattr(self._out)
-        modes = [*self._saved]
-        assert isinstance(modes[3], int)
-        modes[3] &= ~(termios.ICANON | termios.ECHO)
-        modes[6] = [*modes[6]]  # type: ignore[misc]
-        modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0  # type: ignore[index]
-        termios.tcsetattr(self._out, termios.TCSANOW, modes)  # type: ignore[arg-type]
-        self._rest += (_ENTER if first else _ENTER_AGAIN).encode()
-        self._shown = None
-
-    def leave(self) -> None:
-        """Never waits long, and never fails: there may be no terminal any more."""
-        if self._saved is None:
-            return
-        saved, self._saved = self._saved, None
-        try:
-            termios.tcsetattr(self._out, termios.TCSANOW, saved)  # type: ignore[arg-type]
-            rest = _LEAVE.format(height=self.size()[1]).encode()
-            self._rest = b""
-            while rest and select.select([], [self.keyboard], [], _PARTING)[1]:
-                rest = rest[os.write(self.keyboard, rest) :]
-        except (OSError, termios.error):
-            pass
-
-    def close(self) -> None:
-        self.leave()
-        if self._own is not None:
-            os.close(self._own)
-            self._own = None
-
-    def size(self) -> tuple[int, int]:
-        try:
-            width, height = os.get_terminal_size(self._out)
-        except OSError:
-            return _USUAL
-        return (width, height) if width and height else _USUAL
-
-    def anew(self) -> None:
-        """Draw everything the next time: something else may have been written."""
-        self._shown = None
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines, as many as the screen has, each of them printable and no wider than it is."""
-        if self._rest and not self._write():
-            return
-        size = self.size()
-        parts = []
-        if self._shown is None or size != self._size:
-            self._shown, self._size = [], size
-            parts.append("\x1b[0m\x1b[2J")
-        for number, line in enumerate(lines):
-            if number >= len(self._shown) or self._shown[number] != line:
-                parts.append(f"\x1b[{number + 1};1H{line}")
-                if width_of(_STYLE.sub("", line)) < size[0]:  # else it would erase the last character
-                    parts.append("\x1b[K")
-        if parts:
-            self._rest = "".join(parts).encode(self._encoding, "replace")
-            self._write()
-        self._shown = [*lines]
-
-    def _write(self) -> bool:
-        """Whether all of it has been taken."""
-        try:
-            while self._rest:
-                self._rest = self._rest[os.write(self.keyboard, self._rest) :]
-        except BlockingIOError:
-            self.retry = min(_LATEST, 2 * (self.retry or _SOONEST / 2))
-            return False
-        self.retry = None
-        return True
-
-    def keys(self) -> list[str] | None:
-        """The keys that have been pressed, by name or as they are; None when the terminal is gone."""
-        if not select.select([self.keyboard], [], [], 0)[0]:
-            return []
-        try:
-            data = os.read(self.keyboard, 4096)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        return [_NAMES.get(key, key) for key in _KEY.findall(data.decode("utf-8", "replace"))] if data else None
-
-
-def _apart(out: int) -> int | None:
-    """The same terminal by a description of our own, which can be told never to wait; the other is the shell's too."""
-    try:
-        return os.open(os.ttyname(out), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-class Signals:
-    """While it is `open`, signals that end, stop, continue or resize only wake the poll of `fd`.
-
-    One that ends is obeyed at once all the same when it comes again before `take`, from a look that takes too long.
-    """
-
-    _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-    _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
-
-    def __init__(self) -> None:
-        self.fd, self._written = wakeup_pipe()
-        self._before: dict[int, object] = {}
-        self._woken = -1
-        self._pending: set[int] = set()
-        self.hushed = False
-        """Set while the terminal is given back: no signal keeps that from its end."""
-
-    def open(self) -> None:
-        self._woken = signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
-        for name in (*self._ENDING, *self._OTHERS):
-            number = getattr(signal, name)
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._came)
-
-    def _came(self, number: int, frame: object) -> None:
-        again = number in self._pending
-        self._pending.add(number)
-        before = self._before.get(number)
-        if again and not self.hushed and callable(before):
-            before(number, frame)
-
-    def take(self) -> list[int]:
-        """The signals that have come, each once, in their order."""
-        try:
-            found = [*dict.fromkeys(os.read(self.fd, 4096))]
-        except BlockingIOError:
-            found = []
-        self._pending.clear()
-        return found
-
-    def stop(self) -> list[int]:
-        """Do what Ctrl-Z does to others; comes back when this process is continued, with what else has come."""
-        mine = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, mine)
-        return [number for number in self.take() if number != signal.SIGCONT]
-
-    def close(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
-        self._before.clear()
-        signal.set_wakeup_fd(self._woken)
-        for fd in (self.fd, self._written):
-            os.close(fd)
-
-
-def is_ending(number: int) -> bool:
-    return any(number == getattr(signal, name) for name in Signals._ENDING)
-
 
 WAITED_FOR = "waited for"
 """The state of a free lock that has waiters; of a semaphore, the waiters for any of its slots."""
@@ -582,7 +370,7 @@ def top_(options: Namespace) -> int:
             say("there is no terminal to show anything on; to record what happens, use holdfast watch --record")
             return USAGE
         if sys.stdout is not None and sys.stdout.isatty() and not options.quiet:
-            say("this terminal cannot be drawn on (TERM), so this is the present state; see holdfast watch")
+            say(f"{_terminals().UNABLE}, so this is the present state; see holdfast watch")
         live = False
     if options.json:
         return _as_json(places, options)
@@ -602,9 +390,18 @@ def top_(options: Namespace) -> int:
 
 def _has_terminal() -> bool:
     try:
-        return is_able(sys.stdout.fileno())
+        return sys.stdout.isatty() and _terminals().is_able(sys.stdout.fileno())
     except (AttributeError, OSError, ValueError):
         return False
+
+
+def _terminals() -> Any:
+    """The module that knows the terminals of this system."""
+    if fullscreen.IS_THERE:
+        return fullscreen
+    from . import windows_screen
+
+    return windows_screen
 
 
 def _as_json(places: Sequence[str], options: Namespace) -> int:
@@ -654,9 +451,10 @@ class Board:
         self._clock = environment()
 
     def run(self, record: Recording | None) -> int:
-        signals = Signals()
-        full = FullScreen(sys.stdout.fileno(), sys.stdout.encoding)
-        also = [signals.fd, full.keyboard]
+        signals: Signals
+        full: Picture
+        signals, full = _terminals().opened()
+        also = [*signals.wakers, full.keyboard]
         stream = lock_events(self._follower, None, also=also, pause=lambda: self._pause(full))
         try:
             self._hear(next(stream), record)  # before the terminal is taken: it may be long, or fail
@@ -690,46 +488,52 @@ class Board:
         if news:
             self._events.append((self._clock.monotonic(), news))
 
-    def _obey(self, signals: Signals, full: FullScreen) -> int | None:
+    def _obey(self, signals: Signals, full: Picture) -> int | None:
         """Signals and keys. The signal to end by, 0 for an ordinary end, None to go on."""
         came = signals.take()
         for number in came:
-            if is_ending(number):
+            if signals.is_ending(number):
                 return number
             if number == signal.SIGTSTP:
                 full.leave()
                 came += signals.stop()
             if number in (signal.SIGTSTP, signal.SIGCONT):
                 full.enter()  # a shell may have changed the modes meanwhile
-            full.anew()  # a terminal that grows and shrinks may have lost some of it
-            self._view.resized()
-            self._wanted = 0.0
+            self._resized(full)
         keys = full.keys()
         if keys is None:
-            return signal.SIGHUP
+            return GONE
         for key in keys:
+            self._wanted = 0.0
+            if key == RESIZED:
+                self._resized(full)
+                continue
             if key in ("q", "Q") and not self._view.helping:
                 return 0
             if key == "redraw":
                 full.anew()
             self._view.press(key)
             self._changed = self._changed or key in ("s", "r")
-            self._wanted = 0.0
         return None
+
+    def _resized(self, full: Picture) -> None:
+        full.anew()  # a terminal that grows and shrinks may have lost some of it
+        self._view.resized()
+        self._wanted = 0.0
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
-    def _due(self, full: FullScreen) -> float:
+    def _due(self, full: Picture) -> float:
         if full.retry is not None:
             return self._clock.monotonic() + full.retry
         return max(self._wanted, self._earliest)
 
-    def _pause(self, full: FullScreen) -> float:
+    def _pause(self, full: Picture) -> float:
         return max(0.0, self._due(full) - self._clock.monotonic())
 
     # -- what ----------------------------------------------------------------------------------------------------------
 
-    def _draw(self, full: FullScreen) -> None:
+    def _draw(self, full: Picture) -> None:
         began = self._clock.monotonic()
         if self._changed:
             self._ordered = ordered(self._rows.now(), self._view.order, backwards=self._view.backwards)
@@ -742,7 +546,7 @@ class Board:
             self._rate(began),
             self._follower.missed,
         )
-        full.draw(self._view.frame(scene, self._clock.time(), full.size(), colours=screen(sys.stdout).colours))
+        full.draw(self._view.frame(scene, self._clock.time(), full.size(), colours=full.colours))
         moves = self._ordered or self._events
         now = self._clock.monotonic()
         self._wanted = began + _EVERY if moves else float("inf")

@@ -118,9 +118,13 @@ def lock_events(
 def _poll(fds: Iterable[int], out: int | None) -> Callable[[float], list[tuple[int, int]]]:
     """What waits for so many seconds, until one of these can be read, or the end of `out`; and tells which of them."""
     if not hasattr(select, "poll"):
+        from .._platform.handles import wait_for_handles
+
+        handles = tuple(fds)
 
         def sleep(seconds: float) -> list[tuple[int, int]]:
-            time.sleep(seconds)
+            if not wait_for_handles(handles, seconds):
+                time.sleep(seconds)
             return []
 
         return sleep

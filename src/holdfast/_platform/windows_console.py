@@ -1,0 +1,155 @@
+"""The console of Windows: its modes and size, what is written on it, and what is pressed in it.
+
+It is opened by name, so that it does not matter where the standard streams lead. Nothing here judges what is pressed,
+nor which modes are wanted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from .handles import Handle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _winapi: Any
+    msvcrt: Any
+else:
+    import _winapi
+    import msvcrt
+
+_ctypes: Any = ctypes
+_KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)
+_HANDLE, _DWORD = ctypes.c_void_p, ctypes.c_uint32
+_ACCESS = 0x80000000 | 0x40000000
+_SHARED, _EXISTING = 1 | 2, 3
+_MOST_UNITS = 8192
+"""Of UTF-16, written by one call: a call with more than 64 kB may be refused."""
+_MOST_RECORDS = 128
+_KEY = 1
+"""KEY_EVENT."""
+
+
+class _Record(ctypes.Structure):
+    """INPUT_RECORD, as it is for a key."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint16),
+        ("down", ctypes.c_int32),
+        ("repeated", ctypes.c_uint16),
+        ("code", ctypes.c_uint16),
+        ("scanned", ctypes.c_uint16),
+        ("unit", ctypes.c_uint16),
+        ("state", _DWORD),
+    )
+
+
+class _Screen(ctypes.Structure):
+    """CONSOLE_SCREEN_BUFFER_INFO."""
+
+    _fields_ = (
+        ("size", ctypes.c_int16 * 2),
+        ("cursor", ctypes.c_int16 * 2),
+        ("attributes", ctypes.c_uint16),
+        ("left", ctypes.c_int16),
+        ("top", ctypes.c_int16),
+        ("right", ctypes.c_int16),
+        ("bottom", ctypes.c_int16),
+        ("most", ctypes.c_int16 * 2),
+    )
+
+
+def _declare() -> None:
+    pointer = ctypes.c_void_p
+    for name, *arguments in (
+        ("GetConsoleMode", _HANDLE, pointer),
+        ("SetConsoleMode", _HANDLE, _DWORD),
+        ("GetConsoleScreenBufferInfo", _HANDLE, pointer),
+        ("WriteConsoleW", _HANDLE, pointer, _DWORD, pointer, pointer),
+        ("GetNumberOfConsoleInputEvents", _HANDLE, pointer),
+        ("ReadConsoleInputW", _HANDLE, pointer, _DWORD, pointer),
+    ):
+        getattr(_KERNEL, name).argtypes = arguments
+
+
+_declare()
+
+
+class Console:
+    """The console of this process; OSError where it has none."""
+
+    def __init__(self) -> None:
+        self.input = Handle(_opened("CONIN$"))
+        """Can be waited for: something has been pressed, or the console has another size."""
+        try:
+            self._output = _opened("CONOUT$")
+        except OSError:
+            _winapi.CloseHandle(int(self.input))
+            raise
+
+    def close(self) -> None:
+        for handle in (int(self.input), self._output):
+            _winapi.CloseHandle(handle)
+
+    def modes(self) -> tuple[int, int]:
+        """Of its input, and of its screen."""
+        return _mode_of(int(self.input)), _mode_of(self._output)
+
+    def set_modes(self, of_input: int, of_screen: int) -> None:
+        _require(_KERNEL.SetConsoleMode(int(self.input), of_input))
+        _require(_KERNEL.SetConsoleMode(self._output, of_screen))
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of its window."""
+        found = _Screen()
+        _require(_KERNEL.GetConsoleScreenBufferInfo(self._output, ctypes.byref(found)))
+        return found.right - found.left + 1, found.bottom - found.top + 1
+
+    def write(self, text: bytes) -> None:
+        """Write what is UTF-16. Waits as long as the console takes nothing, as while somebody selects text in it."""
+        written = _DWORD()
+        while text:
+            part = text[: 2 * _MOST_UNITS]
+            if len(part) < len(text) and 0xD8 <= part[-1] <= 0xDB:
+                part = part[:-2]  # the first half of a character
+            done = _KERNEL.WriteConsoleW(self._output, part, len(part) // 2, ctypes.byref(written), None)
+            _require(done and written.value)
+            text = text[2 * written.value :]
+
+    def take(self) -> list[tuple[int, int, int]]:
+        """The keys that have been pressed: code, unit of UTF-16 (0: none), how many times. Releases, and what is no
+        key, are passed over. Never waits."""
+        count, records, found = _DWORD(), (_Record * _MOST_RECORDS)(), []
+        _require(_KERNEL.GetNumberOfConsoleInputEvents(int(self.input), ctypes.byref(count)))
+        if count.value:
+            _require(_KERNEL.ReadConsoleInputW(int(self.input), records, _MOST_RECORDS, ctypes.byref(count)))
+            found = [
+                (one.code, one.unit, one.repeated) for one in records[: count.value] if one.type == _KEY and one.down
+            ]
+        return found
+
+
+def is_console(fd: int) -> bool:
+    """Whether this descriptor leads to a console. Windows takes NUL for a terminal, too."""
+    try:
+        _mode_of(msvcrt.get_osfhandle(fd))
+    except OSError:
+        return False
+    return True
+
+
+def _opened(name: str) -> int:
+    return int(_winapi.CreateFile(name, _ACCESS, _SHARED, 0, _EXISTING, 0, 0))
+
+
+def _mode_of(handle: int) -> int:
+    found = _DWORD()
+    _require(_KERNEL.GetConsoleMode(handle, ctypes.byref(found)))
+    return found.value
+
+
+def _require(done: int) -> None:
+    if not done:
+        raise _ctypes.WinError(_ctypes.get_last_error())

@@ -951,6 +951,25 @@ def _what_is_told(place: Path, watch: subprocess.Popen[str]) -> Iterator[str]:
 
 
 @scene
+def recording(place: Path) -> None:
+    """`--record` appends lines, each at the end of that moment; or says why it cannot. Two processes at the same moment
+    are not tried: Wine looks for the end first, and writes then."""
+    from holdfast.cli.console import Recording
+
+    events = place / "events"
+    done = holdfast_("run", "--record", events, place / "l", "--", *python("pass"))
+    kinds = [json.loads(line)["kind"] for line in events.read_bytes().split(b"\n")[:-1]]
+    assert (done.returncode, kinds) == (0, ["acquired", "released"]), done
+    both = [Recording(str(events)) for _ in range(2)]
+    for number, record in enumerate([*both, *both]):
+        record.add(str(number))
+    assert events.read_bytes().splitlines(keepends=True)[2:] == [b"0\n", b"1\n", b"2\n", b"3\n"]
+    done = holdfast_("watch", "--record", place / "no" / "where", place)
+    assert (done.returncode, "where" in done.stderr, len(done.stderr.splitlines())) == (3, True, 1), done
+    require_nothing_left(place, "events")
+
+
+@scene
 def hold_later(place: Path) -> None:
     waiter = threading.Thread(target=lambda: lock(place, "sema").acquire())
     waiter.start()

@@ -219,6 +219,10 @@ def test_watch_and_top_tell_what_happens(play: Play) -> None:
     play("following")
 
 
+def test_what_happens_is_recorded_line_by_line(play: Play) -> None:
+    play("recording")
+
+
 @pytest.mark.parametrize("scene", ["top_is_drawn", "top_ends", "top_without_output", "top_on_what_is_no_screen"])
 def test_top_uses_a_console_whole_and_gives_it_back(play: Play, scene: str) -> None:
     """In a console of its own, which under Wine tells what was written; there, nothing obeys it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .descriptors import Descriptor
 
 TYPE_CHECKING = False
@@ -9,9 +11,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     _winapi: Any
+    msvcrt: Any
 else:
     try:
         import _winapi
+        import msvcrt
     except ImportError:
         _winapi = None  # another system: there are no handles
 
@@ -21,6 +25,8 @@ _LONGEST = 1.0
 """Seconds until Ctrl-Break is heeded, which does not end a wait."""
 _POLL = 0.025
 """Seconds after which to look where not all can be waited for together."""
+_APPEND, _SHARED, _NEW_OR_OLD, _ORDINARY = 0x4 | 0x00100000, 1 | 2 | 4, 4, 0x80
+"""FILE_APPEND_DATA (and SYNCHRONIZE), all sharing, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL."""
 
 
 class Waitable(Descriptor):
@@ -59,3 +65,15 @@ def wait_for_handles(fds: tuple[int, ...], seconds: float) -> bool:
     except InterruptedError:
         pass  # Ctrl-C: Python raises it next
     return True
+
+
+def open_to_append(path: str) -> int:
+    """A descriptor of this file, which is made if it is not there. Each write goes to where its end is at that moment.
+
+    On Windows, O_APPEND does not say so: the C runtime looks for the end first, and another may write meanwhile. An
+    access to append alone does, by its documentation; Wine looks for the end all the same.
+    """
+    if _winapi is None:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = _winapi.CreateFile(path, _APPEND, _SHARED, 0, _NEW_OR_OLD, _ORDINARY, 0)
+    return int(msvcrt.open_osfhandle(handle, getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)))

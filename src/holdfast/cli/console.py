@@ -380,8 +380,14 @@ class Recording:
     """Each line is appended by one write to a file in append mode, so those of several processes never mix."""
 
     def __init__(self, path: str) -> None:
+        from .._platform.handles import open_to_append
+
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._fd = open_to_append(path)
+        except OSError as error:
+            set_error_path(error, path)
+            raise
 
     def add(self, line: str) -> None:
         data = line.encode("utf-8", "backslashreplace") + b"\n"

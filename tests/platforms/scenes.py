@@ -649,18 +649,38 @@ def killed_guardian(place: Path) -> None:
         require_nothing_left(place)
 
 
+_GUARDED_BY = """
+import sys
+from holdfast import cli
+from holdfast.cli import job
+begin = job._Guardian.begin
+def tells(self, text):
+    print("guardian", self._process.pid, file=sys.stderr)
+    return begin(self, text)
+job._Guardian.begin, job._STARTS_WITHIN, job._GUARDIAN = tells, {starts}, {guardian!r}
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
 @scene
 def hung_guardian(place: Path) -> None:
-    """A `holdfast run` goes on without a guardian that does not start, and ends although one does not end."""
+    """A `holdfast run` ends a guardian that does not start, or does not end, and goes on without it."""
     path = place / "l"
-    patched = "import sys; from holdfast import cli; from holdfast.cli import job; job._STARTS_WITHIN = 0.5; "
-    hangs = "job._GUARDIAN = 'import time; time.sleep(60)'; sys.exit(cli.main(sys.argv[1:]))"
-    words = ["run", str(path), "--", *python("import sys; sys.exit(7)"), "x" * 9000]  # more than a pipe takes
-    done = subprocess.run(
-        [*python(patched + hangs), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50
-    )
-    assert (done.returncode, "did not start within 0.5 s" in done.stderr) == (7, True), done
-    require_nothing_left(place)
+    for starts, guardian, told in (
+        (0.5, "import time; time.sleep(60)", "did not start within 0.5 s"),
+        (30, "pass", "could not begin"),
+    ):
+        patched = _GUARDED_BY.format(starts=starts, guardian=guardian)
+        words = ["run", str(path), "--", *python("import sys; sys.exit(7)"), "x" * 9000]  # more than a pipe takes
+        done = subprocess.run(
+            [*python(patched), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50
+        )
+        assert (done.returncode, f"{told}: it ends with this process" in " ".join(done.stderr.split())) == (7, True), (
+            done
+        )
+        pid = int(done.stderr.partition("guardian ")[2].split()[0])
+        await_(lambda pid=pid: holdfast_platform().inspect(pid).has_ended)
+        require_nothing_left(place)
     working = Working(path)
     suspend(working.guardian)
     working.stop()

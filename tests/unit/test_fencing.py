@@ -621,6 +621,7 @@ def test_a_cancelled_acquisition_releases_the_lock(
     try:
         env.guard(fd)
         contender = contend(disk / "l", fencing=True)
+        contender.env.stop_clocks()
         assert contender.step() is not None
         assert (disk / "l").exists()
         contender.steps.close()

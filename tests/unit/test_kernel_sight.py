@@ -87,6 +87,21 @@ def request(path: Path, **options: object) -> FileRequest:
 # -- F6, F8: the wait --------------------------------------------------------------------------------------------------
 
 
+def test_a_waiter_comes_to_rest_and_stays_so(
+    arrive: Contend, foreigner: Callable[..., int], clock: Clock, path: Path
+) -> None:
+    """WF2: what it saw just after the watch was armed makes it look once more, and not for ever."""
+    foreigner()
+    waiter = arrive(fair=False)
+    pauses = []
+    for _ in range(8):
+        wait = waiter.step()
+        assert wait is not None
+        pauses.append(wait.deadline - clock.now)
+        clock.now = wait.deadline
+    assert pauses[-4:] == pytest.approx([RECHECK] * 4)
+
+
 def test_a_waiter_does_not_wake_itself(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
     """F6: one descriptor, opened once, becomes the hold's; nothing that it does wakes those who wait."""
     holder = foreigner()

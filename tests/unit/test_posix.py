@@ -252,7 +252,8 @@ with holdfast.Lock(sys.argv[1], protocol=sys.argv[2]):
 def test_a_killed_holder_is_replaced_by_an_event(
     protocol: str, current: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(current, "poll_limit", lambda _path: pytest.fail("it polls"))
+    polls: list[object] = []
+    monkeypatch.setattr(current, "poll_limit", lambda path: polls.append(path) or 0.025)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, disk / "l", protocol], env={**os.environ, "HOLDFAST_OS": "posix"}, stdout=-1
     )
@@ -261,9 +262,12 @@ def test_a_killed_holder_is_replaced_by_an_event(
         holder.stdout.readline()
         assert Lock(disk / "l", protocol=protocol).try_acquire() is None
         killer = subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -9 {holder.pid}"])
-        with Lock(disk / "l", protocol=protocol, heartbeat=0):
-            assert holder.wait() == -9
-        killer.wait()
+        try:
+            with Lock(disk / "l", protocol=protocol, heartbeat=0):
+                assert holder.wait() == -9
+        finally:
+            killer.wait()
+        assert len(polls) < 3, "it polls, and not only while the holder is dying"
 
         async def task() -> None:
             async with AsyncLock(disk / "l", protocol=protocol, heartbeat=0):

@@ -89,9 +89,10 @@ def test_a_rival_that_is_stopped_is_not_waited_for_for_ever(age: float, disk: Pa
 
 def test_a_dead_rival_is_waited_for_no_longer_than_a_second(disk: Path, dead_pid: int, contend: Contend) -> None:
     """Y2: for a second it may be another container's."""
+    contender = contend(disk / "l", protocol="semats")
+    contender.env.stop_clocks()
     temporary(disk / "l", dead_pid, 0.5)
     temporary(disk / "other", os.getpid())
-    contender = contend(disk / "l", protocol="semats")
     assert contender.step() is not None
     temporary(disk / "l", dead_pid, 1.5)
     assert contender.step() is None
@@ -155,8 +156,10 @@ def test_what_a_crash_has_left_does_not_stop_takeovers(
     kind: str, age: float, dead: Path, reclaim: Path, contend: Contend
 ) -> None:
     """Y3: an old one is nobody's, of either kind that fs-safe makes."""
+    contender = contend(dead, **SIDECAR)
+    contender.env.stop_clocks()
     leave(reclaim, age=age, kind=kind)
-    contend(dead, **SIDECAR).get()
+    contender.get()
     assert not reclaim.exists()
 
 
@@ -339,9 +342,11 @@ def test_a_new_lock_beside_an_announcement_is_entered_only_when_that_is_gone(
     """Y5: published beside an announcement, nobody is let in before that is gone."""
     leave(reclaim)
     contender = contend(disk / "target", protocol="sidecar", timeout=0.2)
+    contender.env.stop_clocks()
     for _ in range(3):
         assert contender.step() is not None
         assert lock.exists()
+    del contender.env.instead["monotonic"]
     if removed:
         lock.unlink()
         lock.write_text('{"pid": 1}')
@@ -353,10 +358,10 @@ def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, recl
     """Y5: after a second it is a moment that is waited; fs-safe would wait for ever."""
     leave(reclaim, age=2)
     contender = contend(disk / "target", **SIDECAR)
-    contender.env.instead["monotonic"] = lambda: 1000.0
+    contender.env.stop_clocks()
     wait = contender.step()
     assert isinstance(wait, Wait)
-    contender.env.instead["monotonic"] = lambda: 1001.0
+    del contender.env.instead["monotonic"]
     contender.get()
     assert reclaim.exists()
 

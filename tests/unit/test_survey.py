@@ -153,13 +153,14 @@ def test_what_can_be_no_lock_file_is_not_opened(disk: Path, environments: Enviro
 
 def test_an_old_empty_lock_file_is_called_empty(disk: Path, contend: Contend, environments: Environments) -> None:
     """E7: an old *.lock that nobody has locked; no young one, none that holdfast created, nor under other names."""
+    env = environments()
+    env.stop_clocks()
     for name in ("old.lock", "late.lock", "young.lock", "ours.lock", "held.lock", "unseen.lock", "empty", BEADS_NAME):
         (disk / name).touch()
         if name != "young.lock":
             os.utime(disk / name, (NOW - 60, NOW + 86400 if name == "late.lock" else NOW - 60))
     (disk / "ours.lock").chmod(0o644 | UNFINISHED)
     contend(disk / "held.lock", protocol="flock").get()
-    env = environments()
     hidden = os.stat(disk / "unseen.lock").st_ino
     env.instead["guarded"] = lambda fd: os.fstat(fd).st_ino == hidden or env.real.guarded(fd)
     found = found_in(env, disk)

@@ -1204,11 +1204,11 @@ DOWN = 0x28
 _DRAWN = """
 import signal, sys
 from holdfast.cli import fullscreen
-draw = fullscreen.Picture.draw
+draw = fullscreen.Display.draw
 def then(self, lines):
     draw(self, lines)
     {then}
-fullscreen.Picture.draw = then
+fullscreen.Display.draw = then
 """
 """Does something when the screen has been drawn."""
 _STOPS = """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
+from holdfast.cli import windows_screen
 from holdfast.cli.fullscreen import RESIZED, USUAL, Signals
 from holdfast.cli.windows_screen import ConsoleScreen, named
 from process.support import eventually
@@ -156,6 +158,35 @@ def test_a_console_that_is_gone_ends_it_without_another_error(console: MadeUpCon
     assert (full.keys(), full.size()) == (None, USUAL)
     full.leave()
     full.close()
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_second_ctrl_c_while_the_screen_is_drawn_does_not_keep_it_from_being_given_back(
+    monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole, is_given: bool
+) -> None:
+    """It comes before or after a text is given to the thread that writes."""
+
+    pressed: list[KeyboardInterrupt] = []
+
+    class Interrupted(SimpleQueue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            if is_given or not pressed:
+                super().put(item)
+            if pressed:
+                raise pressed.pop()
+
+    monkeypatch.setattr(windows_screen, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(windows_screen, "PARTING", 20.0)
+    made_up: Any = console
+    full = ConsoleScreen(made_up)
+    full.enter()
+    draw(full, "one")
+    pressed.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        full.draw(["two"])
+    full.close()
+    assert console.texts[-1].endswith("\x1b[?1049l")
+    assert (console.texts[-2][-6:-3] == "two", console.mode, console.is_closed) == (is_given, USUAL_MODES, True)
 
 
 def test_another_size_of_the_window_is_noticed_once(console: MadeUpConsole, full: ConsoleScreen) -> None:

@@ -1,4 +1,4 @@
-"""Handles of Windows among the descriptors, and the wait for one of them."""
+"""Handles of Windows among the descriptors, the wait for one of them, and a file that is only appended to."""
 
 from __future__ import annotations
 

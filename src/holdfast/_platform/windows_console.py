@@ -98,8 +98,10 @@ class Console:
         return _mode_of(int(self.input)), _mode_of(self._output)
 
     def set_modes(self, of_input: int, of_screen: int) -> None:
-        _require(_KERNEL.SetConsoleMode(int(self.input), of_input))
-        _require(_KERNEL.SetConsoleMode(self._output, of_screen))
+        try:
+            _require(_KERNEL.SetConsoleMode(int(self.input), of_input))
+        finally:  # the one, too, if the other cannot be set, or if Ctrl-C comes between them
+            _require(_KERNEL.SetConsoleMode(self._output, of_screen))
 
     def size(self) -> tuple[int, int]:
         """Columns and lines of its window."""

@@ -3,7 +3,7 @@
 The screen is drawn by differences, each time by one write, so that nothing flickers. Nothing waits for the terminal:
 one that takes no more for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 
-`Picture` is what every terminal has. Those of POSIX are here, the console of Windows in windows_screen.py. Each of the
+`Display` is what every terminal has. Those of POSIX are here, the console of Windows in windows_screen.py. Each of the
 two modules offers `is_able` and `opened`, and says in `UNABLE` why a terminal may not do.
 """
 
@@ -69,7 +69,7 @@ def is_able(out: int) -> bool:
     return termios is not None and os.isatty(out) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-class Picture(ABC):
+class Display(ABC):
     """`enter` and `leave` may be called again. Between them, only `draw` writes to the terminal."""
 
     keyboard: int
@@ -137,7 +137,7 @@ class Picture(ABC):
         return False
 
 
-class FullScreen(Picture):
+class FullScreen(Display):
     """A terminal of POSIX."""
 
     def __init__(self, out: int, encoding: str = "utf-8", *, colours: bool = False) -> None:

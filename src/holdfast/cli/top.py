@@ -27,7 +27,7 @@ from ..engines.file.paths import queue_of, waited_for
 from ..model import Holder, Value
 from . import fullscreen
 from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, work_of
-from .fullscreen import GONE, RESIZED, Picture, Signals
+from .fullscreen import GONE, RESIZED, Display, Signals
 from .locks import absolute
 from .ls import as_object, short_path
 from .options import Namespace
@@ -452,7 +452,7 @@ class Board:
 
     def run(self, record: Recording | None) -> int:
         signals: Signals
-        full: Picture
+        full: Display
         signals, full = _terminals().opened()
         also = [*signals.wakers, full.keyboard]
         stream = lock_events(self._follower, None, also=also, pause=lambda: self._pause(full))
@@ -488,7 +488,7 @@ class Board:
         if news:
             self._events.append((self._clock.monotonic(), news))
 
-    def _obey(self, signals: Signals, full: Picture) -> int | None:
+    def _obey(self, signals: Signals, full: Display) -> int | None:
         """Signals and keys. The signal to end by, 0 for an ordinary end, None to go on."""
         came = signals.take()
         for number in came:
@@ -516,24 +516,24 @@ class Board:
             self._changed = self._changed or key in ("s", "r")
         return None
 
-    def _resized(self, full: Picture) -> None:
+    def _resized(self, full: Display) -> None:
         full.anew()  # a terminal that grows and shrinks may have lost some of it
         self._view.resized()
         self._wanted = 0.0
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
-    def _due(self, full: Picture) -> float:
+    def _due(self, full: Display) -> float:
         if full.retry is not None:
             return self._clock.monotonic() + full.retry
         return max(self._wanted, self._earliest)
 
-    def _pause(self, full: Picture) -> float:
+    def _pause(self, full: Display) -> float:
         return max(0.0, self._due(full) - self._clock.monotonic())
 
     # -- what ----------------------------------------------------------------------------------------------------------
 
-    def _draw(self, full: Picture) -> None:
+    def _draw(self, full: Display) -> None:
         began = self._clock.monotonic()
         if self._changed:
             self._ordered = ordered(self._rows.now(), self._view.order, backwards=self._view.backwards)

@@ -12,7 +12,7 @@ import threading
 import time
 from queue import SimpleQueue
 
-from .fullscreen import ENTER, ENTER_AGAIN, LEAVE, PARTING, RESIZED, USUAL, Picture, Signals
+from .fullscreen import ENTER, ENTER_AGAIN, LEAVE, PARTING, RESIZED, USUAL, Display, Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def named(keys: list[tuple[int, int, int]]) -> list[str]:
     return found
 
 
-class ConsoleScreen(Picture):
+class ConsoleScreen(Display):
     """The console of this process."""
 
     def __init__(self, console: Console, *, colours: bool = False) -> None:
@@ -149,39 +149,44 @@ class ConsoleScreen(Picture):
 
 
 class _Writer:
-    """A thread that writes, so that nobody else has to wait for the console."""
+    """A thread that writes, so that nobody else has to wait for the console.
+
+    Each text has an event of its own. So a Ctrl-C between two steps of `write` leaves at most a text that is written
+    before the next one, and none that is waited for in vain.
+    """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
-        self._wanted: SimpleQueue[bytes | None] = SimpleQueue()
-        self._done = threading.Event()
+        self._wanted: SimpleQueue[tuple[bytes, threading.Event] | None] = SimpleQueue()
+        self._written: threading.Event | None = None
+        """Of the text that is waited for."""
         self._error: OSError | None = None
-        self._is_writing = False
         threading.Thread(target=self._run, name="holdfast-console", daemon=True).start()
 
     def _run(self) -> None:
-        while (text := self._wanted.get()) is not None:
+        while (wanted := self._wanted.get()) is not None:
+            text, written = wanted
             try:
                 self._write(text)
             except OSError as error:
                 self._error = error
-            self._done.set()
+            written.set()
 
     def write(self, text: bytes, seconds: float) -> bool:
         """Whether it has been written, which is waited for so long. If not, it is to be given once more, later."""
-        if not self._is_writing:
-            self._is_writing = True
-            self._done.clear()
-            self._wanted.put(text)
+        if self._written is None:
+            written = threading.Event()
+            self._wanted.put((text, written))
+            self._written = written
         return self.finish(seconds)
 
     def finish(self, seconds: float) -> bool:
         """Whether nothing is left to be written."""
-        if not self._is_writing:
+        if self._written is None:
             return True
-        if not self._done.wait(max(0.0, seconds)):
+        if not self._written.wait(max(0.0, seconds)):
             return False
-        self._is_writing = False
+        self._written = None
         error, self._error = self._error, None
         if error is not None:
             raise error

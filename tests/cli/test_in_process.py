@@ -9,6 +9,7 @@ import os
 import pty
 import socket
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_a_terminal_that_goes_away_makes_no_error() -> None:
     screen.close()
     os.close(theirs)
     assert screen.size() == (80, 24)
+
+
+def test_a_terminal_whose_return_was_interrupted_is_returned_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Ctrl-C again, while Ctrl-Z gives it back."""
+    ours, theirs = pty.openpty()
+    screen, before = FullScreen(theirs), termios.tcgetattr(theirs)
+    screen.enter()
+    with monkeypatch.context() as changed:
+        changed.setattr(termios, "tcsetattr", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            screen.leave()
+    screen.close()
+    assert termios.tcgetattr(theirs) == before
+    assert os.read(ours, 4096).endswith(b"\x1b[?1049l")
+    os.close(ours)
+    os.close(theirs)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_only_a_file_is_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,6 +311,14 @@ def test_an_unread_terminal_does_not_keep_it_from_its_end(world: World, path: Pa
     assert termios.tcgetattr(seen.started.source) == seen.started.modes
 
 
+def test_a_terminal_that_was_paused_is_restored(seen: Seen) -> None:
+    """By Ctrl-S. What restores it would be lost, so its output goes on."""
+    seen.type(b"\x13")
+    seen.type(b"q")
+    assert seen.started.wait() == 0
+    assert seen.is_left()
+
+
 def test_ctrl_z_restores_the_terminal(world: World, path: Path, held: int) -> None:
     """The shell gets its terminal as it was, and what that writes there is gone when the view comes back."""
     script = 'set -m; "$@"; echo stopped; read go; fg >/dev/null; echo done $?'

@@ -67,7 +67,9 @@ def console() -> MadeUpConsole:
 
 
 @pytest.fixture
-def full(console: MadeUpConsole) -> Iterator[ConsoleScreen]:
+def full(monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole) -> Iterator[ConsoleScreen]:
+    """A busy machine does not make it leave too early."""
+    monkeypatch.setattr(windows_screen, "PARTING", 20.0)
     made_up: Any = console
     screen = ConsoleScreen(made_up)
     yield screen
@@ -117,7 +119,9 @@ def test_only_what_has_changed_is_written_and_at_last_what_gives_the_screen_back
     ]
 
 
-def test_a_console_that_takes_nothing_does_not_hang_it(console: MadeUpConsole, full: ConsoleScreen) -> None:
+def test_a_console_that_takes_nothing_does_not_hang_it(
+    monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole, full: ConsoleScreen
+) -> None:
     """As while somebody selects text in it. It is tried again, later and later; the console can still be left."""
     full.enter()
     console.takes.clear()
@@ -130,6 +134,7 @@ def test_a_console_that_takes_nothing_does_not_hang_it(console: MadeUpConsole, f
     assert waits[-1] == 1.0
     console.pressed = [(0x51, ord("q"), 1)]
     assert full.keys() == ["q"]
+    monkeypatch.setattr(windows_screen, "PARTING", 0.1)
     full.close()
     assert (console.mode, console.texts, console.is_closed) == (USUAL_MODES, [], False)
 
@@ -158,6 +163,21 @@ def test_a_console_that_is_gone_ends_it_without_another_error(console: MadeUpCon
     assert (full.keys(), full.size()) == (None, USUAL)
     full.leave()
     full.close()
+
+
+def test_a_return_that_was_interrupted_is_done_again_at_the_end(console: MadeUpConsole, full: ConsoleScreen) -> None:
+    full.enter()
+    set_modes = console.set_modes
+
+    def interrupted(*modes: int) -> None:
+        raise KeyboardInterrupt
+
+    console.set_modes = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        full.close()
+    console.set_modes = set_modes  # type: ignore[method-assign]
+    full.close()
+    assert (console.mode, console.is_closed) == (USUAL_MODES, True)
 
 
 @pytest.mark.parametrize("is_given", [False, True])

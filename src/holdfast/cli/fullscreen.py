@@ -162,15 +162,17 @@ class FullScreen(Display):
     def leave(self) -> None:
         if self._saved is None:
             return
-        saved, self._saved = self._saved, None
         try:
-            termios.tcsetattr(self._out, termios.TCSANOW, saved)  # type: ignore[arg-type]
+            termios.tcsetattr(self._out, termios.TCSANOW, self._saved)  # type: ignore[arg-type]
+            for action in (termios.TCOOFF, termios.TCOON):  # resume what Ctrl-S has paused: the second alone does not
+                termios.tcflow(self._out, action)
             rest = LEAVE.format(height=self.size()[1]).encode()
             self._rest = b""
             while rest and select.select([], [self.keyboard], [], PARTING)[1]:
                 rest = rest[os.write(self.keyboard, rest) :]
         except (OSError, termios.error):
             pass
+        self._saved = None  # now: after a second Ctrl-C meanwhile, it is done again
 
     def close(self) -> None:
         self.leave()

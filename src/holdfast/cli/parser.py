@@ -123,7 +123,7 @@ _RELEASE_NOTE = """\
 It leaves alone what another process holds; holdfast break removes that.
 
 exit status: 0 released, or nobody held it; 1 held by another (run has 75, because 1
-may be CMD's); 2 usage; 3 system error"""
+may be CMD's); 2 usage; 3 system error, or another program's lock"""
 _WAIT_NOTE = """\
 LOCK may be another program's, such as .git/index.lock. With several LOCKs, it ends
 when one look finds all of them free.

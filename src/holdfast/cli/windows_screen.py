@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .._platform.windows_console import Console
 
-UNABLE = "this console cannot be drawn on (it is older than Windows 10, or TERM is dumb)"
+UNABLE = "what stdout leads to cannot be drawn on (NUL, a console older than Windows 10, or TERM=dumb)"
 _ENCODING = "utf-16-le"
 _CONTROL_KEYS, _RESIZES = 0x1, 0x8
 _EDITING = 0x2 | 0x4 | 0x10 | 0x200
@@ -102,7 +102,6 @@ class ConsoleScreen(Display):
     def leave(self) -> None:
         if self._saved is None:
             return
-        saved, self._saved = self._saved, None
         self._rest = b""
         assert self._writer is not None
         try:
@@ -113,9 +112,10 @@ class ConsoleScreen(Display):
         except OSError:
             pass
         try:
-            self._console.set_modes(*saved)
+            self._console.set_modes(*self._saved)
         except OSError:
             pass
+        self._saved = None  # now: after a second Ctrl-C meanwhile, it is done again
 
     def close(self) -> None:
         self.leave()

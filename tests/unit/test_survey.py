@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -232,6 +233,28 @@ def test_a_dead_holder_is_not_mixed_up_with_the_one_that_takes_over_during_the_l
     status = found_in(env, disk)["l"].status if way == "survey" else look(env, contender.request)
     assert status.holder is not None
     assert (status.holder.pid, status.holder.tag, status.holders) == (os.getpid(), "new", ())
+
+
+@pytest.mark.parametrize("way", ["survey", "status"])
+def test_a_look_at_an_heir_whose_record_cannot_be_read_again_shows_what_it_has_seen(
+    disk: Path, contend: Contend, environments: Environments, way: str
+) -> None:
+    """L13: its server has removed the file meanwhile, for example."""
+    peer = Peer("Lock(path, tag='old').acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
+    peer.expect("held")
+    peer.destroy()
+    contender, env = contend(disk / "l"), environments()
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    env.after["read"] = lambda *_: env.instead.update(read=refuse)
+    with open(disk / "l", "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        status = found_in(env, disk)["l"].status if way == "survey" else look(env, contender.request)
+    assert "read" in env.instead
+    assert status.holder is not None
+    assert (status.holder.pid, status.holder.tag) == (os.getpid(), "old")
 
 
 def test_an_empty_file_of_flock_is_not_free_for_other_protocols(

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Semaphore
+from holdfast import Hold, Lock, Semaphore
 from holdfast._admin.found import Found
 from holdfast._admin.scan import Survey
 from holdfast.cli import console, outcome, parse, perform, sema, slots, top
@@ -29,6 +29,7 @@ from holdfast.cli.ls import short_path
 from holdfast.cli.reap import notify
 from holdfast.cli.run import end
 from holdfast.errors import EngineUnavailable, LockLost
+from process.support import Peer
 from unit.stepping import sema_record
 
 
@@ -185,3 +186,30 @@ def test_a_status_is_of_one_holder_though_it_takes_two_looks(
     assert perform(parse(["status", "-j", "-p", "sema", str(path)])) == outcome.HELD
     shown = json.loads(capsys.readouterr().out)
     assert (shown["condition"], shown["content_protocol"], shown["holder"]["pid"]) == ("held", "sema", os.getpid())
+
+
+@pytest.mark.needs("linux")
+def test_a_status_has_the_guard_of_the_holder_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tables that were read for the first look are of the holder before."""
+    path, real = tmp_path / "l", command._found
+    peer = Peer("held = Lock(path).acquire(); say('held'); hear(); held.release(); say('done')", [path])
+    peer.expect("held")
+    holds: list[Hold] = []
+
+    def found(survey: Survey, given: str) -> Found | None:
+        one = real(survey, given)
+        if not holds:
+            peer.say()
+            peer.expect("done")
+            holds.append(Lock(path).acquire())
+        return one
+
+    monkeypatch.setattr(command, "_found", found)
+    assert perform(parse(["status", "-j", "-p", "sema", str(path)])) == outcome.HELD
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["holder"]["pid"] == os.getpid()
+    assert [one["pid"] for one in shown["kernel_lock"]] == [os.getpid()]
+    holds[0].release()
+    peer.destroy()

@@ -67,7 +67,7 @@ def _status(options: Namespace) -> int:
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
         return FAILED
     lock = Lock(named, **lock_options(options))
-    found, status = _looked_at(survey, lock)
+    survey, found, status = _looked_at(survey, lock)
     other = other_protocol(file_request(lock), status.data, status.record) if status.locked else None
     keepers = survey.owners(status.path) if status.locked else []
     if options.json:
@@ -129,17 +129,19 @@ def _rows_of_another(found: Found) -> list[tuple[str, str]]:
     return rows + rows_of_waiters(status.waiters)
 
 
-def _looked_at(survey: Survey, lock: Lock) -> tuple[Found | None, Status]:
+def _looked_at(survey: Survey, lock: Lock) -> tuple[Survey, Found | None, Status]:
     """What the survey finds at its path, and its status: two looks, so they are repeated where the lock has changed
-    hands in between."""
-    for _ in range(_LOOKS):
+    hands in between, with a new survey."""
+    for number in range(_LOOKS):
+        if number:
+            survey = Survey(environment())
         found = _found(survey, file_request(lock).path)
         status = _unopened(survey, lock, found) or lock.status()
         if found is None or found.status.protocol not in ("", status.protocol):
             break
         if _pid_of(found.status) == _pid_of(status):
             break
-    return found, status
+    return survey, found, status
 
 
 def _pid_of(status: Status) -> int | None:

@@ -339,6 +339,27 @@ def test_a_lock_that_is_dropped_with_its_holders_end_after_the_table_was_read_is
         assert tables.owners(identity(place / "l")) == ([] if dropped else [LockOwner(None, exclusive=True)])
 
 
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("WRITE 5", "WRITE 6", [(6, True)]),
+        ("READ 5", "WRITE 5", [(5, True)]),
+        ("WRITE 5", "READ 5", [(5, False)]),
+        ("READ 5", "READ 6", [(5, False), (6, False)]),
+    ],
+)
+def test_a_lock_that_changes_hands_while_the_table_is_read_has_one_owner(
+    before: str, after: str, shown: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch, *, few: bool
+) -> None:
+    """W10: readers share it."""
+    texts = [f"1: FLOCK  ADVISORY  {one} 08:01:77 0 EOF\n" for one in (before, after)]
+    real = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda path: texts.pop(0) if path == "/proc/locks" else real(path))
+    tables = LinuxProcLocks(lambda _pid: Process(Presence.RUNNING), tables=True, few=few)
+    assert tables.owners((os.makedev(8, 1), 77)) == [LockOwner(pid, exclusive=exclusive) for pid, exclusive in shown]
+
+
 def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, live_pid: int, dead_pid: int) -> None:
     """W3: a process that lives and may not be looked at is named; one that has ended is not."""
     path = place / "l"

@@ -24,6 +24,8 @@ W7  `/proc/locks` is read once, the descriptors of all processes at most once fo
     many files are asked about. So all answers are of about the same moment.
 W8  Where the tables may name a file by another device than `st_dev` (W2), an entry with its inode number is only a
     hint: then the file is asked about by itself.
+W10 Two readings are put together (W5). Of locks that exclude each other, the one that was read last counts: the file
+    has changed hands meanwhile.
 """
 
 from __future__ import annotations
@@ -344,10 +346,11 @@ class LinuxProcLocks(ProcLocks):
             doubtful = self._is_doubtful(identity, self._inodes)
             return lock_owners(identity, self._inspect) if doubtful else []  # W8
         found: dict[LockOwner, None] = {}
+        held = [entry for entry in locks[identity] if not entry.waiting]
         for entry in locks[identity]:
             if entry.waiting:
                 found[LockOwner(entry.pid or None, entry.exclusive, waiting=True)] = None
-            else:
+            elif entry is held[-1] or not (entry.exclusive or held[-1].exclusive):  # W10
                 for pid in self._keepers_of(identity, entry):
                     found[LockOwner(pid, entry.exclusive)] = None
         return list(found)

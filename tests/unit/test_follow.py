@@ -242,6 +242,22 @@ def test_readers_that_come_and_go_end_nobody_elses_hold(disk: Path, follow: Foll
     assert not follower.held
 
 
+def test_a_reader_that_cannot_be_seen_is_told_of_beside_one_that_can(disk: Path, follow: Follow) -> None:
+    """Z19: the first that has a pid is shown as the holder, wherever it stands among them."""
+    (disk / "l").write_text("data")
+    with open(disk / "l") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        follower = follow(disk)
+        follower.first_look()
+        (held,) = follower.held.values()
+        (seen,) = held.found.status.holders
+        status = held.found.status.replaced(holders=(seen.replaced(pid=None), seen))
+        follower._saw(str(disk / "l"), held.found.replaced(status=status))
+        follower._saw(str(disk / "l"), None)
+    told = [(one.kind, one.pid) for one in follower._out]
+    assert told == [("acquired", None), ("released", None), ("released", os.getpid())]
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_kernel_lock_that_a_dead_holder_has_left_to_a_process_unseen_is_still_the_same(
     disk: Path, follow: Follow, *, ended: bool
@@ -453,6 +469,27 @@ def test_the_end_and_the_heir_of_a_lock_that_is_a_directory_are_seen_by_the_cloc
     assert (reclaimed.pid, reclaimed.recovered_from) == (os.getpid(), os.getpid())
     heir.release()
     later(follower, "released")
+
+
+def test_a_lock_on_the_file_of_a_dead_holder_is_no_takeover(disk: Path, contend: Contend, follow: Follow) -> None:
+    """It may be of a contender that gives up or dies before it writes its record; the record says who has the lock."""
+    peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
+    peer.expect("held")
+    follower = follow(disk)
+    follower.first_look()
+    peer.kill()
+    peer.wait()
+    later(follower, "stale")
+    with open(disk / "l", "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        follower._unsettled[str(disk / "l")] = 0.0
+        assert follower.tick() == []
+    heir = contend(disk / "l").get()
+    found = news(follower)
+    assert kinds(found) == ["reclaimed", "acquired"]
+    assert {one.recovered_from for one in found} == {peer.pid}
+    heir.release()
+    peer.destroy()
 
 
 @pytest.mark.parametrize("protocol", ["proper-lockfile", "sidecar"])

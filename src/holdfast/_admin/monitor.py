@@ -120,8 +120,8 @@ class SeenHold:
         """Whether it is this acquisition that was found."""
         if self.doubtful and found.status.modified != self.found.status.modified:
             return False
-        if self.found.condition == DEAD != found.condition:
-            return False  # replaced in place, where the record does not say by whom
+        if self.is_directory and self.found.condition == DEAD != found.condition:
+            return False  # replaced in place: there is no record that says by whom
         return self.key == key_of(found)
 
     def is_nameless(self, found: Found) -> bool:
@@ -139,7 +139,8 @@ class SeenHold:
 
     def share(self, found: Found) -> None:
         """The same lock, with others that share it."""
-        self._known = self.holder if self.holder.pid == pids_of(found)[0] else Holder()
+        first = found.status.holder
+        self._known = self.holder if first is not None and first.pid == self.holder.pid else Holder()
         self.found, self.key = found, key_of(found)
 
     @property
@@ -150,6 +151,18 @@ class SeenHold:
         if not self.is_kernel_lock or (seen.tag is not None and seen.host is not None):
             return seen
         return seen.replaced(tag=known.tag if seen.tag is None else seen.tag, host=seen.host or known.host)
+
+    @property
+    def acquired_by(self) -> int | None:
+        """Who acquired it: if that process has ended, `holder` may be one that has only the guard."""
+        record = self.found.status.record
+        return self.holder.pid if record is None or record.pid is None else record.pid
+
+    @property
+    def others(self) -> list[Holder]:
+        """Who shares this kernel lock with its first holder (Z19)."""
+        status = self.found.status
+        return [one for one in status.holders if one != status.holder] if self.is_kernel_lock else []
 
     @property
     def is_kernel_lock(self) -> bool:
@@ -851,7 +864,7 @@ class Follower:
         recovered, birth = None, self._birth(one)
         if before is not None:
             if before.told_stale or before.is_replaced_in_place(one, birth):
-                recovered = before.holder.pid
+                recovered = before.acquired_by
             elif before.found.identity == one.identity and not before.is_kernel_lock:  # so the old file is closed, too
                 self._out.append(self._ended(before, "released"))
             else:
@@ -887,7 +900,7 @@ class Follower:
 
     def _also(self, kind: str, held: SeenHold, time: float, *, first_look: bool = False) -> None:
         """The same of those that share a kernel lock with the first (Z19)."""
-        for holder in held.found.status.holders[1:] if held.is_kernel_lock else ():
+        for holder in held.others:
             ended = {"held": max(0.0, time - held.shares[holder.pid])} if kind == "released" else {}
             status = held.found.status.replaced(holder=holder)
             self._out.append(of_holder(kind, time, status, first_look=first_look, **ended))

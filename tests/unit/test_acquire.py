@@ -302,6 +302,21 @@ def test_a_waiter_that_stood_still_after_its_look_does_not_rely_on_its_watch(hel
     assert isinstance(waiter.run(), FileHold)
 
 
+def test_a_waiter_that_stands_still_when_it_is_woken_for_another_lock_looks_again(
+    held: Contender, contend: Contend
+) -> None:
+    """WF2: only a look later than that lets it rely on its watch, and not the time alone."""
+    waiter = contend(held.request.path, timeout=None, fair=False)
+    waiter.env.instead["monotonic"] = lambda: 1000.0
+    first = waiter.step()
+    assert first is not None
+    times = iter([1000.001])
+    waiter.env.instead["monotonic"] = lambda: next(times, 1000.1)
+    second = waiter.step()
+    assert second is not None
+    assert second.deadline == first.deadline
+
+
 def test_a_refusal_without_waiting_says_what_was_seen(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)

@@ -340,7 +340,8 @@ class WatchedFlock(WatchedFile):
 
     def look(self, *, strict: bool = True) -> bool:  # noqa: ARG002
         """Look what the path names; False when nothing is there. Only a try shows whether the guard is free (F7)."""
-        self.missed, self._refused = False, None
+        self._begin_look()
+        self._refused = None
         self.there = self._observe()
         if self.there:
             assert self._seen is not None

@@ -72,7 +72,7 @@ class WatchedFile:
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
         self._relied_from = 0.0
-        """From when on the end of a guard that is seen makes an event (WF2); 0.0 after a wait that ended later."""
+        """From when on the end of a guard that is seen makes an event; 0.0 if the last look was later (WF2)."""
         self._waiting = False
         self._poll = FIRST_POLL
         self._burst = 0.0
@@ -102,8 +102,13 @@ class WatchedFile:
         forgotten = error.errno == errno.EBADF and self._seen is not None and self.env.is_open(self._seen.fd)
         return forgotten or error.errno in REMOVED
 
-    def _look(self, strict: bool) -> bool:
+    def _begin_look(self) -> None:
         self.missed = False
+        if self._relied_from and self.env.monotonic() >= self._relied_from:
+            self._relied_from = 0.0
+
+    def _look(self, strict: bool) -> bool:
+        self._begin_look()
         self.there = self._observe()
         if self.there:
             assert self._seen is not None
@@ -347,8 +352,6 @@ class WatchedFile:
 
     def woke(self, waited: float, *, over: bool) -> bool:
         """Whether the wait that has just ended was about this lock file."""
-        if self._relied_from and self.env.monotonic() >= self._relied_from:
-            self._relied_from = 0.0  # a look follows
         if waited >= self._recheck and self.there:
             self.seen.blocked = None  # permissions may have changed, which nothing announces
         over = over or self._pidfd is not None  # the process may have ended

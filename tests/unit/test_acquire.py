@@ -317,6 +317,36 @@ def test_a_waiter_that_stands_still_when_it_is_woken_for_another_lock_looks_agai
     assert second.deadline == first.deadline
 
 
+def test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard(disk: Path, contend: Contend) -> None:
+    """WF2: a waiter for a slot watches several files, so that it is also woken while it waits for the next of them."""
+    holders = [contend(disk / f"l.{number}.lock") for number in range(2)]
+    for one in holders:
+        one.get()
+    waiter = contend(disk / "l", slots=2, timeout=None, fair=False)
+    times = [1000.0]
+    waiter.env.instead["monotonic"] = lambda: times[-1]
+    waiter.step()
+    times.append(1001.0)
+    rest = waiter.step()
+    assert rest is not None
+    assert rest.deadline > times[-1] + 1
+    path = disk / "l.0.lock"
+    dying = path.stat().st_ino
+    waiter.env.instead["guarded"] = lambda fd: (
+        (os.fstat(fd).st_ino == dying and times[-1] < 1001.01) or waiter.env.real.guarded(fd)
+    )
+    waiter.env.instead["is_written"] = lambda _fd: None
+    holders[0].crash()
+    for _ in range(20):
+        wait = waiter.step()
+        assert wait is not None
+        assert wait.deadline < times[-1] + 1
+    times.append(1001.02)
+    hold = waiter.run()
+    assert isinstance(hold, FileHold)
+    assert hold.path == str(path)
+
+
 def test_a_refusal_without_waiting_says_what_was_seen(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)

@@ -2,8 +2,9 @@
 
 WF1  The watch is armed, and its events are read, before the look that decides to wait: any change after that look makes
      an event that we will still find.
-WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times. It may
-     also have come before the watch was armed: so we rely on a new watch from the first look that is so much later.
+WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times.
+     Wake-ups for other locks may use these looks up at once, and the event may also have come before the watch was
+     armed. So after both, we rely on the watch from the first look that is late enough.
 WF3  The watch is on an inode. When the path names another one, we start over with a new watch.
 WF4  Where a removed name stays in the way as long as the file is open here (9p), nothing is kept open between two
      looks: waiters would keep each other from making the lock file.
@@ -318,7 +319,7 @@ class WatchedFile:
         change = self._watch.take()
         if change & CLOSED:
             self.hurry()  # WF2
-            self._relied_from = 0.0
+            self._relied_from = self.env.monotonic() + DYING
         return bool(change)
 
     def plan(self, now: float, *, poll: bool) -> tuple[tuple[int, ...], float]:

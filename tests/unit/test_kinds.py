@@ -735,6 +735,13 @@ def test_a_look_that_is_refused_does_not_end_a_wait(waiting: Callable[..., Waiti
     one.error = PermissionError(errno.EACCES, "refused")
     one.now += 1.0
     assert one.next() > 0
+
+    def refuse(_path: str) -> object:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    one.events.env.instead["stat"] = refuse
+    assert one.next() > 0
+    del one.events.env.instead["stat"]
     one.error = None
     one.now += 1.0
     one.next()

@@ -1084,6 +1084,22 @@ def test_a_wait_for_a_server_that_does_not_answer_is_announced(
     assert all(re.fullmatch(rf"{text}\d+\.\d s", one) for one in told)
 
 
+def test_a_look_at_a_hold_is_no_wait_to_be_announced(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP9: its caller has the lock."""
+    told: list[Refusal] = []
+    lock = Lock(f"{server.directory}/l")
+    hold = lock.acquire()
+    holdfast.lock.announce(lock, told.append)
+    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    monkeypatch.setattr(apart, "ANSWER", 0.1)
+    server.dies()
+    with pytest.raises(EngineUnavailable):
+        hold.ensure_held()
+    assert not told
+    server.comes_back()
+    hold.release()
+
+
 def test_a_notice_that_fails_ends_the_wait_for_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP9: as where nobody reads what a command says; nothing is left of the wait."""
     monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)

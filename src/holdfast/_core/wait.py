@@ -85,10 +85,16 @@ _NOTICE_AFTER = 1.0
 
 class Deadline:
     """Deadline, tries and long-wait notice of one waiter. `generation`: the process's at the start of the acquisition,
-    if that was earlier."""
+    if that was earlier. `unannounced`: there is no notice."""
 
     def __init__(
-        self, env: Environment, request: Request, timeout: float | None, generation: int | None = None
+        self,
+        env: Environment,
+        request: Request,
+        timeout: float | None,
+        generation: int | None = None,
+        *,
+        unannounced: bool = False,
     ) -> None:
         self.env = env
         self.request = request
@@ -99,7 +105,7 @@ class Deadline:
         self._made = 0
         self._next_try = -INFINITY
         """When the pause before the next try ends, if tries are counted."""
-        self._notice_at = INFINITY if request.notice is None else self.started + _NOTICE_AFTER
+        self._notice_at = INFINITY if request.notice is None or unannounced else self.started + _NOTICE_AFTER
         self._generation = env.generation if generation is None else generation
 
     @property

@@ -25,7 +25,8 @@ AP7  Where steps fail while the server is away, the thread of a release repeats 
 AP8  Where a client does not reconnect (9p), a process with a thread inside a call cannot end, not even by a signal,
      until the kernel gives the connection up, after a minute or so. So a command has a child process ask each such
      server first, and ends without having asked that itself if it gets no answer.
-AP9  The notice of a long wait (`lock.announce`) says after a second without an answer that the server does not answer.
+AP9  The notice of a long wait (`lock.announce`) says after a second without an answer that the server does not answer;
+     not of a look at a hold, whose caller does not wait for the lock.
 """
 
 from __future__ import annotations
@@ -228,12 +229,14 @@ class Apart:
         *,
         acquires: bool = False,
         cancel: Cancellation | None = None,
+        unannounced: bool = False,
     ) -> None:
         self.env = env
         self.request = request
         self._cancel = cancel
         self._timeout = timeout
         self._acquires = acquires and bool(timeout)
+        self._unannounced = unannounced
         self.until = INFINITY
         if timeout is not None:
             self.until = time.monotonic() + (timeout + GRACE if timeout else ANSWER)
@@ -303,7 +306,7 @@ class Apart:
                 cancel.check()
 
     def _notice(self) -> Deadline:
-        return Deadline(self.env, self.request, None)
+        return Deadline(self.env, self.request, None, unannounced=self._unannounced)
 
     def _tell(self, notice: Deadline, since: float) -> None:
         """AP9."""
@@ -455,7 +458,7 @@ def look(held: HoldState, check: Callable[[], object]) -> None:
     if held.lease is not None:
         check()
         return
-    apart = Apart(held.env, held.request, 0.0)
+    apart = Apart(held.env, held.request, 0.0, unannounced=True)  # AP9
     while apart.is_crowded(time.monotonic()):
         time.sleep(_CROWDED_POLL)
     apart.call(check)

@@ -21,7 +21,8 @@ TK7  The lock itself excludes, so the guard protects only against a robbed proce
      lets only one process at a time replace it: of two, one could give the name to its file after the other had counted
      on. A kill there may leave no counter, and the next one starts by TK4.
 TK8  Waiting for the counter ends with the first try after the caller's time is up, and no earlier than 20 ms after the
-     first one: so it is tried to replace it. A process that may not replace it waits, and reports who is in the way.
+     first one, so that a replacement (TK7) has been tried. A process that may not replace it waits, and reports who is
+     in the way.
 TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced. Its
      names are looked at right before the write, as in a takeover (takeover.py, T18).
 TK10 A process whose lease is over may still be counting, without the lock. So a hold with a lease counts by names, each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import json
 import os
@@ -186,6 +187,19 @@ def test_a_status_is_of_one_holder_though_it_takes_two_looks(
     assert perform(parse(["status", "-j", "-p", "sema", str(path)])) == outcome.HELD
     shown = json.loads(capsys.readouterr().out)
     assert (shown["condition"], shown["content_protocol"], shown["holder"]["pid"]) == ("held", "sema", os.getpid())
+
+
+@pytest.mark.needs("linux")
+def test_a_status_that_would_share_the_lock_looks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is free for one that shares it, and held for others. Each look more would wake those who wait."""
+    path, real = tmp_path / "l", command._found
+    looks: list[str] = []
+    monkeypatch.setattr(command, "_found", lambda survey, given: looks.append(given) or real(survey, given))
+    path.write_text("data")
+    with open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert perform(parse(["status", "-j", "--shared", "-p", "flock", str(path)])) == outcome.DONE
+    assert looks == [str(path)]
 
 
 @pytest.mark.needs("linux")

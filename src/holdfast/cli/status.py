@@ -139,13 +139,14 @@ def _looked_at(survey: Survey, lock: Lock) -> tuple[Survey, Found | None, Status
         status = _unopened(survey, lock, found) or lock.status()
         if found is None or found.status.protocol not in ("", status.protocol):
             break
-        if _pid_of(found.status) == _pid_of(status):
+        if _seen(found.status) == _seen(status):
             break
     return survey, found, status
 
 
-def _pid_of(status: Status) -> int | None:
-    return status.holder.pid if status.holder is not None and status.locked else None
+def _seen(status: Status) -> tuple[object, ...]:
+    """What both looks say of a holder, whatever options they judge by."""
+    return None if status.holder is None else status.holder.pid, status.liveness
 
 
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:

@@ -88,6 +88,7 @@ def test_a_shell_holds_it_by_its_keeper(world: World, target: Path, lock: Path) 
     eventually(lambda: not lock.exists(), what="the release")
 
 
+@pytest.mark.needs("linux")
 def test_the_next_holder_is_not_taken_for_the_keeper_that_was_ended(
     world: World, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

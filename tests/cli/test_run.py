@@ -407,6 +407,7 @@ def test_a_line_for_conflicts_can_be_interrupted(world: World, path: Path, held:
 # -- the wait ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("events")
 def test_a_waiter_is_told_its_place_in_the_queue_and_when_that_changes(world: World, path: Path, held: int) -> None:
     first = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])
     eventually(lambda: dormant(first.pid) and len(Lock(path).status().waiters) == 1)

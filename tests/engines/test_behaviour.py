@@ -201,7 +201,7 @@ def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> Non
 
 
 @pytest.mark.needs("flock")
-@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("linux"))])
 def test_a_holder_may_wait_for_a_lock_on_a_file_that_is_held(prefix: str, face: Any, protocol: str, shm: Path) -> None:
     """A look at the file's lock tells that what this process holds is another one."""
     lock = face.Lock(shm / "l", protocol=protocol, owner="me")

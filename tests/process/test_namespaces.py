@@ -452,7 +452,7 @@ def test_another_users_lock_that_may_not_be_read_is_refused_as_held(spawn: Calla
     assert "may not be read" in message
 
 
-@pytest.mark.needs("flock")
+@pytest.mark.needs("flock", "linux")
 def test_the_holder_of_another_users_lock_that_may_not_be_read_is_named(
     spawn: Callable[..., Peer], shared: str
 ) -> None:

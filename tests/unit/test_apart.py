@@ -399,6 +399,7 @@ def test_ctrl_c_while_a_server_answers_leaves_nothing_when_it_is_raised(
     held.release()
 
 
+@pytest.mark.needs("unnamed")
 @pytest.mark.parametrize("call", ["open", "listdir", "close"])
 def test_locks_elsewhere_do_not_wait_for_a_silent_server(
     call: str, server: Server, shm: Path, monkeypatch: pytest.MonkeyPatch
@@ -550,7 +551,13 @@ def test_each_release_of_a_shared_hold_takes_one_thread(server: Server, monkeypa
 # -- a server whose steps fail while it is away ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param("sema", marks=pytest.mark.needs("unnamed")),  # else a temporary name may be left at the server
+        pytest.param("flock", marks=pytest.mark.needs("flock")),
+    ],
+)
 @pytest.mark.parametrize("timeout", [None, PATIENCE])
 def test_an_acquisition_waits_for_a_server_whose_steps_fail_while_it_is_away(
     protocol: str, timeout: float | None, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -760,6 +767,7 @@ def test_a_release_is_repeated_no_longer_than_the_lease(server: Server) -> None:
     os.unlink(f"{server.directory}/l")
 
 
+@pytest.mark.needs("unnamed")
 def test_of_several_locks_the_others_are_given_back_at_once(server: Server, shm: Path) -> None:
     """AP2: those at the silent server by the thread that was left behind."""
     local, far, last = (Lock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
@@ -779,6 +787,7 @@ def test_of_several_locks_the_others_are_given_back_at_once(server: Server, shm:
     until(lambda: not far.status().locked)
 
 
+@pytest.mark.needs("unnamed")
 def test_several_locks_of_a_task_are_given_back_as_well(server: Server, shm: Path) -> None:
     local, far, last = (AsyncLock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
     link = environment().link_unnamed
@@ -920,6 +929,7 @@ if what == "forks":
 """
 
 
+@pytest.mark.needs("unnamed")
 @pytest.mark.parametrize(("what", "status"), [("exits", 0), ("holds", 0), ("forks", 7)])
 def test_a_process_ends_though_a_server_is_silent(what: str, status: int, shm: Path) -> None:
     """AP4, AP5, K9: with a step left behind; with a lock whose release is not answered; and as a forked child."""

@@ -619,10 +619,13 @@ def test_a_status_is_printed_as_a_sentence(tmp_path: Path) -> None:
     assert str(lock.status()).startswith(f"{path} can be taken over: held by process 999999999 since ")
     path.write_text("pid=x\n")
     assert str(lock.status()).startswith(f"{path}: its record cannot be used (the record's pid is not")
-    path.unlink()
-    readers = Lock(path, protocol="flock", shared=True)
+
+
+@pytest.mark.needs("flock", "linux")
+def test_a_status_that_readers_share_is_printed_as_a_sentence(tmp_path: Path) -> None:
+    readers = Lock(tmp_path / "the.lock", protocol="flock", shared=True)
     with readers.acquire():
-        assert f"{path} is free, and held by " in str(readers.status())
+        assert f"{readers.path} is free, and held by " in str(readers.status())
 
 
 def test_the_status_of_a_semaphore_is_printed_as_a_sentence(tmp_path: Path) -> None:

@@ -141,6 +141,6 @@ def _output(*command: str) -> str:
             command, capture_output=True, text=True, errors="surrogateescape", timeout=_WITHIN, check=True,
             env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return ""
+    except (OSError, ValueError, RuntimeError, subprocess.SubprocessError):
+        return ""  # RuntimeError: in an isolated subinterpreter
     return done.stdout

@@ -66,7 +66,7 @@ def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
     """Of a lock without a record: its keeper is called after its owner."""
     keeper = keeper_of(seen.identity)
     if keeper is None:
-        return "it does not say whose it is, and no keeper of a shell holds it"
+        return "it does not say whose it is, and no keeper of a shell is seen to hold it"
     kept = kept_for(keeper)
     if kept != owner.pid:
         whose = f"process {kept}" if kept else "another process"

@@ -26,7 +26,8 @@ KINDS = {
     "beads": (*COMMON, "shell", "face"),
     "flock": (*COMMON, "flock(1)"),
     "ofd": (*COMMON, "lockf", "flock(1) --fcntl"),
-    "proper-lockfile": (*COMMON, "shell", "proper-lockfile"),
+    # Only the kernel's tables tell `release` which keeper has a lock without a record.
+    "proper-lockfile": (*COMMON, *(["shell"] if abilities.has("linux") else []), "proper-lockfile"),
 }
 PRIVILEGED = ("container", "other clock")
 LOOSE = "RHFDNMSPL"

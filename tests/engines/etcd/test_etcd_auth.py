@@ -19,6 +19,7 @@ from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
 from holdfast.engines.etcd import ENGINE
 from holdfast.engines.etcd import client as etcd_client
+from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Cluster, Turnstile
 from holdfast.engines.etcd.wire import encoded
 from holdfast.engines.remote import undo_with_operation
@@ -76,7 +77,7 @@ def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
 
 def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EC3: each login costs the server a tenth of a second, so forty of them would get no answer in time."""
-    urls = [f"etcd://me:s3cr%2Fet@{guarded.host}/mine/crowd/{number}?ttl=5" for number in range(40)]
+    urls = [f"etcd://me:s3cr%2Fet@{guarded.host}/mine/crowd/{number}?ttl=60" for number in range(40)]
     cluster = etcd_client.cluster_of(environment(), Lock(urls[0])._request.lock_url.access)  # type: ignore[attr-defined]
     logins, exchange = [], Cluster._exchange
 
@@ -92,7 +93,9 @@ def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.gather(*[hold.release() for hold in holds])
 
     monkeypatch.setattr(Cluster, "_exchange", count)
-    monkeypatch.setattr(etcd_client, "_EACH", 60.0)  # on a busy machine, a login takes longer than others wait for it
+    # On a busy machine, a login takes longer than others wait for it.
+    monkeypatch.setattr(etcd_client, "_EACH", 60.0)
+    monkeypatch.setattr(etcd_lock, "_RELEASE_WITHIN", 60.0)
     cluster._token = ""
     asyncio.run(crowd())
     assert len(logins) == 2

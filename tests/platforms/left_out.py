@@ -125,6 +125,8 @@ TESTS_BY_REASON = {
     ),
     "a death is told by the end of its process, which a process that a test plays has not": (
         "unit/test_slots.py::test_a_killed_holder_is_not_waited_for",
+        "unit/test_acquire.py::test_a_waiter_that_stands_still_when_it_is_woken_for_another_lock_looks_again",
+        "unit/test_acquire.py::test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard",
         "unit/test_queue.py::test_a_hand_over_that_ends_at_any_step_stops_nobody",
         "unit/test_queue.py::test_a_killed_waiter_is_not_waited_for",
         "unit/test_queue.py::test_a_queue_of_the_dead_is_removed_by_the_release",

@@ -14,10 +14,9 @@ from holdfast._admin.doctor import GOOD, NOTE, UNUSABLE, WEAKER, Finding
 from holdfast._admin.peer import Silent, View, listen, of_machines, of_mounts
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
-from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.storage import storage_of
 from unit.elsewhere import elsewhere, mount, needs_root
-from unit.stepping import Stepped
+from unit.stepping import KINDS, Stepped
 
 Environments = Callable[..., Stepped]
 Steps = Generator[Wait, None, list[Finding]]
@@ -60,7 +59,7 @@ def test_a_bind_mount_of_a_directory_is_proven_good(disk: Path) -> None:
         (disk / name).mkdir()
 
     def look() -> dict[str, str]:
-        return levels(drive(of_mounts(LinuxEnvironment(), str(disk / "place"), str(disk / "again"))))
+        return levels(drive(of_mounts(KINDS["linux"](), str(disk / "place"), str(disk / "again"))))
 
     def bind() -> None:
         mount(str(disk / "place"), str(disk / "again"), None, _BIND)
@@ -75,7 +74,7 @@ def test_an_overlay_and_its_upper_directory_are_found_not_to_share_guards(disk: 
         (disk / name).mkdir()
 
     def look() -> list[Finding]:
-        return drive(of_mounts(LinuxEnvironment(), str(disk / "merged"), str(disk / "upper")))
+        return drive(of_mounts(KINDS["linux"](), str(disk / "merged"), str(disk / "upper")))
 
     def overlay() -> None:
         options = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"

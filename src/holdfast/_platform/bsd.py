@@ -141,6 +141,7 @@ def _output(*command: str) -> str:
             command, capture_output=True, text=True, errors="surrogateescape", timeout=_WITHIN, check=True,
             env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+    # RuntimeError: in an isolated subinterpreter.
     except (OSError, ValueError, RuntimeError, subprocess.SubprocessError):
-        return ""  # RuntimeError: in an isolated subinterpreter
+        return ""
     return done.stdout

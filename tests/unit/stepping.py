@@ -246,6 +246,9 @@ def is_ready(wait: Wait, seconds: float = 0) -> bool:
         # A change is told a moment after it.
         answer = _winapi.WaitForMultipleObjects(handles, False, int(max(seconds, 0.05) * 1000))
         return bool(answer != _winapi.WAIT_TIMEOUT)
+    if not wait.fds:
+        time.sleep(seconds)
+        return False
     return bool(select.select(wait.fds, [], [], seconds)[0])
 
 

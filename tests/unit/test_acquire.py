@@ -540,7 +540,7 @@ def test_waiting_until_free_keeps_to_its_timeout(disk: Path, held: Contender, co
     env = contend(disk / "x").env
     refusal = drive(wait_until_free(env, (FileRequest(str(disk / "l"), {}),), 0.01, ()))
     assert isinstance(refusal, Refusal)
-    assert refusal.waited >= 0.01
+    assert refusal.waited >= 0.0099  # a clock of floats
     assert not env.open_descriptors()
 
 

@@ -130,6 +130,7 @@ TESTS_BY_REASON = {
         "unit/test_acquire.py::test_a_waiter_that_stands_still_when_it_is_woken_for_another_lock_looks_again",
         "unit/test_acquire.py::test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard",
         "unit/test_queue.py::test_a_hand_over_that_ends_at_any_step_stops_nobody",
+        "unit/test_queue.py::test_a_reader_that_passes_readers_removes_what_the_dead_have_left",
         "unit/test_queue.py::test_a_killed_waiter_is_not_waited_for",
         "unit/test_queue.py::test_a_queue_of_the_dead_is_removed_by_the_release",
         "unit/test_slots.py::test_a_crash_at_any_step_loses_no_slot",

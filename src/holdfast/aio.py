@@ -42,7 +42,18 @@ from .lock import (
     require_unreleased,
 )
 from .model import Record, SemaphoreStatus, Status
-from .several import BaseHolds, Plan, checked, finished, give_up_of_all, limit_of, note, raise_first, release_in_turn
+from .several import (
+    BaseHolds,
+    Plan,
+    checked,
+    finished,
+    give_up_of_all,
+    limit_of,
+    note,
+    raise_first,
+    release_all,
+    release_in_turn,
+)
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
 T = TypeVar("T")
@@ -146,7 +157,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
                 require_unreleased(hold)
             return self
         except BaseException:
-            release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them
+            release_all(self._acquired)  # Ctrl-C: nobody may have them
             raise
 
     async def __aexit__(
@@ -154,9 +165,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
     ) -> None:
         try:
             if isinstance(error, GeneratorExit):
-                failed: list[Exception] = []
-                release_in_turn([*self._acquired], failed)
-                raise_first(failed)
+                raise_first(release_all(self._acquired))
             else:
                 await self.release()
         except LockLost as lost:
@@ -164,7 +173,7 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
                 raise
             note(error, [lost])
         except BaseException:
-            release_in_turn([*self._acquired], [])  # Ctrl-C came before it had begun
+            release_all(self._acquired)  # Ctrl-C came before it had begun
             raise
 
 
@@ -203,7 +212,7 @@ class Together:
         try:
             await self._holds.__aexit__(kind, error, traceback)
         except BaseException:
-            release_in_turn([*self._holds], [])  # Ctrl-C came before it had begun
+            release_all(self._holds)  # Ctrl-C came before it had begun
             raise
 
 
@@ -382,7 +391,7 @@ class AsyncAcquirable(Resource):
             await hold.__aexit__(kind, error, traceback)
         finally:
             self._not_entered(hold)
-            release_in_turn([hold], [])  # Ctrl-C came before it had begun
+            release_all([hold])  # Ctrl-C came before it had begun
 
     if TYPE_CHECKING:
 

@@ -112,13 +112,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
         Raises LockLost if one of them was lost; the others are released all the same. If there are several such errors,
         it raises the first, with the others as notes.
         """
-        failed: list[Exception] = []
-        left = [*self._acquired]
-        try:
-            release_in_turn(left, failed)
-        finally:
-            release_in_turn(left, failed)  # Ctrl-C came in between
-        raise_first(failed)
+        raise_first(release_all(self._acquired))
 
     def __enter__(self) -> Holds:
         try:
@@ -127,7 +121,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
                 require_unreleased(hold)
             return self
         except BaseException:
-            release_in_turn([*self._acquired], [])  # Ctrl-C: nobody may have them
+            release_all(self._acquired)  # Ctrl-C: nobody may have them
             raise
 
     def __exit__(
@@ -140,7 +134,7 @@ class Holds(tuple[Hold, ...], BaseHolds):
                 raise
             note(error, [lost])
         except BaseException:
-            release_in_turn([*self._acquired], [])  # Ctrl-C came before it had begun
+            release_all(self._acquired)  # Ctrl-C came before it had begun
             raise
 
 
@@ -324,6 +318,16 @@ def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
     holds = kind([got[number] for number in range(len(got))])
     holds._acquired = tuple(got.values())
     return holds
+
+
+def release_all(holds: Iterable[Any]) -> list[Exception]:
+    """Release these holds in this thread, the last one first, though Ctrl-C comes in between; what they raised."""
+    left, failed = [*holds], list[Exception]()
+    try:
+        release_in_turn(left, failed)
+    finally:
+        release_in_turn(left, failed)
+    return failed
 
 
 def release_in_turn(left: list[Any], failed: list[Exception]) -> None:

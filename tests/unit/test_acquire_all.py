@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import itertools
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from holdfast import (
     AcquireTimeout,
+    AsyncLock,
     InvalidPath,
     Lock,
     LockLost,
@@ -23,10 +25,11 @@ from holdfast import (
     Semaphore,
     WouldDeadlock,
     acquire_all,
+    aio,
 )
 from holdfast.several import in_order
 from unit.elsewhere import elsewhere, mount, needs_root
-from unit.stepping import Stepped
+from unit.stepping import Stepped, failing
 
 module = importlib.import_module("holdfast.several")  # the package has the function of that name
 PATIENCE = 60.0
@@ -442,3 +445,32 @@ def test_a_child_does_not_free_what_its_parent_holds(face: Any, three: list[Any]
 
         assert elsewhere(in_the_child)
         holds.ensure_held()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["threads", "tasks"])
+def test_a_second_interruption_while_the_first_gives_all_back_leaves_nothing_held(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """D4: the first comes as the `with` begins; the second in the release that it causes."""
+    interrupted: list[object] = []
+
+    def release(hold: object, real: Callable[[Any], object] = module.release_now) -> None:
+        interrupted.append(hold)
+        if len(interrupted) == 1:
+            raise KeyboardInterrupt
+        real(hold)
+
+    def thread() -> None:
+        with acquire_all([Lock(disk / name) for name in "ab"]):
+            pytest.fail("it goes on inside")
+
+    async def task() -> None:
+        async with await aio.acquire_all([AsyncLock(disk / name) for name in "ab"]):
+            pytest.fail("it goes on inside")
+
+    monkeypatch.setattr(module, "release_now", release)
+    monkeypatch.setattr(aio if waits else module, "require_unreleased", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(task()) if waits else thread()
+    assert len(interrupted) == 3
+    assert os.listdir(disk) == []

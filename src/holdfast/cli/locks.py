@@ -7,7 +7,7 @@ import time
 
 from .._platform import environment
 from ..engines import scheme_of
-from ..errors import EngineUnavailable, InvalidPath
+from ..errors import InvalidPath
 from ..lock import Lock, Semaphore, announce, file_request, give_up_of
 from .options import Namespace
 from .outcome import say
@@ -199,5 +199,5 @@ class _WaitingNotice:
             return refusal.status.waiters
         try:
             return self._lock.status().waiters
-        except (OSError, EngineUnavailable):
+        except OSError:
             return ()  # the server of the files is away by now, or does not answer

@@ -112,7 +112,12 @@ class Holds(tuple[Hold, ...], BaseHolds):
         Raises LockLost if one of them was lost; the others are released all the same. If there are several such errors,
         it raises the first, with the others as notes.
         """
-        raise_first(release_all(self._acquired))
+        try:
+            failed = release_all(self._acquired)
+        except BaseException:
+            release_all(self._acquired)  # Ctrl-C came before it had begun
+            raise
+        raise_first(failed)
 
     def __enter__(self) -> Holds:
         try:

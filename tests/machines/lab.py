@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -183,18 +183,18 @@ class Lab:
 
     def wait(self, name: str, within: float = 60.0) -> str:
         """What is in a file that a machine makes, as soon as it is there."""
-        until = time.monotonic() + within
         path = self.out / name
-        while not path.exists():
-            assert time.monotonic() < until, f"no {name}:\n{self.logs()}"
-            time.sleep(0.02)
+        self.wait_until(path.exists, f"no {name}", within)
         return path.read_text()
 
     def gone(self, name: str, within: float = 60.0) -> None:
         """Return when a machine has taken such a file away: it has done what that asks for."""
+        self.wait_until(lambda: not (self.out / name).exists(), f"{name} is still there", within)
+
+    def wait_until(self, holds: Callable[[], bool], otherwise: str, within: float) -> None:
         until = time.monotonic() + within
-        while (self.out / name).exists():
-            assert time.monotonic() < until, f"{name} is still there:\n{self.logs()}"
+        while not holds():
+            assert time.monotonic() < until, f"{otherwise}:\n{self.logs()}"
             time.sleep(0.02)
 
     def results(self, nodes: Sequence[int], within: float = 120.0) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from sim.search import sample, search
 from sim.workloads import WORKLOADS
 
-RUNS = 30
+RUNS = 20
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -495,6 +495,8 @@ class WatchedFlock(WatchedFile):
         for looks in range(_LOOKS):
             if self.seen.fd >= 0 and (self._refused is None or looks):
                 self._probe(shared=self.request.shared)
+            if self._refused is False and not request.shared:
+                break  # nobody: the table need not be asked, which names readers and those who wait for them
             owners = env.lock_owners(self.seen.identity, request.records)
             if not self._refused or self.seen.fd < 0 or _holding(owners):
                 break  # else no holder is visible: it may have been released in between

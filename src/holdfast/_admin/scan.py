@@ -81,16 +81,6 @@ LEFT_EMPTY = (
 )
 
 
-class Seen(Observation):
-    """One file that was seen, and whose it is."""
-
-    __slots__ = ("uid",)
-
-    def __init__(self, found: Stat, fd: int = -1) -> None:
-        super().__init__(found, fd)
-        self.uid = found.st_uid
-
-
 class CachedEnvironment:
     """An environment that asks about each process once."""
 
@@ -289,7 +279,7 @@ class Survey:
 
     def of_the_kernel(self, path: str) -> Found:
         """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
-        return self._by_the_kernel(path, Seen(self._env.stat(path)), None)
+        return self._by_the_kernel(path, Observation(self._env.stat(path)), None)
 
     def alone(self, path: str) -> Found | None:
         """The same, without its queue."""
@@ -333,9 +323,9 @@ class Survey:
             except PermissionError:
                 one = self._unreadable(name, path, found, locked=locked)
         elif locked:
-            one = self._by_the_kernel(path, Seen(found), None)
+            one = self._by_the_kernel(path, Observation(found), None)
         elif not found.st_size:
-            one = self._left_by_flock(name, path, found) or self._damaged(name, path, Seen(found))
+            one = self._left_by_flock(name, path, found) or self._damaged(name, path, Observation(found))
         if one is None or one.condition in (FREE, EMPTY):
             return one
         return self._with_waiters(where, name, one, queues)
@@ -343,14 +333,14 @@ class Survey:
     def _open(self, where: str, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         env = self._env
         if locked and self._tables.heeds_readers(_identity(found)):
-            one = self._by_the_kernel(path, Seen(found), None)  # E1
+            one = self._by_the_kernel(path, Observation(found), None)  # E1
             return one.replaced(status=one.status.replaced(reason=UNREAD)) if one.status.locked else one
         fd = env.open_existing(path, write=False)
         try:
             opened = env.fstat(fd)
             if not stat.S_ISREG(opened.st_mode):
                 return None
-            seen = Seen(opened, fd)
+            seen = Observation(opened, fd)
             seen.data = read_record(env, fd)
             if is_counter(seen.data):
                 return None  # of fencing tokens; it is locked while a process counts
@@ -367,7 +357,7 @@ class Survey:
         finally:
             env.close(fd)
 
-    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Seen) -> Found | None:
+    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Observation) -> Found | None:
         request = self._request("sema" if record is None else record.protocol, where, name, path)
         if record is None:
             seen.problem = NO_RECORD
@@ -388,7 +378,7 @@ class Survey:
 
     def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:
         """E9."""
-        env, seen = self._env, Seen(found)
+        env, seen = self._env, Observation(found)
         try:
             seen.fd = env.open_directory(path)
         except PermissionError:
@@ -426,14 +416,14 @@ class Survey:
             return record.host is not None and record.host.casefold() != here.host.casefold()
         return record.marker.identity.pid_space != here.pid_space
 
-    def _found(self, status: Status, condition: str, seen: Seen) -> Found:
+    def _found(self, status: Status, condition: str, seen: Observation) -> Found:
         pid = status.holder.pid if status.holder is not None and condition == HELD else None
         uid = self._tables.user(pid) if pid is not None else None
         return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
 
     # -- files that say little -----------------------------------------------------------------------------------------
 
-    def _by_the_kernel(self, path: str, seen: Seen, record: Record | None) -> Found:
+    def _by_the_kernel(self, path: str, seen: Observation, record: Record | None) -> Found:
         """A lock of the kernel alone: its holders and waiters, by the tables."""
         owners, guarded = self._owners(seen)
         holding = [owner for owner in owners if not owner.waiting]
@@ -458,7 +448,7 @@ class Survey:
         )  # fmt: skip
         return self._found(status, HELD if holders else FREE, seen)
 
-    def _owners(self, seen: Seen) -> tuple[list[LockOwner], bool]:
+    def _owners(self, seen: Observation) -> tuple[list[LockOwner], bool]:
         """Who has the kernel lock or waits for it, by the tables; and whether it is held all the same where these show
         nobody. It may have been taken since they were read."""
         owners = self._tables.owners(seen.identity)
@@ -480,12 +470,12 @@ class Survey:
             opened = env.fstat(fd)
             if opened.st_size or not stat.S_ISREG(opened.st_mode):
                 return None
-            one = self._by_the_kernel(path, Seen(opened, fd), None)
+            one = self._by_the_kernel(path, Observation(opened, fd), None)
         finally:
             env.close(fd)
         if one.condition != FREE:
             return one
-        empty = self._unusable("", path, Seen(found), NO_RECORD)
+        empty = self._unusable("", path, Observation(found), NO_RECORD)
         return empty.replaced(condition=EMPTY, status=empty.status.replaced(reason=LEFT_EMPTY))
 
     def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
@@ -494,7 +484,7 @@ class Survey:
             return Holder(owner.pid, command=command, shared=not owner.exclusive)
         return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
 
-    def _damaged(self, name: str, path: str, seen: Seen) -> Found | None:
+    def _damaged(self, name: str, path: str, seen: Observation) -> Found | None:
         """E2."""
         protocol = detect.damaged(name, seen.data)
         if protocol is None:
@@ -504,7 +494,7 @@ class Survey:
     def _unreadable(self, name: str, path: str, found: Stat, *, locked: bool) -> Found | None:
         if not locked and not detect.is_named_so(name):
             return None
-        seen = Seen(found)
+        seen = Observation(found)
         problem = "the lock file may not be read by this user"
         one = self._unusable("beads" if name == detect.BEADS_NAME else "", path, seen, problem)
         if not locked:
@@ -514,7 +504,7 @@ class Survey:
         status = one.status.replaced(liveness=Liveness.ALIVE, evidence=GUARDED, holder=first, reason=problem)
         return self._found(status, HELD, seen)
 
-    def _unusable(self, protocol: str, path: str, seen: Seen, problem: str) -> Found:
+    def _unusable(self, protocol: str, path: str, seen: Observation, problem: str) -> Found:
         evidence = Evidence("none", problem)
         status = Status(
             path, protocol, True, False, Liveness.UNKNOWN, evidence, Holder(), None,

@@ -87,11 +87,12 @@ class Observation:
 
     __slots__ = (
         *("blocked", "claimed", "data", "fd", "identity", "is_directory", "lease_watch", "mode", "modified", "path"),
-        *("problem", "record", "refused", "stamp", "unchanged"),
+        *("problem", "record", "refused", "stamp", "uid", "unchanged"),
     )
 
-    def __init__(self, found: Stat, fd: int) -> None:
+    def __init__(self, found: Stat, fd: int = -1) -> None:
         self.identity = (found.st_dev, found.st_ino)
+        self.uid = found.st_uid
         self.path = ""
         self.mode = found.st_mode
         self.modified = found.st_mtime
@@ -336,7 +337,7 @@ def unreadable(env: Environment, request: FileRequest, why: str) -> Observation 
     """What is at the path, which cannot be opened."""
     try:
         found = env.stat(request.path)
-        seen = Observation(found, -1)
+        seen = Observation(found)
     except FileNotFoundError:
         return None
     if request.protocol.is_directory:

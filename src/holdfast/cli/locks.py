@@ -96,7 +96,6 @@ def each_of(options: Namespace) -> list[Namespace]:
     """The options of a command for each of its LOCKs."""
     if len(options.locks) == 1:
         return [options]
-    vars(options).setdefault("told_of", [])  # which all share (owner.py)
     found = []
     for lock in options.locks:
         one = type(options)()

@@ -422,6 +422,8 @@ def completed(name: str, options: Namespace, rest: list[str], command: list[str]
     locks: list[str] | None = getattr(options, "locks", None)
     if locks is not None:
         options.lock = locks[0]
+    # The ancestors that owner.py has named, for each of the LOCKs; no set, as a guardian on Windows gets JSON (job.py).
+    options.told_of = []
     if name == "run" and (wrong := _wrong_command(options, command)):
         return wrong
     if name == "try":

@@ -17,7 +17,6 @@ import os
 import sys
 
 from .._platform import environment
-from .._platform.values import Presence
 from ..engines import scheme_of
 from ..model import Holder
 from .detached import readable
@@ -107,14 +106,14 @@ def tell_if_ours(options: Namespace, *holders: Holder | None) -> None:
     ours = ancestors(environment().caller())
     here = [_held_by(one.pid, ours) for one in holders if one is not None and one.pid and _is_of_here(options, one)]
     found = [pid for pid in here if pid in ours]
-    lock, slots = getattr(options, "lock", None), getattr(options, "slots", None)
+    slots = getattr(options, "slots", None)
     if not found or (slots is not None and len(found) < slots):
         return
     pid = found[0]
-    if lock is not None and slots is None and pid == ours[0] and is_shell(pid):
+    if slots is None and pid == ours[0] and is_shell(pid):
         _tell_to_release(options, pid)
-    elif pid not in (told := _told_of(options)):
-        told.append(pid)
+    elif pid not in options.told_of:
+        options.told_of.append(pid)
         say(
             f"process {pid}, which holds it, is an ancestor of this process. If it waits for this one to end, as "
             "`holdfast run` does, it cannot release the lock before that. End this command, or call it without the lock"
@@ -138,15 +137,7 @@ def _is_of_here(options: Namespace, holder: Holder) -> bool:
     """Whether the holder's pid is a number of this machine and PID namespace, where its command can be seen."""
     if holder.command is not None:
         return True
-    return bool(scheme_of(getattr(options, "lock", None) or "")) and holder.host == environment().identity().host
-
-
-def _told_of(options: Namespace) -> list[int]:
-    """The ancestors that this command has already named; the options of each of its locks share the list.
-
-    No set, as a guardian on Windows gets the options as JSON (job.py)."""
-    found: list[int] = vars(options).setdefault("told_of", [])
-    return found
+    return bool(scheme_of(options.lock)) and holder.host == environment().identity().host
 
 
 def _tell_to_release(options: Namespace, pid: int) -> None:
@@ -215,7 +206,7 @@ class Owner:
         if self.fd >= 0:
             return bool(readable([self.fd], 0))
         found = self._env.inspect(self.pid)
-        return found.presence in (Presence.GONE, Presence.ZOMBIE) or found.started != self._started
+        return found.has_ended or found.started != self._started
 
     def command(self) -> str:
         """The name of its program, for people."""

@@ -23,7 +23,6 @@ from enum import Enum
 from .._core.messages import printable
 from .._drivers.sync import drive
 from .._platform import environment
-from .._platform.values import Presence
 from ..engines.file.inspect import MAX_PID, Assessment, Observation, assess, forget, observe
 from ..engines.file.remove import remove_if
 from ..errors import AcquireTimeout, HoldfastError, InvalidPath, ProtocolMismatch
@@ -384,7 +383,7 @@ def _runs(record: Record, assessed: Assessment) -> bool:
     if assessed.liveness is not Liveness.UNKNOWN:
         return assessed.liveness is Liveness.ALIVE
     pid = record.pid or 0
-    return 0 < pid <= MAX_PID and environment().inspect(pid).presence not in (Presence.GONE, Presence.ZOMBIE)
+    return 0 < pid <= MAX_PID and not environment().inspect(pid).has_ended
 
 
 _COMMANDS = {"try": _try, "acquire": _acquire, "release": _release, "status": _status, "wait": _wait}

@@ -127,9 +127,7 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
         path = joined(where, name)
         try:
             yield from _beside(env, where, name, path)
-        except FileNotFoundError:
-            continue
-        except PermissionError:
+        except (FileNotFoundError, PermissionError):
             continue  # what may not be looked at is not recognised
         except OSError as error:
             yield Unreadable(path, error)
@@ -182,18 +180,15 @@ def may_be_approved(env: Environment, protocol: Protocol, record: Record | None,
 def _beside(env: Environment, where: str, name: str, path: str) -> Iterator[Leftover]:
     if detect.is_queue(name):
         yield from _of_queue(env, path)
-    elif name.endswith(RECLAIM):
-        why = why_left(env, path)
-        if why is not None:
-            yield Leftover(ANNOUNCEMENT, path, "sidecar", why)
+        return
+    if name.endswith(RECLAIM):
+        kind, protocol, why = ANNOUNCEMENT, "sidecar", why_left(env, path)
     elif detect.is_rival(name):
-        why = why_no_rival(env, where, name)
-        if why is not None:
-            yield Leftover(TEMPORARY, path, "semats", why)
+        kind, protocol, why = TEMPORARY, "semats", why_no_rival(env, where, name)
     else:
-        why = why_orphan(env, where, name)
-        if why is not None:
-            yield Leftover(TEMPORARY, path, "", why)
+        kind, protocol, why = TEMPORARY, "", why_orphan(env, where, name)
+    if why is not None:
+        yield Leftover(kind, path, protocol, why)
 
 
 def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:

@@ -707,7 +707,8 @@ class Follower:
                 since = one.status.holder.since if one.status.holder else None
                 since = one.status.modified if since is None else since
                 if not is_free(one):
-                    held = self.held[one.status.path] = SeenHold(one, self._birth(one), since or self._env.time(), None)
+                    path = one.status.path
+                    held = self.held[path] = SeenHold(one, self._env.btime(path), since or self._env.time(), None)
                     self._out.append(held.tell("held", held.since, first_look=True))
                     self._also("held", held, held.since, first_look=True)
                     self._judge(held, first_look=True)
@@ -861,7 +862,7 @@ class Follower:
 
     def _began(self, path: str, before: SeenHold | None, one: Found) -> None:
         self._out += self._unconfirmed_releases.confirm_early(path)
-        recovered, birth = None, self._birth(one)
+        recovered, birth = None, self._env.btime(path)
         if before is not None:
             if before.told_stale or before.is_replaced_in_place(one, birth):
                 recovered = before.acquired_by
@@ -904,10 +905,6 @@ class Follower:
             ended = {"held": max(0.0, time - held.shares[holder.pid])} if kind == "released" else {}
             status = held.found.status.replaced(holder=holder)
             self._out.append(of_holder(kind, time, status, first_look=first_look, **ended))
-
-    def _birth(self, one: Found) -> str | None:
-        """When its file was made (Z18)."""
-        return self._env.btime(one.status.path)
 
     def _judge(self, held: SeenHold, *, first_look: bool = False) -> None:
         if is_stale(held.found) and not held.told_stale:

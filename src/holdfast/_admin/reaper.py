@@ -117,7 +117,10 @@ class Reaper:
             self._listed, self._list_at = now, self._all_at
             self._list(now)
         for path in [path for path, (at, _) in self._due.items() if at <= now]:
-            yield from self._attend(path, self._due.pop(path)[1])
+            try:
+                yield from self._look(path, self._due.pop(path)[1])
+            except (OSError, HoldfastError) as error:
+                self._problem(path, error)
 
     def _list_soon(self, now: float) -> None:
         self._list_at = min(self._list_at, max(now, self._listed + _LIST_PAUSE))
@@ -240,12 +243,6 @@ class Reaper:
         self._spared.pop(path, None)
 
     # -- one lock file -------------------------------------------------------------------------------------------------
-
-    def _attend(self, path: str, pause: float) -> Generator[Wait, None, None]:
-        try:
-            yield from self._look(path, pause)
-        except (OSError, HoldfastError) as error:
-            self._problem(path, error)
 
     def _look(self, path: str, pause: float) -> Generator[Wait, None, None]:
         env = self._env

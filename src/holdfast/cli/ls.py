@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from .._admin.found import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, LEFTOVER, MALFORMED, STALE, Found, Unreadable
+from .._admin.kernel_locks import kernel_locks, says_more
 from .._admin.scan import Survey
 from .._core.messages import is_out_of_reach, printable
 from .._drivers.apart import at_place
@@ -151,34 +152,21 @@ def _everything(places: Sequence[str], listing: _Listing, options: Namespace) ->
                 if one.status.path in seen:
                     continue
                 seen.add(one.status.path)
-                if options.all and not _says_more(one):
+                if options.all and not says_more(one):
                     unknown[one.status.path] = one  # the kernel may know of record locks on it
                     continue
             elif isinstance(one, str) and expanded:
                 continue  # a pattern names whatever fits
             yield one
     if options.all:
-        for one in _of_the_kernel(survey):
+        env = environment()
+        files = env.proc_files()
+        if not files.known:
+            raise ValueError("--all needs the kernel's tables of locks, which cannot be read here: only Linux has them")
+        for one in kernel_locks(env, survey, files):
             if unknown.pop(one.status.path, None) is not None or one.status.path not in seen:
                 yield one
         yield from unknown.values()
-
-
-def _says_more(found: Found) -> bool:
-    from .._admin.kernel_locks import says_more
-
-    return says_more(found)
-
-
-def _of_the_kernel(survey: Survey) -> Iterator[Found]:
-    """Every file that the kernel's tables name."""
-    from .._admin.kernel_locks import kernel_locks
-
-    env = environment()
-    files = env.proc_files()
-    if not files.known:
-        raise ValueError("--all needs the kernel's tables of locks, which cannot be read here: only Linux has them")
-    yield from kernel_locks(env, survey, files)
 
 
 def _of_place(

@@ -90,15 +90,8 @@ def _status_of_another(options: Namespace, found: Found) -> int:
     """As `status` shows a lock of ours."""
     status = found.status
     if options.json:
-        more: dict[str, object] = {
-            "content_protocol": None,
-            "kernel_lock": [],
-            "stale_for": [],
-            "heartbeat": None,
-            "next": found.advice,
-        }
-        result = "held" if status.locked else "free"
-        show(as_json(result, status, condition=found.condition, **of_survey(found), **more))
+        more = {**_more(status, found, []), "content_protocol": None, "id": None, "next": found.advice}
+        show(as_json("held" if status.locked else "free", status, **more))
     elif not options.quiet:
         rows = _rows_of_another(found)
         if options.verbose:

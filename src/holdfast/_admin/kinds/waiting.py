@@ -88,11 +88,8 @@ class _Holder:
         self._fd = -1
 
     def watch(self, seen: Found) -> None:
-        pid = (
-            seen.status.holder.pid
-            if seen.status.holder is not None and seen.status.liveness is Liveness.ALIVE
-            else None
-        )
+        holder = seen.status.holder if seen.status.liveness is Liveness.ALIVE else None
+        pid = holder.pid if holder is not None else None
         if pid != self._pid:
             self.close()
             fd = self._env.watch_process(pid) if pid is not None else None

@@ -114,26 +114,22 @@ class _Teller:
 
     def __init__(self) -> None:
         self._locks: dict[str, int] = {}
-        self._paths: list[str] = []
-        self._protocols: list[str] = []
-        self._holding: dict[tuple[int, Any], tuple[float, dict[str, Any]]] = {}
-        self._waiting: dict[tuple[int, Any], tuple[float, dict[str, Any]]] = {}
+        self._protocols: dict[str, str] = {}
+        self._holding: dict[tuple[str, Any], tuple[float, dict[str, Any]]] = {}
+        self._waiting: dict[tuple[str, Any], tuple[float, dict[str, Any]]] = {}
         self._spells: list[Spell] = []
         self._marks: list[tuple[int, float]] = []
-        self._stale: dict[int, float] = {}
+        self._stale: dict[str, float] = {}
         self._latest = 0.0
 
     def hear(self, event: dict[str, Any]) -> None:
         path, slot = event["path"], _integer(event.get("slot"))
         path = path if slot is None else f"{path}.{slot}.lock"
         lock = self._locks.setdefault(path, len(self._locks))
-        if lock == len(self._paths):
-            self._paths.append(path)
-            self._protocols.append("")
-        self._protocols[lock] = _text(event.get("protocol")) or self._protocols[lock]
+        self._protocols[path] = _text(event.get("protocol")) or self._protocols.get(path, "")
         time, kind = float(event["time"]), event["kind"]
         self._latest = max(self._latest, time)
-        who = (lock, (_integer(event.get("pid")), _text(event.get("host"))))
+        who = (path, (_integer(event.get("pid")), _text(event.get("host"))))
         if kind == "waiting":
             self._waiting.setdefault(who, (time - _seconds(event.get("waited")), event))
         elif kind in ("gave-up", "joined"):
@@ -141,12 +137,12 @@ class _Teller:
         elif kind in ("acquired", "held"):
             self._begin(who, time, event)
         elif kind == "stale":
-            self._stale[lock] = time
+            self._stale[path] = time
             self._marks.append((lock, time))
         elif kind in ("released", "lost"):
             self._end_hold(who, time, kind, event)
 
-    def _begin(self, who: tuple[int, Any], time: float, event: dict[str, Any]) -> None:
+    def _begin(self, who: tuple[str, Any], time: float, event: dict[str, Any]) -> None:
         if who in self._holding:
             return
         before = _integer(event.get("recovered_from"))
@@ -157,28 +153,28 @@ class _Teller:
         self._end_wait(who, time, "acquired", event)
         self._holding[who] = (time, event)
 
-    def _end_wait(self, who: tuple[int, Any], time: float, end: str, event: dict[str, Any]) -> None:
+    def _end_wait(self, who: tuple[str, Any], time: float, end: str, event: dict[str, Any]) -> None:
         waited = _seconds(event.get("waited"))
         if who not in self._waiting and event.get("waited") != 0:
             who = self._for_any_slot(who)
         start, told = self._waiting.pop(who, (time - waited, event))
         if told is not event or waited > 0:
-            self._spells.append(_spell(who[0], start, time, end, {**told, "recovered_from": None}, holding=False))
+            told = {**told, "recovered_from": None}
+            self._spells.append(_spell(self._locks[who[0]], start, time, end, told, holding=False))
 
-    def _for_any_slot(self, who: tuple[int, Any]) -> tuple[int, Any]:
+    def _for_any_slot(self, who: tuple[str, Any]) -> tuple[str, Any]:
         """The same process, as one that waits for the semaphore of this slot, if it does."""
-        found = _SLOT.fullmatch(self._paths[who[0]])
-        base = self._locks.get(found[1] or found[2]) if found else None
-        return who if base is None or (base, who[1]) not in self._waiting else (base, who[1])
+        found = _SLOT.fullmatch(who[0])
+        base = (found[1] or found[2], who[1]) if found else who
+        return base if base in self._waiting else who
 
-    def _end_hold(self, who: tuple[int, Any], time: float, end: str, event: dict[str, Any]) -> None:
+    def _end_hold(self, who: tuple[str, Any], time: float, end: str, event: dict[str, Any]) -> None:
         held = _seconds(event.get("held"))
-        if who not in self._holding and not held:
-            return
-        if who not in self._holding and self._is_told(who[0], time, event):
+        lock = self._locks[who[0]]
+        if who not in self._holding and (not held or self._is_told(lock, time, event)):
             return
         start, told = self._holding.pop(who, (time - held, event))
-        self._spells.append(_spell(who[0], start, time, end, told, holding=True))
+        self._spells.append(_spell(lock, start, time, end, told, holding=True))
 
     def _is_told(self, lock: int, time: float, event: dict[str, Any]) -> bool:
         """Whether the same end has been told already, by another observer."""
@@ -189,10 +185,11 @@ class _Teller:
 
     def told(self) -> tuple[list[tuple[str, str]], list[Spell], list[tuple[int, float]]]:
         for open_ones, holding in ((self._holding, True), (self._waiting, False)):
-            for (lock, _), (start, event) in open_ones.items():
-                self._spells.append(_spell(lock, start, max(self._latest, start), "open", event, holding=holding))
+            for (path, _), (start, event) in open_ones.items():
+                stop = max(self._latest, start)
+                self._spells.append(_spell(self._locks[path], start, stop, "open", event, holding=holding))
         self._spells.sort(key=lambda one: one.start)
-        return list(zip(self._locks, self._protocols, strict=True)), self._spells, self._marks
+        return [*self._protocols.items()], self._spells, self._marks
 
 
 def _spell(lock: int, start: float, stop: float, end: str, event: dict[str, Any], *, holding: bool) -> Spell:

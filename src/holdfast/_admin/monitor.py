@@ -959,10 +959,9 @@ class Follower:
         if one is not None and not (one.kind == "waiting" and self._unconfirmed_waits.is_back(ticket)):
             self._tell(one)
 
-    def _tell(self, one: LockEvent | None) -> None:
-        if one is not None:
-            held = self.held.get(one.path)
-            self._out.append(one if held is None else one.replaced(protocol=held.found.status.protocol))
+    def _tell(self, one: LockEvent) -> None:
+        held = self.held.get(one.path)
+        self._out.append(one if held is None else one.replaced(protocol=held.found.status.protocol))
 
     # -- everything ----------------------------------------------------------------------------------------------------
 

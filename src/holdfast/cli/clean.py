@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _TOGETHER = 100
 """So many settle at once: each has a descriptor open."""
 _WOULD, _KEPT, _FAILED = "would remove", "kept", "failed"
-_VERBS = {_WOULD: "would remove", REMOVED: "removed", _KEPT: "kept", _FAILED: "could not remove", CHANGED: "left alone"}
 
 
 def clean_(options: Namespace) -> int:
@@ -164,8 +163,9 @@ class _Report:
         elif result == _FAILED:
             say(f"{one.path} could not be removed: {why}")
         elif not self._options.quiet:
-            line = f"{_VERBS[result]} {_called(kind, one.protocol)} {printable(one.path, 4096)}: {printable(why)}"
-            show(folded(line, sys.stdout))
+            done = "left alone" if result == CHANGED else result
+            what = f"{one.protocol} {kind}" if one.protocol else kind
+            show(folded(f"{done} {what} {printable(one.path, 4096)}: {printable(why)}", sys.stdout))
 
     def end(self) -> None:
         """What all of it comes to."""
@@ -178,7 +178,3 @@ class _Report:
             say(f"{removed} removed")
         elif not self.unseen:
             say("nothing to remove")
-
-
-def _called(kind: str, protocol: str) -> str:
-    return f"{protocol} {kind}" if protocol else kind

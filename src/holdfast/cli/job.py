@@ -311,7 +311,8 @@ class _Life:
             if word != "started":
                 break
             self._command = int(about)
-        self._hold([held_here(one, one.fd, self._end_all) for one in held if one], killed=word != "keep\n")
+        holds = [held_here(one, one.fd, lambda _lost: self._job.end()) for one in held if one]
+        self._hold(holds, killed=word != "keep\n")
 
     def _hold(self, holds: list[Hold], *, killed: bool) -> None:
         """Be the holder until the work has ended, or a lock is lost or the time is up, which ends the work (JG5)."""
@@ -327,9 +328,6 @@ class _Life:
             wait_for(Wait((), environment().monotonic() + _LOOK_EVERY))
         for hold in reversed(holds):
             finish(hold, killed=killed)
-
-    def _end_all(self, _lost: LockLost) -> None:
-        self._job.end()
 
 
 def _half_of(request: Any, identity: tuple[int, int]) -> FileHold | None:

@@ -306,9 +306,8 @@ _TABLE = {
     "beads daemon": "dir interval log verbose",
 }
 """The options of each command, in the order of its help."""
-_OF_PROTOCOLS = {"payload": "--payload", "holder": "--holder", "version": "--holder-version"}
-_OF_PROTOCOLS |= {"realpath": "--realpath", "range": "--range"}
-"""Options of `Lock` that only some protocols have, as they are typed."""
+_OF_PROTOCOLS = ("payload", "holder", "version", "realpath", "range")
+"""Options of `Lock` that only some protocols have."""
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -484,9 +483,10 @@ def _wrong_for_protocol(options: Namespace) -> str:
         protocol = protocols.get(name)
     except (ValueError, HoldfastError) as error:
         return str(error)
-    for option, flag in _OF_PROTOCOLS.items():
+    for option in _OF_PROTOCOLS:
         if getattr(options, option, None) is not None and option not in protocol.options:
             those = [other for other in PROTOCOLS if option in protocols.get(other).options]
+            flag = option_of(option)[0][-1]
             return f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} has no such thing"
     if name == "beads" and getattr(options, "slots", None) is not None:
         return "--slots makes no sense with -p beads: its daemon looks at one lock file only"

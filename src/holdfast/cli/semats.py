@@ -133,8 +133,6 @@ def _run(options: _Options) -> int:
         raise ValueError("Path cannot be empty")
     if ".." in path:
         raise ValueError("Path contains dangerous pattern: parent directory traversal (..) not allowed")
-    if "\0" in path:
-        raise ValueError("Path contains null bytes")
     lock = options.lock()
     directory = os.path.dirname(lock.path)
     if not os.path.exists(directory):

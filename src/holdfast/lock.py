@@ -19,7 +19,6 @@ from ._drivers.sync import Cancellation, caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
 from ._platform.operations import partial
-from ._platform.values import Presence
 from .engines import engine_of
 from .engines.file import FILES
 from .engines.file.hold import FileHold, own_hold
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-NEVER = float("inf")
 _is_finalizing = sys.is_finalizing
 _keeper: Keeper | None = None
 _face_for_tasks: Callable[[], Callable[..., Any]]
@@ -865,36 +863,9 @@ def announce(lock: Resource, notice: Callable[[Refusal], float | None] | None) -
         request.notice = notice
 
 
-def bind(lock: Resource, owner: int, *, keeper: bool = False) -> None:
-    """Acquire on behalf of another living process, whose identity then is the proof of life, or for its keeper."""
-    if lock._engine.is_remote:
-        raise ValueError(
-            f"a lock on {lock.protocol} lives as long as the connection of the process that acquired it, so it "
-            "cannot be left to a shell; run the command inside it: holdfast run LOCK -- CMD"
-        )
-    if file_request(lock).protocol.persistent:
-        raise ValueError(
-            f"the kernel's lock ({lock.protocol}) is held by a process that has the file open, so it cannot be left to "
-            f"a shell; run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
-        )
-    if file_request(lock).protocol.all_beat and not keeper:
-        raise ValueError(
-            f"a {lock.protocol} lock that nobody keeps fresh is taken over in seconds, so it cannot be left to a shell "
-            f"without a keeper; run the command inside it: holdfast run -p {lock.protocol} LOCK -- CMD"
-        )
-    for request in lock._requests:
-        request.on_behalf_of = owner
-        request.beat_every = NEVER
-
-
-def keep_later(lock: Resource) -> None:
-    """Neither refresh its holds nor watch them before `keep_from_now`: a short one needs neither."""
-    for request in lock._requests:
-        request.kept_later = True
-
-
 def keep_from_now(hold: Hold) -> None:
-    """See to the heartbeats of a hold, and to the news of its loss; of one that has come already, too."""
+    """See to the heartbeats of a hold whose request said `kept_later`, and to the news of its loss; of one that has
+    come already, too."""
     hold._held.request.kept_later = False
     keep(environment(), hold._ref)
 
@@ -947,7 +918,7 @@ def can_be_released(hold: BaseHold) -> bool:
 def leave_to(hold: Hold, owner: int) -> bool:
     """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
     held = hold._held
-    if held.env.inspect(owner).presence in (Presence.GONE, Presence.ZOMBIE):
+    if held.env.inspect(owner).has_ended:
         hold.release()
         return False
     held.abandon()

@@ -23,7 +23,7 @@ from holdfast._drivers.agent import agent as agent_of
 from holdfast._drivers.background import call_aside
 from holdfast._platform import environment
 from holdfast.engines import remote
-from holdfast.lock import bind, leave_to
+from holdfast.lock import leave_to
 from holdfast.several import in_order
 from process.support import eventually
 from unit.stepping import failing
@@ -278,9 +278,7 @@ def test_locks_of_several_engines_have_one_order(toy: Toy, tmp_path: Any) -> Non
         holdfast.acquire_all([a, Lock(URL)])
 
 
-def test_a_lock_that_dies_with_its_connection_cannot_be_left_to_a_shell(toy: Toy) -> None:
-    with pytest.raises(ValueError, match="holdfast run"):
-        bind(Lock(URL), os.getppid())
+def test_a_lock_that_dies_with_its_connection_cannot_be_left_to_another_process(toy: Toy) -> None:
     assert leave_to(Lock(URL).acquire(), os.getppid())
     assert not toy.server.queues[URL]
 

@@ -32,7 +32,7 @@ from .._platform import environment
 from .._platform.tree import is_running, is_stopped, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..lock import attend, keep_from_now, keep_later, release_all, state_of
+from ..lock import attend, keep_from_now, release_all, requests_of, state_of
 from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
@@ -99,8 +99,8 @@ def run(options: Namespace) -> int:
         locks = locks_for(options, child.stop_for_loss)
     except AcquireTimeout as error:
         return refused(error, options)  # a file server does not answer
-    for lock in locks:
-        keep_later(lock)
+    for request in [one for lock in locks for one in requests_of(lock)]:
+        request.kept_later = True  # refreshed and watched from `keep_from_now` on: a short hold needs neither
     # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped

@@ -7,7 +7,8 @@ import os
 from .._drivers.sync import drive
 from .._platform import environment
 from ..errors import AcquireTimeout, HoldfastError
-from ..lock import bind, file_hold, file_request, leave_to, release_all
+from ..lock import file_hold, file_request, leave_to, release_all
+from ..model import INFINITY
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
 from .locks import answered, lock_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..engines.file.inspect import Assessment, Observation
+    from ..engines.file.request import FileRequest
     from ..lock import Hold, Lock
     from ..model import Record, Status
 
@@ -30,19 +32,23 @@ def acquire_(options: Namespace) -> int:
     if pid is None:
         return USAGE
     lock = lock_of(options)
-    pace = file_request(lock).beat_every
-    bind(lock, pid, keeper=not options.no_keeper and is_possible())
+    request = file_request(lock)
+    has_keeper = not options.no_keeper and is_possible()
+    _require_for_shell(request, has_keeper=has_keeper)
+    if has_keeper:
+        request.kept_for = pid
+    else:
+        request.on_behalf_of = pid  # whose identity then is the proof of life
+    pace, request.beat_every = request.beat_every, INFINITY
     owner = Owner(pid)
     if owner.has_ended():
         return owner.tell_ended(lock.path)
-    if not options.no_keeper and is_possible():
-        file_request(lock).kept_for, file_request(lock).on_behalf_of = pid, None
     try:
         hold = lock.acquire(options.timeout)
         if owner.has_ended():  # while this waited
             hold.release()
             return owner.tell_ended(lock.path)
-        if file_request(lock).kept_for and file_hold(hold).guarded:
+        if has_keeper and file_hold(hold).guarded:
             _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
         return _leave_alone(lock, hold, options, owner)
     except AcquireTimeout as error:
@@ -53,6 +59,19 @@ def acquire_(options: Namespace) -> int:
 
 
 try_ = acquire_  # which then has no time to wait
+
+
+def _require_for_shell(request: FileRequest, *, has_keeper: bool) -> None:
+    """ValueError for a protocol whose locks cannot be left to a shell."""
+    name, without = request.protocol.name, ""
+    if request.protocol.persistent:
+        why = f"the kernel's lock ({name}) is held by a process that has the file open"
+    elif request.protocol.all_beat and not has_keeper:
+        why, without = f"a {name} lock that nobody keeps fresh is taken over in seconds", " without a keeper"
+    else:
+        return
+    what = f"{why}, so it cannot be left to a shell{without}"
+    raise ValueError(f"{what}; run the command inside it: holdfast run -p {name} LOCK -- CMD")
 
 
 def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owner) -> NoReturn:

@@ -16,6 +16,7 @@ from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
 from ..errors import EngineUnavailable, HoldfastError
+from ..model import Holder
 from .console import OF_STATE, WIDEST_PADDED, Cell, Column, age_of, as_json, lines, of_survey, user_name, work_of
 from .locks import absolute, is_url
 from .options import Namespace
@@ -119,8 +120,7 @@ class _Listing:
 
     def _table(self, found: list[Found], *, whole: bool) -> list[str]:
         """`whole`: it is all that there is, so that what is empty in it can be left out."""
-        here = environment().identity().host
-        rows = [_row(one, here) for one in found]
+        rows = [_row(one) for one in found]
         if whole:
             return lines(_COLUMNS, rows, screen(sys.stdout))
         title, *rest = lines(_COLUMNS, rows, screen(sys.stdout), self._floors)
@@ -269,11 +269,9 @@ def _described(options: Namespace) -> str:
     return f"{what} that are so old" if older else what
 
 
-def _row(one: Found, here: str) -> list[Cell]:
-    status, holder = one.status, one.status.holder
+def _row(one: Found) -> list[Cell]:
+    status, holder = one.status, one.status.holder or Holder()
     pid = _pid(one)
-    host = holder.host if holder is not None else None
-    elsewhere = host is not None and host.casefold() != here.casefold()
     others = sum(other.pid is not None for other in status.holders) - 1
     return [
         (one.condition, OF_STATE[one.condition]),
@@ -283,10 +281,16 @@ def _row(one: Found, here: str) -> list[Cell]:
         age_of(status.age),
         str(len(status.waiters) or "-"),
         short_path(status.path),
-        host if elsewhere and host else "",
-        work_of(holder.command, holder.pid) if holder is not None else "",
-        (holder.tag if holder is not None else None) or "",
+        host_of(holder) or "",
+        work_of(holder.command, holder.pid),
+        holder.tag or "",
     ]
+
+
+def host_of(holder: Holder) -> str | None:
+    """Its host, where that is another one than ours."""
+    here = environment().identity().host
+    return holder.host if holder.host is not None and holder.host.casefold() != here.casefold() else None
 
 
 def _pid(one: Found) -> int | None:

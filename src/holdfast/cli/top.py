@@ -29,7 +29,7 @@ from . import fullscreen
 from .console import OF_STATE, Cell, Column, Recording, fit, lines, user_name, work_of
 from .fullscreen import GONE, RESIZED, Display, Signals
 from .locks import absolute
-from .ls import as_object, short_path
+from .ls import as_object, host_of, short_path
 from .options import Namespace
 from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
 from .watch import as_line, follow, lock_events
@@ -103,7 +103,7 @@ class Rows:
             holder.pid,
             max(0, sum(one.pid is not None for one in status.holders) - 1),
             user_name(held.found.uid if uid is None else uid),
-            _elsewhere(holder),
+            host_of(holder),
             work_of(holder.command, holder.pid),
             holder.tag or "",
             held.since,
@@ -116,11 +116,6 @@ class Rows:
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
         return tuple(ordered), not unseen
-
-
-def _elsewhere(holder: Holder) -> str | None:
-    here = environment().identity().host
-    return holder.host if holder.host is not None and holder.host.casefold() != here.casefold() else None
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -427,10 +422,9 @@ def _as_json(places: Sequence[str], options: Namespace) -> int:
 def _row_of(one: Found) -> Row:
     """As much of it as the order needs."""
     status, now = one.status, environment().time()
-    since = status.holder.since if status.holder is not None else None
+    holder = status.holder or Holder()
     waits = sorted((now if waiter.since is None else waiter.since, waiter.pid) for waiter in status.waiters)
-    pid = status.holder.pid if status.holder is not None else None
-    return Row(status.path, one.condition, status.protocol, pid, since=since, waits=tuple(waits))
+    return Row(status.path, one.condition, status.protocol, holder.pid, since=holder.since, waits=tuple(waits))
 
 
 class Board:

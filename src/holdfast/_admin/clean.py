@@ -39,7 +39,7 @@ from .._core.wait import Wait
 from .._platform.interface import Environment, Surroundings
 from .._platform.values import temporary_name
 from ..engines.file import directory, lease, queue
-from ..engines.file.inspect import Assessment, Observation, assess, forget, observe, read_record
+from ..engines.file.inspect import Assessment, Observation, assess, forget, observe
 from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
 from ..engines.file.remove import remove_if
@@ -49,6 +49,7 @@ from ..errors import HoldfastError, LockLost, MalformedRecord
 from ..liveness import Liveness
 from ..model import Record, Status, Value
 from ..protocols import Protocol, get
+from ..protocols.base import MAX_RECORD_BYTES
 from . import detect
 from .found import Found, Unreadable
 from .scan import Survey, joined, subdirectories
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     Judge = Callable[[Environment, FileRequest, Observation, Assessment], Verdict]
 
 LOCK, TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT = "lock", "temporary file", "ticket", "queue", "announcement"
-RECLAIM = ".reclaim"
 _HAS_ENDED = "the process that waited has ended"
 _IS_OLD = "it was made on another machine, or through another mount, more than a day ago"
 _YOUNG = 1.0
@@ -181,7 +181,7 @@ def _beside(env: Environment, where: str, name: str, path: str) -> Iterator[Left
     if detect.is_queue(name):
         yield from _of_queue(env, path)
         return
-    if name.endswith(RECLAIM):
+    if name.endswith(detect.RECLAIM):
         kind, protocol, why = ANNOUNCEMENT, "sidecar", why_left(env, path)
     elif detect.is_rival(name):
         kind, protocol, why = TEMPORARY, "semats", why_no_rival(env, where, name)
@@ -229,16 +229,11 @@ def why_no_rival(env: Environment, where: str, name: str) -> str | None:
     why = _why_ended(env, str(pid), path)
     if why is None:
         return None
-    fd = env.open_existing(path, write=False)
+    data = detect.head_of(env, path, MAX_RECORD_BYTES + 1)
     try:
-        data = read_record(env, fd)
-        if data and get("semats").decode(data).pid != pid:
-            return None
+        return None if data and get("semats").decode(data).pid != pid else why
     except MalformedRecord:
         return None
-    finally:
-        env.close(fd)
-    return why
 
 
 def _why_ended(env: Environment, pid: str, path: str) -> str | None:
@@ -328,7 +323,7 @@ def _remove_ticket(env: Environment, where: str, name: str) -> Removal:
 def _remove_announcement(env: Environment, path: str) -> Removal:
     if why_left(env, path) is None:
         return Removal(CHANGED)
-    request = request_of(path.removesuffix(RECLAIM), "sidecar")
+    request = request_of(path.removesuffix(detect.RECLAIM), "sidecar")
     announced = announce_removal(env, request)  # it becomes ours, unless another one was faster
     if announced is None:
         return Removal(CHANGED)

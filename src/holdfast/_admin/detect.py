@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BEADS_NAME = ".exclusive-lock"
 QUEUE = ".queue"
 _HIDDEN = ".holdfast-"
-_RECLAIM = ".reclaim"
+RECLAIM = ".reclaim"
 _RIVAL = re.compile(r"\.[0-9]{1,10}\.[0-9a-f]{16}\.tmp\Z")
 _SLOT = re.compile(r"(.+)\.([0-9]{1,3})\.lock", re.DOTALL)
 # Every writer begins with one of these; a text file that has such lines further down is something else.
@@ -59,7 +59,7 @@ def head_of(env: Environment, path: str, most: int) -> bytes:
 
 def is_beside(name: str) -> bool:
     """Whether a name is one of those that lie beside lock files, and are none themselves."""
-    return name.startswith(_HIDDEN) or name.endswith(_RECLAIM) or bool(_RIVAL.search(name))
+    return name.startswith(_HIDDEN) or name.endswith(RECLAIM) or bool(_RIVAL.search(name))
 
 
 def is_queue(name: str) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..lock import Resource
     from ..model import Holder, Waiter
 
-    R = TypeVar("R", bound=Resource)
+    R = TypeVar("R", Lock, Semaphore)
     T = TypeVar("T")
 
 _OF_LOCK = (
@@ -158,7 +158,7 @@ def _holders(refusal: Refusal) -> list[Holder | None]:
 class _WaitingNotice:
     """Tells of a wait, and again when the place in the queue has changed, or the server of the files is away."""
 
-    def __init__(self, lock: Resource, options: Namespace) -> None:
+    def __init__(self, lock: Lock | Semaphore, options: Namespace) -> None:
         self._lock = lock
         self._options = options
         self._told: str | None = None
@@ -194,7 +194,7 @@ class _WaitingNotice:
 
     def _waiters(self, refusal: Refusal) -> Sequence[Waiter]:
         """Of a lock on a server, the engine has just looked for them; of a file, nobody has."""
-        if is_url(self._lock.path) or not isinstance(self._lock, (Lock, Semaphore)):
+        if is_url(self._lock.path):
             return refusal.status.waiters
         try:
             return self._lock.status().waiters

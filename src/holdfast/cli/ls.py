@@ -84,24 +84,19 @@ class _Listing:
     def __init__(self, options: Namespace) -> None:
         self._order = _ORDERS[options.sort]
         self._as_json: bool = options.json
-        self._by_path = options.sort == "path"
-        self._in_order = False
+        self.in_order = False
         self.shown = 0
         self._pending: list[Found] = []
         self._due = time.monotonic() + _MOMENT
         self._titles: list[str] = []
         self._floors = {number: len(column.title) for number, column in enumerate(_COLUMNS)}
 
-    def follow(self, *, one_place: bool) -> None:
-        """To be called before anything is added: a survey finds what is in one place in the order of the paths."""
-        self._in_order = self._by_path and one_place
-
     def add(self, one: Found) -> None:
         self._pending.append(one)
         self.look_at_clock()
 
     def look_at_clock(self, _where: str = "") -> None:
-        if self._in_order and self._pending and (time.monotonic() >= self._due or len(self._pending) >= _MANY):
+        if self.in_order and self._pending and (time.monotonic() >= self._due or len(self._pending) >= _MANY):
             self._show(last=False)
 
     def end(self) -> None:
@@ -143,7 +138,8 @@ def _everything(places: Sequence[str], listing: _Listing, options: Namespace) ->
         (path, bool(expanded)) for place in places for expanded in [_expanded(place)] for path in expanded or [place]
     ]
     several = len(named) > 1 or options.all
-    listing.follow(one_place=not several)
+    # A survey finds what is in one place in the order of the paths.
+    listing.in_order = options.sort == "path" and not several
     seen: set[str] = set()
     unknown: dict[str, Found] = {}
     for path, expanded in named:

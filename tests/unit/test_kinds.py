@@ -823,6 +823,28 @@ def test_a_document_that_libreoffice_has_open_is_known_by_that(tmp_path: Path, e
     assert "has letter.odt open" in found.status.evidence.text
 
 
+@pytest.mark.parametrize("says", [".git", ".git/commondir"])
+def test_what_is_no_path_where_git_has_one_ends_no_look(tmp_path: Path, environments: Environments, says: str) -> None:
+    """Anybody may have a process that is called git, beside a file that says so."""
+    path, there = place_of(tmp_path, "git", MORE), tmp_path / "there"
+    there.mkdir()
+    if says != ".git":
+        repository(there)
+    (there / says).write_text("gitdir: a\0b\n")
+    program = tmp_path / "git"
+    program.symlink_to("/bin/cat")
+    process = subprocess.Popen([program], stdin=-1, cwd=there)
+    try:
+        eventually(lambda: process.pid in LinuxProcFiles(tables=True).running(["git"]))
+        path.touch()
+        found = look(environments(), path)
+    finally:
+        process.communicate()
+    assert found is not None
+    assert found.status.protocol == "git"
+    assert found.status.holders == ()
+
+
 def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PF2: so of what is made later, nobody is seen; `read_at` says since when."""
     counted: list[int] = []

@@ -128,7 +128,7 @@ def _repository_of(view: View, pid: int, given: str, *, common: bool) -> set[tup
         if found is not None and not stat.S_ISREG(found.st_mode):
             return _numbers(view, inner, common=common)
         if found is not None:  # of a submodule, a worktree, or a git directory elsewhere
-            _, _, path = view.data(inner).decode("utf-8", "surrogateescape").strip().partition("gitdir: ")
+            path = _line(view.data(inner)).partition("gitdir: ")[2]
             return _numbers(view, join(at, path), common=common)
         if view.is_there(f"{at}/HEAD", f"{at}/objects", f"{at}/refs") or view.is_there(f"{at}/HEAD", f"{at}/commondir"):
             return _numbers(view, at, common=common)
@@ -136,11 +136,16 @@ def _repository_of(view: View, pid: int, given: str, *, common: bool) -> set[tup
     return set()
 
 
+def _line(data: bytes) -> str:
+    """As git reads it, for which a path ends with a NUL."""
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape").strip()
+
+
 def _numbers(view: View, directory: str, *, common: bool) -> set[tuple[int, int] | None]:
     if view.env.may_block(f"{directory}/x"):
         return set()
     found = {_number(view, directory)}
-    path = view.data(f"{directory}/commondir").decode("utf-8", "surrogateescape").strip() if common else ""
+    path = _line(view.data(f"{directory}/commondir")) if common else ""
     if path:
         found.add(_number(view, join(directory, path)))
     return found

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..model import Identity, Record
 
-WHOLE = (0, 0)
-"""The range that is the whole file, however long it gets."""
 _LARGEST = 2**63 - 1
 
 

@@ -350,20 +350,23 @@ class Survey:
             if record is not None and record.protocol == "flock":
                 return self._by_the_kernel(path, seen, record)
             if record is not None or seen.unfinished:
-                return self._judged(record, where, name, path, seen)
+                return self._of_record(record, where, name, path, seen)
             if locked and detect.damaged(name, seen.data) is None:
                 return self._by_the_kernel(path, seen, None)
             return self._damaged(name, path, seen)
         finally:
             env.close(fd)
 
-    def _judged(self, record: Record | None, where: str, name: str, path: str, seen: Observation) -> Found | None:
+    def _of_record(self, record: Record | None, where: str, name: str, path: str, seen: Observation) -> Found | None:
         request = self._request("sema" if record is None else record.protocol, where, name, path)
         if record is None:
             seen.problem = NO_RECORD
         elif record.created is None and request.protocol.ages_by_mtime:
             record = record.replaced(created=seen.modified)
         seen.record, seen.path = record, path
+        return self._judged(request, seen)
+
+    def _judged(self, request: FileRequest, seen: Observation) -> Found | None:
         tries = TRIES
         while True:
             assessed = assess(self._env, seen)
@@ -389,15 +392,11 @@ class Survey:
             request = self._request(DIRECTORIES, where, name, path)
             seen.path = path
             reread(env, request, seen)
-            assessed = assess(env, seen)
-            verdict = judge(env, request, seen, assessed)
-            if was_released(env, request, seen, assessed, verdict):
-                return None
-            shown = within_reach(env, describe(env, request, seen, assessed, verdict))
-            status = named(env, shown, self._owners(seen)[0] if assessed.liveness is Liveness.ALIVE else [])
+            one = self._judged(request, seen)
+            owners = self._owners(seen)[0] if one is not None and one.status.liveness is Liveness.ALIVE else []
         finally:
             env.close(seen.fd)
-        return self._found(status, self._condition(seen.record, assessed, verdict), seen)
+        return one and self._found(named(env, one.status, owners), one.condition, seen)
 
     def _condition(self, record: Record | None, assessed: Assessment, verdict: Verdict) -> str:
         if verdict.reclaim:

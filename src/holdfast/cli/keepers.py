@@ -84,8 +84,7 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
     if seen is None:
         return False
     try:  # while what was seen is kept open, no successor has its number
-        why_not = _why_not_titled(seen, owner) if seen.is_directory else why_not_of(seen, _UNPROVEN, owner)
-        keeper = keeper_of(seen.identity) if why_not is None else None
+        keeper = keeper_of(seen.identity) if why_not_for(seen, _UNPROVEN, owner) is None else None
         process = None if keeper is None else look_at(keeper)
         if process is None:
             return False

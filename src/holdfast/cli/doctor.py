@@ -141,7 +141,9 @@ _LEAST = 30
 def doctor_(options: Namespace) -> int:
     """Probe, and say what came out."""
     if is_url(options.place):
-        return _of_server(options)
+        if options.peer or options.listen or options.host:
+            raise ValueError("--peer, --listen and --with are for directories, not for servers")
+        return _tell(options, "url", masked(options.place), findings_of(options.place))
     directory = _absolute(options.place)
     places = [directory, *([_absolute(options.peer)] if options.peer else [])]
     apart = next(filter(None, [at_place(environment(), place) for place in places]), None)
@@ -197,13 +199,6 @@ def _between(options: Namespace, directory: str) -> list[Finding]:
 def _plain(value: Any) -> Any:
     """As JSON has it."""
     return {name: _plain(getattr(value, name)) for name in value._fields} if isinstance(value, Value) else value
-
-
-def _of_server(options: Namespace) -> int:
-    """The same for a server, which is named by a URL."""
-    if options.peer or options.listen or options.host:
-        raise ValueError("--peer, --listen and --with are for directories, not for servers")
-    return _tell(options, "url", masked(options.place), findings_of(options.place))
 
 
 def _tell(options: Namespace, kind: str, shown: str, findings: list[Finding], **more: Any) -> int:

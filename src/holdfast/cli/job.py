@@ -290,7 +290,6 @@ class _Life:
 
         options = Namespace()
         vars(options).update(told["options"])
-        self._until: str = options.until
         self._terms = Terms(options.kill_after, options.until, told["left"])
         self._job = Job(told["job"])
         self._command: int | None = None
@@ -321,7 +320,7 @@ class _Life:
         while pids := self._job.pids():
             if self._terms.left() == 0:
                 self._job.end()
-            if self._until == COMMAND and self._command not in (None, *pids):
+            if self._terms.until == COMMAND and self._command not in (None, *pids):
                 self._job.let_go()
                 break
             attend()

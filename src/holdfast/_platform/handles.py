@@ -10,14 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    _winapi: Any
+    winapi: Any
     msvcrt: Any
 else:
     try:
-        import _winapi
+        import _winapi as winapi
         import msvcrt
     except ImportError:
-        _winapi = None  # another system: there are no handles
+        winapi = None  # another system: there are no handles
 
 _MOST = 60
 """Handles of one wait: Windows takes 64, and Python adds one for Ctrl-C."""
@@ -38,7 +38,7 @@ class Waitable(Descriptor):
 class Handle(Descriptor):
     """One that can be waited for itself: a process, an event, or the changes of a directory."""
 
-    end = None if _winapi is None else _winapi.CloseHandle
+    end = None if winapi is None else winapi.CloseHandle
 
 
 def handles_of(fds: tuple[int, ...]) -> list[int]:
@@ -61,7 +61,7 @@ def wait_for_handles(fds: tuple[int, ...], seconds: float) -> bool:
     if len(handles) > _MOST or not all(isinstance(fd, (Handle, Waitable)) for fd in fds):
         seconds = min(seconds, _POLL)
     try:
-        _winapi.WaitForMultipleObjects(handles[:_MOST], False, int(seconds * 1000) + 1)
+        winapi.WaitForMultipleObjects(handles[:_MOST], False, int(seconds * 1000) + 1)
     except InterruptedError:
         pass  # Ctrl-C: Python raises it next
     return True
@@ -73,7 +73,7 @@ def open_to_append(path: str) -> int:
     On Windows, O_APPEND does not say so: the C runtime looks for the end first, and another may write meanwhile. An
     access to append alone does, by its documentation; Wine looks for the end all the same.
     """
-    if _winapi is None:
+    if winapi is None:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    handle = _winapi.CreateFile(path, _APPEND, _SHARED, 0, _NEW_OR_OLD, _ORDINARY, 0)
+    handle = winapi.CreateFile(path, _APPEND, _SHARED, 0, _NEW_OR_OLD, _ORDINARY, 0)
     return int(msvcrt.open_osfhandle(handle, getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)))

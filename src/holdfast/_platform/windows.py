@@ -38,7 +38,7 @@ import time
 
 from .descriptors import Created, Descriptor
 from .drives import is_share
-from .handles import Handle, Waitable
+from .handles import Handle, Waitable, msvcrt, winapi
 from .operations import sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
 from .values import CHANGED, Presence, Process, Storage, temporary_name
@@ -51,16 +51,11 @@ if TYPE_CHECKING:
     from .interface import Stat
     from .operations import Operation
 
-    _winapi: Any
-    msvcrt: Any
-else:
-    import _winapi
-    import msvcrt
-
 _ctypes: Any = ctypes
-_KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)
+KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)
 _NT = _ctypes.WinDLL("ntdll")
-_HANDLE, _DWORD = ctypes.c_void_p, ctypes.c_uint32
+HANDLE = POINTER = ctypes.c_void_p
+DWORD = ctypes.c_uint32
 
 _READ, _WRITE, _DELETE = 0x80000000, 0x40000000, 0x00010000
 _SHARED = 1 | 2 | 4
@@ -115,7 +110,7 @@ class _Overlapped(ctypes.Structure):
         ("internal", ctypes.c_size_t),
         ("internal_high", ctypes.c_size_t),
         ("offset", ctypes.c_uint64),
-        ("event", _HANDLE),
+        ("event", HANDLE),
     )
 
 
@@ -124,8 +119,8 @@ class _TimeOfDay(ctypes.Structure):
         ("boot", ctypes.c_int64),
         ("now", ctypes.c_int64),
         ("zone", ctypes.c_int64),
-        ("zone_id", _DWORD),
-        ("reserved", _DWORD),
+        ("zone_id", DWORD),
+        ("reserved", DWORD),
         ("set_by", ctypes.c_int64),
         ("slept", ctypes.c_int64),
     )
@@ -135,59 +130,65 @@ class _StartUp(ctypes.Structure):
     """STARTUPINFOEX, of which nothing else is used."""
 
     _fields_ = (
-        ("size", _DWORD),
-        ("_names", _HANDLE * 3),
-        ("_numbers", _DWORD * 8),
+        ("size", DWORD),
+        ("_names", HANDLE * 3),
+        ("_numbers", DWORD * 8),
         ("_words", ctypes.c_uint16 * 2),
-        ("_handles", _HANDLE * 4),
-        ("attributes", _HANDLE),
+        ("_handles", HANDLE * 4),
+        ("attributes", HANDLE),
     )
 
 
 class _Made(ctypes.Structure):
-    _fields_ = (("process", _HANDLE), ("thread", _HANDLE), ("pid", _DWORD), ("thread_id", _DWORD))
+    _fields_ = (("process", HANDLE), ("thread", HANDLE), ("pid", DWORD), ("thread_id", DWORD))
 
 
 class _Members(ctypes.Structure):
-    _fields_ = (("count", _DWORD), ("listed", _DWORD), ("pids", ctypes.c_size_t * _MOST_PIDS))
+    _fields_ = (("count", DWORD), ("listed", DWORD), ("pids", ctypes.c_size_t * _MOST_PIDS))
 
 
-def _declare() -> None:
-    overlapped, handle = ctypes.POINTER(_Overlapped), _HANDLE
-    pointer, text, size = ctypes.c_void_p, ctypes.c_wchar_p, ctypes.POINTER(_DWORD)
-    for name, *arguments in (
-        ("LockFileEx", handle, _DWORD, _DWORD, _DWORD, _DWORD, overlapped),
-        ("UnlockFileEx", handle, _DWORD, _DWORD, _DWORD, overlapped),
-        ("ReadFile", handle, pointer, _DWORD, size, overlapped),
-        ("WriteFile", handle, pointer, _DWORD, size, overlapped),
-        ("SetFileInformationByHandle", handle, ctypes.c_int, pointer, _DWORD),
-        ("SetFileTime", handle, pointer, pointer, pointer),
-        ("FindFirstChangeNotificationW", text, ctypes.c_int, _DWORD),
-        ("FindNextChangeNotification", handle),
-        ("GetProcessTimes", handle, pointer, pointer, pointer, pointer),
-        ("GetProcessId", handle),
-        ("CreateJobObjectW", pointer, text),
-        ("SetInformationJobObject", handle, ctypes.c_int, pointer, _DWORD),
-        ("QueryInformationJobObject", handle, ctypes.c_int, pointer, _DWORD, pointer),
-        ("OpenJobObjectW", _DWORD, ctypes.c_int, text),
-        ("InitializeProcThreadAttributeList", pointer, _DWORD, _DWORD, pointer),
-        ("UpdateProcThreadAttribute", pointer, _DWORD, ctypes.c_size_t, pointer, ctypes.c_size_t, pointer, pointer),
-        ("CreateProcessW", text, text, pointer, pointer, ctypes.c_int, _DWORD, pointer, text, pointer, pointer),
-        ("TerminateJobObject", handle, ctypes.c_uint32),
-        ("CreateEventW", pointer, ctypes.c_int, ctypes.c_int, text),
-        ("OpenEventW", _DWORD, ctypes.c_int, text),
-        ("SetEvent", handle),
-        ("QueryFullProcessImageNameW", handle, _DWORD, text, size),
-        ("GetDriveTypeW", text),
-        ("GetVolumeInformationW", text, text, _DWORD, pointer, pointer, pointer, text, _DWORD),
-    ):
-        getattr(_KERNEL, name).argtypes = arguments
-    _KERNEL.FindFirstChangeNotificationW.restype = ctypes.c_ssize_t  # -1 is none
-    for function in (_KERNEL.CreateEventW, _KERNEL.OpenEventW, _KERNEL.CreateJobObjectW, _KERNEL.OpenJobObjectW):
-        function.restype = ctypes.c_ssize_t  # 0 is none
+def declare(*functions: tuple[Any, ...]) -> None:
+    """What functions of kernel32 take: the name of each, and its arguments."""
+    for name, *arguments in functions:
+        getattr(KERNEL, name).argtypes = arguments
 
 
-_declare()
+_OVERLAPPED, _SIZE, _TEXT = ctypes.POINTER(_Overlapped), ctypes.POINTER(DWORD), ctypes.c_wchar_p
+declare(
+    ("LockFileEx", HANDLE, DWORD, DWORD, DWORD, DWORD, _OVERLAPPED),
+    ("UnlockFileEx", HANDLE, DWORD, DWORD, DWORD, _OVERLAPPED),
+    ("ReadFile", HANDLE, POINTER, DWORD, _SIZE, _OVERLAPPED),
+    ("WriteFile", HANDLE, POINTER, DWORD, _SIZE, _OVERLAPPED),
+    ("SetFileInformationByHandle", HANDLE, ctypes.c_int, POINTER, DWORD),
+    ("SetFileTime", HANDLE, POINTER, POINTER, POINTER),
+    ("FindFirstChangeNotificationW", _TEXT, ctypes.c_int, DWORD),
+    ("FindNextChangeNotification", HANDLE),
+    ("GetProcessTimes", HANDLE, POINTER, POINTER, POINTER, POINTER),
+    ("GetProcessId", HANDLE),
+    ("CreateJobObjectW", POINTER, _TEXT),
+    ("SetInformationJobObject", HANDLE, ctypes.c_int, POINTER, DWORD),
+    ("QueryInformationJobObject", HANDLE, ctypes.c_int, POINTER, DWORD, POINTER),
+    ("OpenJobObjectW", DWORD, ctypes.c_int, _TEXT),
+    ("InitializeProcThreadAttributeList", POINTER, DWORD, DWORD, POINTER),
+    ("UpdateProcThreadAttribute", POINTER, DWORD, ctypes.c_size_t, POINTER, ctypes.c_size_t, POINTER, POINTER),
+    ("CreateProcessW", _TEXT, _TEXT, POINTER, POINTER, ctypes.c_int, DWORD, POINTER, _TEXT, POINTER, POINTER),
+    ("TerminateJobObject", HANDLE, ctypes.c_uint32),
+    ("CreateEventW", POINTER, ctypes.c_int, ctypes.c_int, _TEXT),
+    ("OpenEventW", DWORD, ctypes.c_int, _TEXT),
+    ("SetEvent", HANDLE),
+    ("QueryFullProcessImageNameW", HANDLE, DWORD, _TEXT, _SIZE),
+    ("GetDriveTypeW", _TEXT),
+    ("GetVolumeInformationW", _TEXT, _TEXT, DWORD, POINTER, POINTER, POINTER, _TEXT, DWORD),
+)
+KERNEL.FindFirstChangeNotificationW.restype = ctypes.c_ssize_t  # -1 is none
+for _function in (KERNEL.CreateEventW, KERNEL.OpenEventW, KERNEL.CreateJobObjectW, KERNEL.OpenJobObjectW):
+    _function.restype = ctypes.c_ssize_t  # 0 is none
+
+
+def require(done: object) -> None:
+    """OSError, by what kernel32 has said, unless it was done."""
+    if not done:
+        raise _ctypes.WinError(_ctypes.get_last_error())
 
 
 class File(Descriptor):
@@ -241,34 +242,34 @@ class WindowsEnvironment(GenericEnvironment):
 
     def inspect(self, pid: int) -> Process:
         try:
-            handle = _winapi.OpenProcess(_QUERY | _SYNCHRONIZE, False, pid)
+            handle = winapi.OpenProcess(_QUERY | _SYNCHRONIZE, False, pid)
         except OSError as error:
             # Access is denied to processes of others and of the system, which are there.
             return Process(Presence.GONE if error.winerror == _NO_PROCESS else Presence.RUNNING)  # type: ignore[attr-defined]
         try:
             # Numbers are multiples of four, and Windows takes the three above each for the same. One that has ended
             # is still there while any handle to it is open.
-            if _KERNEL.GetProcessId(handle) != pid or _winapi.WaitForSingleObject(handle, 0) == 0:
+            if KERNEL.GetProcessId(handle) != pid or winapi.WaitForSingleObject(handle, 0) == 0:
                 return Process(Presence.GONE)
             times = (ctypes.c_uint64 * 4)()
             at = [ctypes.byref(times, 8 * n) for n in range(4)]
-            if not _KERNEL.GetProcessTimes(handle, *at):
+            if not KERNEL.GetProcessTimes(handle, *at):
                 return Process(Presence.RUNNING)
         finally:
-            _winapi.CloseHandle(handle)
+            winapi.CloseHandle(handle)
         return Process(Presence.RUNNING, f"c{times[0]:x}", (times[0] - _EPOCH) / 1e7)
 
     def command(self, pid: int) -> str | None:
         """The program: the words of another process's command line are not to be had without reading its memory."""
         try:
-            handle = _winapi.OpenProcess(_QUERY, False, pid)
+            handle = winapi.OpenProcess(_QUERY, False, pid)
         except OSError:
             return None
         try:
-            text, size = ctypes.create_unicode_buffer(32768), _DWORD(32768)
-            return text.value if _KERNEL.QueryFullProcessImageNameW(handle, 0, text, ctypes.byref(size)) else None
+            text, size = ctypes.create_unicode_buffer(32768), DWORD(32768)
+            return text.value if KERNEL.QueryFullProcessImageNameW(handle, 0, text, ctypes.byref(size)) else None
         finally:
-            _winapi.CloseHandle(handle)
+            winapi.CloseHandle(handle)
 
     def program(self, pid: int) -> tuple[str, list[str]] | None:
         path = self.command(pid)
@@ -295,13 +296,13 @@ class WindowsEnvironment(GenericEnvironment):
         for pause in (*_PAUSES, None):
             found: dict[str, int] = {}
             arguments = (path, access, _SHARED, 0, disposition, flags, 0)
-            handles: Any = map(found.setdefault, ("handle",), itertools.starmap(_winapi.CreateFile, (arguments,)))
+            handles: Any = map(found.setdefault, ("handle",), itertools.starmap(winapi.CreateFile, (arguments,)))
             opening: Any = map(msvcrt.open_osfhandle, handles, (_FLAGS,))
             try:
                 fd: Any = self._descriptors.open(opening.__next__, kind=kind)
             except OSError as error:
                 if "handle" in found:
-                    _winapi.CloseHandle(found["handle"])  # there is no descriptor left
+                    winapi.CloseHandle(found["handle"])  # there is no descriptor left
                 if pause is None or not _lasts_an_instant(error):
                     raise _named(error, path) from None
                 time.sleep(pause)
@@ -416,9 +417,9 @@ class WindowsEnvironment(GenericEnvironment):
 
     def read(self, fd: int, size: int) -> bytes:
         """At its beginning, wherever another thread reads or writes meanwhile."""
-        content, count = ctypes.create_string_buffer(size), _DWORD()
+        content, count = ctypes.create_string_buffer(size), DWORD()
         at = _Overlapped(offset=0)
-        if not _KERNEL.ReadFile(msvcrt.get_osfhandle(fd), content, size, ctypes.byref(count), ctypes.byref(at)):
+        if not KERNEL.ReadFile(msvcrt.get_osfhandle(fd), content, size, ctypes.byref(count), ctypes.byref(at)):
             error = _ctypes.get_last_error()
             if error == _END_OF_FILE or (error in _REFUSED and getattr(fd, "at", _FAR) == _FIRST):
                 return b""  # empty, or nobody may read it as long as it is locked (WI2)
@@ -426,9 +427,8 @@ class WindowsEnvironment(GenericEnvironment):
         return content.raw[: count.value]
 
     def write(self, fd: int, data: bytes, offset: int) -> int:
-        count, at = _DWORD(), _Overlapped(offset=offset)
-        if not _KERNEL.WriteFile(msvcrt.get_osfhandle(fd), data, len(data), ctypes.byref(count), ctypes.byref(at)):
-            raise _ctypes.WinError(_ctypes.get_last_error())
+        count, at = DWORD(), _Overlapped(offset=offset)
+        require(KERNEL.WriteFile(msvcrt.get_osfhandle(fd), data, len(data), ctypes.byref(count), ctypes.byref(at)))
         return count.value
 
     def chmod(self, fd: int, mode: int) -> None:
@@ -516,7 +516,7 @@ class WindowsEnvironment(GenericEnvironment):
             raise OSError(errno.EINVAL, "not a ticket", getattr(fd, "path", "")) from None
 
     def _follow(self, fd: Ticket, path: str, pid: int) -> None:
-        gone = self._descriptors.open(_KERNEL.OpenEventW, _SYNCHRONIZE, False, _event(fd.token, "gone"), kind=Handle)
+        gone = self._descriptors.open(KERNEL.OpenEventW, _SYNCHRONIZE, False, _event(fd.token, "gone"), kind=Handle)
         if gone:
             process = self.watch_process(pid)
             fd.handles = (gone,) if process is None else (gone, process)  # type: ignore[assignment]
@@ -528,16 +528,16 @@ class WindowsEnvironment(GenericEnvironment):
             raise PermissionError(errno.EACCES, "its events may not be opened", path)
 
     def _new_event(self, token: str, what: str, *, lasts: bool = False) -> Handle:
-        made: Any = self._descriptors.open(_KERNEL.CreateEventW, None, lasts, False, _event(token, what), kind=Handle)
+        made: Any = self._descriptors.open(KERNEL.CreateEventW, None, lasts, False, _event(token, what), kind=Handle)
         if not made:
             self._descriptors.disown(made)
-            raise _ctypes.WinError(_ctypes.get_last_error())
+        require(made)
         return made  # type: ignore[no-any-return]
 
     def _end_ticket(self, fd: Ticket) -> None:
         gone, handles, fd.handles = fd.gone, fd.handles, ()
         if gone is not None and self.is_open(gone):
-            _KERNEL.SetEvent(int(gone))
+            KERNEL.SetEvent(int(gone))
             self._descriptors.close(gone)
         for handle in handles:
             self._descriptors.close(handle)
@@ -553,10 +553,10 @@ class WindowsEnvironment(GenericEnvironment):
         return any(_is_signalled(one) for one in getattr(fd, "handles", ())) or self.guarded(fd) is False
 
     def nudge(self, fd: int) -> None:
-        event = _KERNEL.OpenEventW(_MODIFY, False, _event(getattr(fd, "token", ""), "look"))
+        event = KERNEL.OpenEventW(_MODIFY, False, _event(getattr(fd, "token", ""), "look"))
         if event:
-            _KERNEL.SetEvent(event)
-            _winapi.CloseHandle(event)
+            KERNEL.SetEvent(event)
+            winapi.CloseHandle(event)
 
     def drain(self, fd: int) -> bool:
         return any(_is_signalled(one) for one in getattr(fd, "handles", ()))
@@ -631,7 +631,7 @@ class WindowsEnvironment(GenericEnvironment):
         directory, seen = os.path.dirname(native(path)), _fingerprint(path)
         if seen is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
-        handle = self._descriptors.open(_KERNEL.FindFirstChangeNotificationW, directory, False, _CHANGES, kind=Handle)
+        handle = self._descriptors.open(KERNEL.FindFirstChangeNotificationW, directory, False, _CHANGES, kind=Handle)
         if handle < 0:
             return None
         return FileWatch(self, handle, path, seen, self.operations.current())
@@ -640,7 +640,7 @@ class WindowsEnvironment(GenericEnvironment):
         if inherited:
             return None  # there are no forked children
         try:
-            return self._descriptors.open(_winapi.OpenProcess, _SYNCHRONIZE, False, pid, kind=Handle)
+            return self._descriptors.open(winapi.OpenProcess, _SYNCHRONIZE, False, pid, kind=Handle)
         except OSError:
             return None
 
@@ -649,7 +649,7 @@ class WindowsEnvironment(GenericEnvironment):
         drive = os.path.splitdrive(native(path))[0]
         known = self._remote.get(drive)
         if known is None:
-            known = is_share(path) or _KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
+            known = is_share(path) or KERNEL.GetDriveTypeW(f"{drive}\\") == _REMOTE
             self._remote[drive] = known
         return known
 
@@ -662,7 +662,7 @@ class WindowsEnvironment(GenericEnvironment):
 
     def _look_at(self, drive: str, path: str) -> Storage:
         name = ctypes.create_unicode_buffer(64)
-        known = _KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64)
+        known = KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64)
         kind = name.value.lower() if known else ""
         if not self.may_block(path):
             return Storage(kind, text="local" if kind else "of a type that cannot be known")
@@ -704,7 +704,7 @@ class FileWatch:
     def _read(self) -> None:
         if not _is_signalled(self._handle):
             return
-        _KERNEL.FindNextChangeNotification(self._handle)  # before the look: what changes after it is told again
+        KERNEL.FindNextChangeNotification(self._handle)  # before the look: what changes after it is told again
         found = _fingerprint(self._path)
         if found != self._seen:
             self._seen, self._change = found, CHANGED
@@ -719,11 +719,10 @@ class Job:
     def __init__(self, name: str | None = None) -> None:
         self.name = name or f"Local\\holdfast-{os.urandom(16).hex()}"
         if name is None:
-            self._job = _KERNEL.CreateJobObjectW(None, self.name)
+            self._job = KERNEL.CreateJobObjectW(None, self.name)
         else:
-            self._job = _KERNEL.OpenJobObjectW(_ALL_OF_A_JOB, False, self.name)
-        if not self._job:
-            raise _ctypes.WinError(_ctypes.get_last_error())
+            self._job = KERNEL.OpenJobObjectW(_ALL_OF_A_JOB, False, self.name)
+        require(self._job)
         if name is None:
             self._limit(_KILL_ON_CLOSE)
 
@@ -742,15 +741,15 @@ class Job:
         command = ctypes.create_unicode_buffer(text)
         block = ctypes.create_unicode_buffer("\0".join(f"{name}={value}" for name, value in variables.items()) + "\0")
         size = ctypes.c_size_t()
-        _KERNEL.InitializeProcThreadAttributeList(None, 1, 0, ctypes.byref(size))
-        attributes, job, made = ctypes.create_string_buffer(size.value), _HANDLE(self._job), _Made()
+        KERNEL.InitializeProcThreadAttributeList(None, 1, 0, ctypes.byref(size))
+        attributes, job, made = ctypes.create_string_buffer(size.value), HANDLE(self._job), _Made()
         how = _StartUp(size=ctypes.sizeof(_StartUp), attributes=ctypes.addressof(attributes))
         began = (
-            _KERNEL.InitializeProcThreadAttributeList(attributes, 1, 0, ctypes.byref(size))
-            and _KERNEL.UpdateProcThreadAttribute(
+            KERNEL.InitializeProcThreadAttributeList(attributes, 1, 0, ctypes.byref(size))
+            and KERNEL.UpdateProcThreadAttribute(
                 attributes, 0, _IN_JOBS, ctypes.byref(job), ctypes.sizeof(job), None, None
             )
-            and _KERNEL.CreateProcessW(
+            and KERNEL.CreateProcessW(
                 None,
                 command,
                 None,
@@ -763,30 +762,28 @@ class Job:
                 ctypes.byref(made),
             )
         )
-        if not began:
-            raise _ctypes.WinError(_ctypes.get_last_error())
-        _winapi.CloseHandle(made.thread)
+        require(began)
+        winapi.CloseHandle(made.thread)
         return Program(made.pid, Handle(made.process))
 
     def pids(self) -> list[int]:
         """The processes of it that have not ended; the first hundreds of them."""
         found = _Members()
-        _KERNEL.QueryInformationJobObject(self._job, _PIDS, ctypes.byref(found), ctypes.sizeof(found), None)
+        KERNEL.QueryInformationJobObject(self._job, _PIDS, ctypes.byref(found), ctypes.sizeof(found), None)
         return [*found.pids[: found.listed]]
 
     def end(self) -> None:
         """Kill them all."""
-        _KERNEL.TerminateJobObject(self._job, 1)
+        KERNEL.TerminateJobObject(self._job, 1)
 
     def let_go(self) -> None:
         """Let them live on."""
         self._limit(0)
 
     def _limit(self, flags: int) -> None:
-        limits = (ctypes.c_uint64 * (18 if ctypes.sizeof(_HANDLE) == 8 else 14))()
+        limits = (ctypes.c_uint64 * (18 if ctypes.sizeof(HANDLE) == 8 else 14))()
         limits[2] = flags  # behind two times
-        if not _KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits)):
-            raise _ctypes.WinError(_ctypes.get_last_error())
+        require(KERNEL.SetInformationJobObject(self._job, _LIMITS, limits, ctypes.sizeof(limits)))
 
 
 class Program:
@@ -798,9 +795,9 @@ class Program:
 
     def status(self) -> int | None:
         """The exit status, once it has ended: a number of 32 bits without a sign."""
-        if _winapi.WaitForSingleObject(int(self.end), 0) != 0:
+        if winapi.WaitForSingleObject(int(self.end), 0) != 0:
             return None
-        return int(_winapi.GetExitCodeProcess(int(self.end)))
+        return int(winapi.GetExitCodeProcess(int(self.end)))
 
 
 class Alarm:
@@ -808,23 +805,23 @@ class Alarm:
     wait for them. The thread ends soon after `stop`, and closes what it waits for."""
 
     def __init__(self, handles: list[int], tell: Callable[[], object]) -> None:
-        self._stopped = _KERNEL.CreateEventW(None, True, False, None)
+        self._stopped = KERNEL.CreateEventW(None, True, False, None)
         if self._stopped:
             _thread.start_new_thread(self._run, ([*handles[: _MOST_AT_ONCE - 1], self._stopped], tell))
 
     def stop(self) -> None:
         if self._stopped:
-            _KERNEL.SetEvent(self._stopped)
+            KERNEL.SetEvent(self._stopped)
 
     def _run(self, handles: list[int], tell: Callable[[], object]) -> None:
         try:
-            _winapi.WaitForMultipleObjects(handles, False, _FOR_EVER)
+            winapi.WaitForMultipleObjects(handles, False, _FOR_EVER)
             tell()
         except (OSError, RuntimeError):
             pass  # they have been closed, or the loop has: the wait polls, or nobody waits any more
-        _winapi.WaitForSingleObject(self._stopped, _FOR_EVER)
+        winapi.WaitForSingleObject(self._stopped, _FOR_EVER)
         stopped, self._stopped = self._stopped, 0
-        _winapi.CloseHandle(stopped)
+        winapi.CloseHandle(stopped)
 
 
 def native(path: str) -> str:
@@ -851,15 +848,15 @@ def _fingerprint(path: str) -> tuple[int, ...] | None:
 def parent(pid: int) -> int:
     """The process that has started it; 0 if that cannot be known."""
     try:
-        handle = _winapi.OpenProcess(_QUERY, False, pid)
+        handle = winapi.OpenProcess(_QUERY, False, pid)
     except OSError:
         return 0
     try:
         found = (ctypes.c_size_t * 6)()
-        status = _NT.NtQueryInformationProcess(_HANDLE(handle), 0, found, ctypes.sizeof(found), None)
+        status = _NT.NtQueryInformationProcess(HANDLE(handle), 0, found, ctypes.sizeof(found), None)
         return int(found[5]) if status == 0 else 0
     finally:
-        _winapi.CloseHandle(handle)
+        winapi.CloseHandle(handle)
 
 
 def _told(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:
@@ -878,7 +875,7 @@ def _event(token: str, what: str) -> str:
 
 def _is_signalled(handle: int) -> bool:
     try:
-        return bool(_winapi.WaitForSingleObject(int(handle), 0) == 0)
+        return bool(winapi.WaitForSingleObject(int(handle), 0) == 0)
     except OSError:
         return False  # it has been closed
 
@@ -910,16 +907,16 @@ def _named(error: OSError, path: str) -> OSError:
 def _unlink_as_posix(path: str) -> bool:
     """Remove it so that its name goes at once. False where the filesystem cannot do that."""
     try:
-        handle = _winapi.CreateFile(path, _DELETE, _SHARED, 0, _EXISTING, _AS_IT_IS, 0)
+        handle = winapi.CreateFile(path, _DELETE, _SHARED, 0, _EXISTING, _AS_IT_IS, 0)
     except OSError as refused:
         raise _named(refused, path) from None
     try:
-        how = _DWORD(_POSIX_DELETE)
-        if _KERNEL.SetFileInformationByHandle(handle, _DISPOSITION_EX, ctypes.byref(how), ctypes.sizeof(how)):
+        how = DWORD(_POSIX_DELETE)
+        if KERNEL.SetFileInformationByHandle(handle, _DISPOSITION_EX, ctypes.byref(how), ctypes.sizeof(how)):
             return True
         error = _ctypes.get_last_error()
     finally:
-        _winapi.CloseHandle(handle)
+        winapi.CloseHandle(handle)
     if error in _UNSUPPORTED:
         return False
     raise _named(_ctypes.WinError(error), path)
@@ -953,7 +950,7 @@ def _unlock(fd: int, how: int) -> None:
 
 def _lock_bytes(fd: int, how: int, at: int, count: int) -> bool | None:
     where = _Overlapped(offset=at)
-    if _KERNEL.LockFileEx(msvcrt.get_osfhandle(fd), how, 0, count, 0, ctypes.byref(where)):
+    if KERNEL.LockFileEx(msvcrt.get_osfhandle(fd), how, 0, count, 0, ctypes.byref(where)):
         return True
     error = _ctypes.get_last_error()
     if error in _REFUSED:
@@ -965,10 +962,10 @@ def _lock_bytes(fd: int, how: int, at: int, count: int) -> bool | None:
 
 def _unlock_bytes(fd: int, at: int, count: int) -> None:
     where = _Overlapped(offset=at)
-    _KERNEL.UnlockFileEx(msvcrt.get_osfhandle(fd), 0, count, 0, ctypes.byref(where))
+    KERNEL.UnlockFileEx(msvcrt.get_osfhandle(fd), 0, count, 0, ctypes.byref(where))
 
 
 def _touch(fd: int) -> None:
     """WI9."""
     now = ctypes.c_uint64(time.time_ns() // 100 + _EPOCH)
-    _KERNEL.SetFileTime(msvcrt.get_osfhandle(fd), None, None, ctypes.byref(now))
+    KERNEL.SetFileTime(msvcrt.get_osfhandle(fd), None, None, ctypes.byref(now))

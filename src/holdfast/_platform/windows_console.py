@@ -8,21 +8,9 @@ from __future__ import annotations
 
 import ctypes
 
-from .handles import Handle
+from .handles import Handle, msvcrt, winapi
+from .windows import DWORD, HANDLE, KERNEL, POINTER, declare, require
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _winapi: Any
-    msvcrt: Any
-else:
-    import _winapi
-    import msvcrt
-
-_ctypes: Any = ctypes
-_KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)
-_HANDLE, _DWORD = ctypes.c_void_p, ctypes.c_uint32
 _ACCESS = 0x80000000 | 0x40000000
 _SHARED, _EXISTING = 1 | 2, 3
 _MOST_UNITS = 8192
@@ -42,7 +30,7 @@ class _Record(ctypes.Structure):
         ("code", ctypes.c_uint16),
         ("scanned", ctypes.c_uint16),
         ("unit", ctypes.c_uint16),
-        ("state", _DWORD),
+        ("state", DWORD),
     )
 
 
@@ -61,20 +49,14 @@ class _Screen(ctypes.Structure):
     )
 
 
-def _declare() -> None:
-    pointer = ctypes.c_void_p
-    for name, *arguments in (
-        ("GetConsoleMode", _HANDLE, pointer),
-        ("SetConsoleMode", _HANDLE, _DWORD),
-        ("GetConsoleScreenBufferInfo", _HANDLE, pointer),
-        ("WriteConsoleW", _HANDLE, pointer, _DWORD, pointer, pointer),
-        ("GetNumberOfConsoleInputEvents", _HANDLE, pointer),
-        ("ReadConsoleInputW", _HANDLE, pointer, _DWORD, pointer),
-    ):
-        getattr(_KERNEL, name).argtypes = arguments
-
-
-_declare()
+declare(
+    ("GetConsoleMode", HANDLE, POINTER),
+    ("SetConsoleMode", HANDLE, DWORD),
+    ("GetConsoleScreenBufferInfo", HANDLE, POINTER),
+    ("WriteConsoleW", HANDLE, POINTER, DWORD, POINTER, POINTER),
+    ("GetNumberOfConsoleInputEvents", HANDLE, POINTER),
+    ("ReadConsoleInputW", HANDLE, POINTER, DWORD, POINTER),
+)
 
 
 class Console:
@@ -86,12 +68,12 @@ class Console:
         try:
             self._output = _opened("CONOUT$")
         except OSError:
-            _winapi.CloseHandle(int(self.input))
+            winapi.CloseHandle(int(self.input))
             raise
 
     def close(self) -> None:
         for handle in (int(self.input), self._output):
-            _winapi.CloseHandle(handle)
+            winapi.CloseHandle(handle)
 
     def modes(self) -> tuple[int, int]:
         """Of its input, and of its screen."""
@@ -99,34 +81,34 @@ class Console:
 
     def set_modes(self, of_input: int, of_screen: int) -> None:
         try:
-            _require(_KERNEL.SetConsoleMode(int(self.input), of_input))
+            require(KERNEL.SetConsoleMode(int(self.input), of_input))
         finally:  # the one, too, if the other cannot be set, or if Ctrl-C comes between them
-            _require(_KERNEL.SetConsoleMode(self._output, of_screen))
+            require(KERNEL.SetConsoleMode(self._output, of_screen))
 
     def size(self) -> tuple[int, int]:
         """Columns and lines of its window."""
         found = _Screen()
-        _require(_KERNEL.GetConsoleScreenBufferInfo(self._output, ctypes.byref(found)))
+        require(KERNEL.GetConsoleScreenBufferInfo(self._output, ctypes.byref(found)))
         return found.right - found.left + 1, found.bottom - found.top + 1
 
     def write(self, text: bytes) -> None:
         """Write what is UTF-16. Waits as long as the console takes nothing, as while somebody selects text in it."""
-        written = _DWORD()
+        written = DWORD()
         while text:
             part = text[: 2 * _MOST_UNITS]
             if len(part) < len(text) and 0xD8 <= part[-1] <= 0xDB:
                 part = part[:-2]  # the first half of a character
-            done = _KERNEL.WriteConsoleW(self._output, part, len(part) // 2, ctypes.byref(written), None)
-            _require(done and written.value)
+            done = KERNEL.WriteConsoleW(self._output, part, len(part) // 2, ctypes.byref(written), None)
+            require(done and written.value)
             text = text[2 * written.value :]
 
     def take(self) -> list[tuple[int, int, int]]:
         """The keys that have been pressed: code, unit of UTF-16 (0: none), how many times. Releases, and what is no
         key, are passed over. Never waits."""
-        count, records, found = _DWORD(), (_Record * _MOST_RECORDS)(), []
-        _require(_KERNEL.GetNumberOfConsoleInputEvents(int(self.input), ctypes.byref(count)))
+        count, records, found = DWORD(), (_Record * _MOST_RECORDS)(), []
+        require(KERNEL.GetNumberOfConsoleInputEvents(int(self.input), ctypes.byref(count)))
         if count.value:
-            _require(_KERNEL.ReadConsoleInputW(int(self.input), records, _MOST_RECORDS, ctypes.byref(count)))
+            require(KERNEL.ReadConsoleInputW(int(self.input), records, _MOST_RECORDS, ctypes.byref(count)))
             found = [
                 (one.code, one.unit, one.repeated) for one in records[: count.value] if one.type == _KEY and one.down
             ]
@@ -143,15 +125,10 @@ def is_console(fd: int) -> bool:
 
 
 def _opened(name: str) -> int:
-    return int(_winapi.CreateFile(name, _ACCESS, _SHARED, 0, _EXISTING, 0, 0))
+    return int(winapi.CreateFile(name, _ACCESS, _SHARED, 0, _EXISTING, 0, 0))
 
 
 def _mode_of(handle: int) -> int:
-    found = _DWORD()
-    _require(_KERNEL.GetConsoleMode(handle, ctypes.byref(found)))
+    found = DWORD()
+    require(KERNEL.GetConsoleMode(handle, ctypes.byref(found)))
     return found.value
-
-
-def _require(done: int) -> None:
-    if not done:
-        raise _ctypes.WinError(_ctypes.get_last_error())

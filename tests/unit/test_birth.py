@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast._platform import linux
+from holdfast._platform import libc, linux
 from holdfast._platform.linux import btime, setproctitle
 from holdfast._platform.posix import PosixEnvironment
 from unit.elsewhere import elsewhere
@@ -32,9 +32,9 @@ def test_a_system_without_births_names_a_file_by_its_number(disk: Path, monkeypa
     path = str(disk / "l")
     Path(path).touch()
     for library in (Old, Forgetful):
-        monkeypatch.setattr(linux, "_libc", lambda library=library: library)
+        monkeypatch.setattr(libc, "LIBC", library)
         assert btime(path) == str(os.stat(path).st_ino)
-    monkeypatch.setattr(linux, "_libc", lambda: Old)
+    monkeypatch.setattr(libc, "LIBC", Old)
     assert btime(path + "x") is None
 
 

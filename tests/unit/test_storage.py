@@ -12,7 +12,7 @@ import pytest
 from holdfast._platform import procfs
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.procfs import parse_mounts
-from holdfast._platform.storage import shared_storage, storage_at, storage_of
+from holdfast._platform.storage import shared, storage_at, storage_of
 from holdfast._platform.values import ALWAYS_LOCAL, Storage
 from holdfast.errors import UnsupportedFilesystem
 from unit.stepping import Contend, Stepped
@@ -193,7 +193,7 @@ def test_an_overlay_over_a_shared_filesystem_keeps_its_locks_to_itself() -> None
 
 
 def test_a_type_that_the_system_calls_not_local_is_shared() -> None:
-    assert (shared_storage("newfs").shared, shared_storage("newfs").guards) == (True, None)
+    assert (shared("newfs").shared, shared("newfs").guards) == (True, None)
     assert storage_of("macfuse", {}).events is False
 
 

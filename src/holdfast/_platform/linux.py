@@ -28,8 +28,6 @@ from .values import ALWAYS_LOCAL, SMB, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
     from .proc_files import LinuxProcFiles
     from .proc_locks import LinuxProcLocks
@@ -213,11 +211,7 @@ class LinuxEnvironment(PosixEnvironment):
         return lock_owners(identity, self.inspect, records)
 
     def watchers(self, identity: tuple[int, int]) -> list[int]:
-        if not procfs.is_ours():
-            return []
-        with self._forking:
-            from .proc_locks import watchers
-        return watchers(identity)
+        return self.proc_locks().watchers(identity)
 
     def proc_locks(self, *, few: bool = False) -> LinuxProcLocks:
         with self._forking:
@@ -394,11 +388,10 @@ def _load_events() -> None:
 
 def link_empty_path(fd: int, path: str) -> None:
     try:
-        libc = _libc()
-        from .libc import get_errno
+        from .libc import LIBC, get_errno
     except ImportError as error:
         raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
-    if libc.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
+    if LIBC.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
         number = get_errno()
         raise OSError(number, os.strerror(number), path)
 
@@ -425,19 +418,14 @@ def setproctitle(name: str, about: str) -> None:
         pass  # it goes by its old name
 
 
-def _libc() -> Any:
-    """The C library. ImportError where it cannot be called."""
-    from .libc import LIBC
-
-    return LIBC
-
-
 def btime(path: str) -> str | None:
     """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
     try:
         import ctypes
 
-        statx = getattr(_libc(), "statx", None)
+        from .libc import LIBC
+
+        statx = getattr(LIBC, "statx", None)
     except ImportError:
         statx = None
     if statx is None:

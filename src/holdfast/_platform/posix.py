@@ -304,7 +304,7 @@ class PosixEnvironment(GenericEnvironment):
             else:
                 found = storage.storage_of(mount.kind, {})
                 if not mount.is_local and any(one.is_local for one in table) and not found.shared:
-                    found = storage.shared_storage(mount.kind)
+                    found = storage.shared(mount.kind)
             if len(self._local) >= _MOST_SEEN:
                 self._local.clear()
             self._local[directory] = (found, now + _MOUNT_LASTS)

@@ -257,12 +257,6 @@ def lock_owners(
     return [*dict.fromkeys(owners)]  # one process may wait for several ranges
 
 
-def watchers(identity: tuple[int, int]) -> list[int]:
-    """See `Environment.watchers`."""
-    file = (_superblock(identity), identity[1])
-    return sorted(pid for pid in procfs.pids() if any(watch.file == file for watch in _watches_by(pid)))
-
-
 def _watches_by(pid: int) -> Iterator[WatchEntry]:
     """Those of a process that are for what holdfast waits for (W6)."""
     process = OpenFiles(pid)

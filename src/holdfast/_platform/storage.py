@@ -38,7 +38,7 @@ def storage_of(kind: str, options: Mapping[str, str], source: str = "", release:
     if row is not None:
         return row(kind, {**options, "release": release})
     if _names_a_host(kind, source):
-        return _shared(kind)
+        return shared(kind)
     return _served(kind) if kind.startswith("fuse") else Storage(kind)
 
 
@@ -56,18 +56,13 @@ def storage_at(mount: procfs.Mount | None, table: list[procfs.Mount], release: s
     if not upper.shared:
         return found if upper.events else upper.replaced(kind=mount.kind)
     # overlayfs has no flock of its own, so the kernel locks the overlay's file and not the one below (fs/overlayfs).
-    return _shared(
+    return shared(
         mount.kind, False, f"it lies over {upper.kind}, and its kernel locks (flock) stay within it", _ELSEWHERE,
         exclusive=upper.exclusive, links=upper.links, fresh=upper.fresh,
     )  # fmt: skip
 
 
-def shared_storage(kind: str) -> Storage:
-    """That of a mount which the system calls not local, of a type that the table does not know."""
-    return _shared(kind)
-
-
-def _shared(
+def shared(
     kind: str,
     guards: bool | None = None,
     said: str = "",
@@ -79,8 +74,11 @@ def _shared(
     lasting: bool = False,
     apart: bool | None = None,
 ) -> Storage:
-    """`said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that
-    is another matter than with `flock`."""
+    """The storage of a mount that is not local; nothing more is said of a type that the table does not know.
+
+    `said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that is
+    another matter than with `flock`.
+    """
     words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
     lasting = lasting and guards is not False
     words += [_LASTING] if lasting else []
@@ -122,11 +120,11 @@ def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
         more["apart"] = lock == "flock"
     if off and (lock or version[:1] != "4"):
         remedy = "mount it without nolock and local_lock (nfs(5)); version 3 needs rpc.statd and lockd"
-        return _shared(kind, False, f"{_UNSEEN} ({off})", remedy, **more)
+        return shared(kind, False, f"{_UNSEEN} ({off})", remedy, **more)
     remedy = "" if more["fresh"] else "mount it without nocto (nfs(5))"
     if lock or version[:1] == "4":
-        return _shared(kind, True, f"{_SEEN}: its server keeps them", remedy, **more)
-    return _shared(kind, None, "", remedy, **more)
+        return shared(kind, True, f"{_SEEN}: its server keeps them", remedy, **more)
+    return shared(kind, None, "", remedy, **more)
 
 
 def _cifs(kind: str, options: Mapping[str, str]) -> Storage:
@@ -146,7 +144,7 @@ def _cifs(kind: str, options: Mapping[str, str]) -> Storage:
         guards, said = None, f"{_UNKNOWN}: this kernel may not send them to the server"
     on_linux = bool(options["release"])
     said += f"; {_NO_FILES}" if on_linux else ""
-    found = _shared(kind, guards, said, remedy, fresh=fresh, lasting=True)
+    found = shared(kind, guards, said, remedy, fresh=fresh, lasting=True)
     return found.replaced(lock_files=not on_linux)
 
 
@@ -154,10 +152,10 @@ def _lustre(kind: str, options: Mapping[str, str]) -> Storage:
     """mount.lustre(8): `flock` is coherent across all clients, `localflock` on this one; else flock(2) fails."""
     remedy = "mount it with -o flock (mount.lustre(8))"
     if "localflock" in options:
-        return _shared(kind, False, f"{_UNSEEN} (localflock)", remedy)
+        return shared(kind, False, f"{_UNSEEN} (localflock)", remedy)
     if "flock" in options:
-        return _shared(kind, True)
-    return _shared(kind, False, "its kernel locks (flock) are switched off", remedy)
+        return shared(kind, True)
+    return shared(kind, False, "its kernel locks (flock) are switched off", remedy)
 
 
 def _cluster(kind: str, options: Mapping[str, str]) -> Storage:
@@ -167,8 +165,8 @@ def _cluster(kind: str, options: Mapping[str, str]) -> Storage:
         return _served(kind).replaced(text="a cluster filesystem, mounted for one machine (lock_nolock)")
     if "localflocks" in options:
         remedy = f"mount it without localflocks (mount.{kind}(8))"
-        return _shared(kind, False, f"{_UNSEEN} (localflocks)", remedy)
-    return _shared(kind, True)
+        return shared(kind, False, f"{_UNSEEN} (localflocks)", remedy)
+    return shared(kind, True)
 
 
 def _9p(kind: str, options: Mapping[str, str]) -> Storage:
@@ -182,8 +180,8 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
     except ValueError:
         fresh = cache not in ("loose", "fscache")
     if "noextend" in options or options.get("version", "9p2000.L") != "9p2000.L":
-        return _shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
-    return _shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh, lasting=True).replaced(
+        return shared(kind, False, f"{_UNSEEN} (its dialect has none)", "mount it with version=9p2000.L", fresh=fresh)
+    return shared(kind, None, f"{_UNKNOWN}: some servers grant every lock", fresh=fresh, lasting=True).replaced(
         pins=True, reconnects=False
     )
 
@@ -191,8 +189,8 @@ def _9p(kind: str, options: Mapping[str, str]) -> Storage:
 def _afs(kind: str, options: Mapping[str, str]) -> Storage:
     """fs/afs/flock.c: whole files are locked on the server, but with flock=local. OpenAFS does so always."""
     if options.get("flock") == "local":
-        return _shared(kind, False, f"{_UNSEEN} (flock=local)", "mount it without flock=local")
-    return _shared(kind, True)
+        return shared(kind, False, f"{_UNSEEN} (flock=local)", "mount it without flock=local")
+    return shared(kind, True)
 
 
 def _gluster(kind: str) -> Storage:
@@ -201,14 +199,14 @@ def _gluster(kind: str) -> Storage:
     there is no connection to the brick; what was opened before it ended fails with EBADFD ever after. ESTALE: a brick
     that has lost its power does not know what had not reached its disk, which the client still remembers (seen with
     10.3)."""
-    return _shared(kind, True, lasting=True).replaced(away=(*LOST_SIGHT, errno.ESTALE))
+    return shared(kind, True, lasting=True).replaced(away=(*LOST_SIGHT, errno.ESTALE))
 
 
 def _plain(guards: bool | None, said: str = "", remedy: str = "", *, exclusive: bool = True, links: bool = True) -> Row:
     """A row that goes by the type alone."""
 
     def row(kind: str, options: Mapping[str, str]) -> Storage:  # noqa: ARG001
-        return _shared(kind, guards, said, remedy, exclusive=exclusive, links=links)
+        return shared(kind, guards, said, remedy, exclusive=exclusive, links=links)
 
     return row
 

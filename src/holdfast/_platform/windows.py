@@ -666,10 +666,10 @@ class WindowsEnvironment(GenericEnvironment):
         kind = name.value.lower() if known else ""
         if not self.may_block(path):
             return Storage(kind, text="local" if kind else "of a type that cannot be known")
-        from .storage import shared_storage, storage_of
+        from .storage import shared, storage_of
 
         # LockFileEx: the server of an SMB share keeps the locks. Other redirectors (WebDAV, NFS, WSL) may not.
-        return storage_of("cifs", {}) if kind in _SERVED_BY_SMB else shared_storage(kind or "cifs")
+        return storage_of("cifs", {}) if kind in _SERVED_BY_SMB else shared(kind or "cifs")
 
 
 class FileWatch:

@@ -196,7 +196,7 @@ def test_a_watch_of_a_server_ends_with_its_time(toy: Toy, monkeypatch: pytest.Mo
     def survey(env: object, resource: str) -> object:
         yield from ()
         looks.append(environment().monotonic())
-        return (toy.status("toy://a"),)
+        return (toy.server.status("toy://a"),)
 
     monkeypatch.setattr(toy, "survey", survey)
     with Lock("toy://a"):

@@ -18,7 +18,7 @@ from holdfast._drivers.background import call_aside
 from holdfast._platform.interface import Environment
 from holdfast.engines import Engine
 from holdfast.engines.file.request import FileRequest
-from holdfast.engines.remote import Attempt, RemoteHold, RemoteRequest
+from holdfast.engines.remote import Contender, RemoteHold, RemoteRequest
 from holdfast.liveness import Liveness
 from holdfast.model import Evidence, Holder, Record, Status
 
@@ -27,15 +27,15 @@ NOTHING = Evidence("none", "nobody has asked for it")
 
 class Server:
     def __init__(self) -> None:
-        self.queues: dict[str, list[Attempt]] = {}
-        self.signals: dict[Attempt, Signal] = {}
+        self.queues: dict[str, list[Asking]] = {}
+        self.signals: dict[Asking, Signal] = {}
         self.tokens = count(1)
         self.beats = 0
         self.closed = 0
         self.stuck = False
         """Whether it does not answer a release."""
 
-    def free(self, name: str, attempt: Attempt) -> bool:
+    def free(self, name: str, attempt: Asking) -> bool:
         queue = self.queues.get(name, [])
         if attempt not in queue:
             return False
@@ -49,11 +49,20 @@ class Server:
         self.free(name, attempt)
         self.signals[attempt].set()
 
+    def status(self, name: str) -> Status:
+        queue = self.queues.get(name, [])
+        if not queue:
+            return Status(name, "toy", False, False, Liveness.UNKNOWN, NOTHING)
+        alive = Evidence("server", "the server says so", proven=True)
+        holder = Holder(queue[0].env.identity().pid, tag=queue[0].request.tag)
+        record = Record("toy", {"session": id(queue[0])}, holder.pid)
+        return Status(name, "toy", True, False, Liveness.ALIVE, alive, holder, record)
+
 
 class ToyHeld(RemoteHold):
     __slots__ = ("attempt", "job", "server")
 
-    def __init__(self, server: Server, attempt: Attempt) -> None:
+    def __init__(self, server: Server, attempt: Asking) -> None:
         who = attempt.env.identity()
         record = Record("toy", {}, who.pid, attempt.env.time(), attempt.request.tag, who.host)
         self.attempt = attempt
@@ -82,6 +91,46 @@ class ToyHeld(RemoteHold):
         self.server.free(self.path, self.attempt)
 
 
+class Asking(Contender):
+    def __init__(self, server: Server, env: Environment, requests: Any, timeout: Any, context: Any) -> None:
+        super().__init__(env, requests, timeout, context)
+        self.server, self.name = server, self.request.path
+
+    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
+        signal = self.server.signals[self] = Signal()
+        queue = self.server.queues.setdefault(self.name, [])
+        queue.append(self)
+        held = None
+        try:
+            while queue[0] is not self:
+                if self.is_over():
+                    return self.refusal()
+                self.waiting()
+                yield Wait((), self.bounded(self.env.monotonic() + 10), signal)
+            held = ToyHeld(self.server, self)
+            held.attempt_events = self.attempt_events
+            return held.ref(self.context)
+        finally:
+            if held is None:
+                self.close()
+
+    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+        while self.server.status(self.name).locked:
+            if self.is_over():
+                return self.refusal()
+            yield Wait((), self.bounded(self.env.monotonic() + 0.01))
+        return None
+
+    def close(self) -> None:
+        self.server.free(self.name, self)
+
+    def look_for_people(self) -> Generator[Wait, None, None]:
+        yield from ()
+
+    def last(self) -> tuple[Status, ...]:
+        return (self.server.status(self.name),)
+
+
 class Toy(Engine):
     name = "toy"
 
@@ -97,50 +146,20 @@ class Toy(Engine):
     def acquire(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, HoldRef | Refusal]:
-        attempt, server, name = Attempt(env, requests, timeout, context), self.server, requests[0].path
-        signal = server.signals[attempt] = Signal()
-        queue = server.queues.setdefault(name, [])
-        queue.append(attempt)
-        held = None
-        try:
-            while queue[0] is not attempt:
-                if attempt.is_over():
-                    return attempt.refusal(lambda: (self.status(name),))
-                attempt.waiting(lambda: (self.status(name),), lambda: self.status(name).holder)
-                yield Wait((), attempt.bounded(env.monotonic() + 10), signal)
-            held = ToyHeld(server, attempt)
-            held.attempt_events = attempt.attempt_events
-            return held.ref(context)
-        finally:
-            if held is None:
-                server.free(name, attempt)
+        return Asking(self.server, env, requests, timeout, context).acquire()
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
-        attempt = Attempt(env, requests, timeout, context)
-        while self.status(requests[0].path).locked:
-            if attempt.is_over():
-                return attempt.refusal(lambda: (self.status(requests[0].path),))
-            yield Wait((), attempt.bounded(env.monotonic() + 0.01))
-        return None
-
-    def status(self, name: str) -> Status:
-        queue = self.server.queues.get(name, [])
-        if not queue:
-            return Status(name, "toy", False, False, Liveness.UNKNOWN, NOTHING)
-        alive = Evidence("server", "the server says so", proven=True)
-        holder = Holder(queue[0].env.identity().pid, tag=queue[0].request.tag)
-        record = Record("toy", {"session": id(queue[0])}, holder.pid)
-        return Status(name, "toy", True, False, Liveness.ALIVE, alive, holder, record)
+        return Asking(self.server, env, requests, timeout, context).wait_until_free()
 
     def look(self, env: Environment, requests: Sequence[FileRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
         yield Wait((), env.monotonic())
-        return tuple([self.status(request.path) for request in requests])
+        return tuple([self.server.status(request.path) for request in requests])
 
     def break_lock(self, env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
         yield Wait((), env.monotonic())
-        record = self.status(request.path).record
+        record = self.server.status(request.path).record
         if record is not None:
             self.server.revoke(request.path)
         return record

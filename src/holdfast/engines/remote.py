@@ -94,38 +94,6 @@ class RemoteRequest(Request):
         return (self.protocol_name, self.full_name, self.server, -1 if self.slot is None else self.slot)
 
 
-class Attempt(Deadline):
-    """One contender's wait, as far as it is the same for all servers: its deadline and its events."""
-
-    request: RemoteRequest
-    acquires = True
-    """Else it only waits until the lock is free, which makes no events."""
-
-    def __init__(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
-    ) -> None:
-        assert isinstance(requests[0], RemoteRequest)
-        super().__init__(env, requests[0], timeout)
-        self.context = context
-        self.attempt_events = AttemptEvents(env, self.request, context)
-        self._has_waited = False
-
-    def waiting(self, look: Callable[[], tuple[Status, ...]], who: Callable[[], Holder | None]) -> None:
-        """Called before each wait: reports that it begins, and announces one that has lasted a second."""
-        self.require_same_process()
-        if not self._has_waited:
-            self._has_waited = True
-            if self.env.operations.entered:
-                self.env.operations.leave_dropped()  # J5: perhaps what we are about to wait for
-        if self.acquires:
-            self.attempt_events.waiting(who)
-        self.announce(lambda: self.refusal(look))
-
-    def refusal(self, look: Callable[[], tuple[Status, ...]]) -> Refusal:
-        waited = self.env.monotonic() - self.started
-        return Refusal(self.request.target, waited, look, self.attempt_events, own_refs(self))
-
-
 def slept() -> float:
     """For how many seconds the machine has slept since it started, as far as the system tells; differences count."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
@@ -303,17 +271,22 @@ def undo_with_operation(env: Environment, step: Closable) -> None:
         operation.watches = (*left, step)
 
 
-class Contender(ABC):
-    """One caller that wants a lock on a server, implemented by each engine."""
+class Contender(Deadline, ABC):
+    """One caller that wants a lock on a server, implemented by each engine: its steps, its deadline and its events."""
 
+    request: RemoteRequest
+    acquires = True
+    """Else it only waits until the lock is free, which makes no events."""
     closed = False
     """Among what an operation is to close, it stays until the end of that."""
 
     def __init__(
-        self, env: Environment, requests: Sequence[Request], timeout: float | None, context: tuple[object, ...]
+        self, env: Environment, requests: Sequence[RemoteRequest], timeout: float | None, context: tuple[object, ...]
     ) -> None:
-        self.env = env
-        self.attempt = Attempt(env, requests, timeout, context)
+        super().__init__(env, requests[0], timeout)
+        self.context = context
+        self.attempt_events = AttemptEvents(env, self.request, context)
+        self._has_waited = False
 
     @abstractmethod
     def close(self) -> None:
@@ -339,10 +312,25 @@ class Contender(ABC):
         """The holder last seen."""
         return next((status.holder for status in self.last() if status.locked), None)
 
+    def waiting(self) -> None:
+        """Called before each wait: reports that it begins, and announces one that has lasted a second."""
+        self.require_same_process()
+        if not self._has_waited:
+            self._has_waited = True
+            if self.env.operations.entered:
+                self.env.operations.leave_dropped()  # J5: perhaps what we are about to wait for
+        if self.acquires:
+            self.attempt_events.waiting(self.who)
+        self.announce(self.refusal)
+
+    def refusal(self) -> Refusal:
+        waited = self.env.monotonic() - self.started
+        return Refusal(self.request.target, waited, self.last, self.attempt_events, own_refs(self))
+
     def refuse(self) -> Refusal:
         """The refusal, as the time is up."""
-        self.attempt.attempt_events.gave_up(self.who)
-        return self.attempt.refusal(self.last)
+        self.attempt_events.gave_up(self.who)
+        return self.refusal()
 
     def look_and_refuse(self) -> Generator[Wait, None, Refusal]:
         yield from self.look_for_people()
@@ -363,7 +351,7 @@ class RemoteEngine(Engine):
         try:
             return (yield from contend_as_owner(contender))
         except BaseException:
-            contender.attempt.attempt_events.gave_up()
+            contender.attempt_events.gave_up()
             raise
         finally:
             contender.close()
@@ -372,7 +360,7 @@ class RemoteEngine(Engine):
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
     ) -> Generator[Wait, None, Refusal | None]:
         contender = self.contender(env, requests, timeout, context)
-        contender.attempt.acquires = False
+        contender.acquires = False
         undo_with_operation(env, contender)
         try:
             return (yield from contender.wait_until_free())
@@ -387,61 +375,60 @@ def _name(generation: int, request: RemoteRequest) -> tuple[object, ...]:
     return (generation, *request.key)
 
 
-def _holds_of(attempt: Attempt) -> list[RemoteHold]:
+def _holds_of(contender: Contender) -> list[RemoteHold]:
     """This process's holds of the lock."""
-    holds = _held.get(_name(attempt.env.generation, attempt.request), ())
+    holds = _held.get(_name(contender.env.generation, contender.request), ())
     return [held for held in list(holds) if not held.released and not held.lost]
 
 
-def own_refs(attempt: Attempt) -> list[HoldRef]:
+def own_refs(contender: Contender) -> list[HoldRef]:
     """The shares of this process's handles in it."""
-    return [ref for held in _holds_of(attempt) for ref in list(held.refs)]
+    return [ref for held in _holds_of(contender) for ref in list(held.refs)]
 
 
-def require_no_deadlock(attempt: Attempt, slots: int = 1) -> None:
+def require_no_deadlock(contender: Contender, slots: int = 1) -> None:
     """WouldDeadlock where the caller itself is in the way everywhere (KN2)."""
-    if attempt.deadline < math.inf:
+    if contender.deadline < math.inf:
         return
-    context = attempt.context
+    context = contender.context
     own = [
-        held for held in _holds_of(attempt) if any(ref.context[: len(context)] == context for ref in list(held.refs))
+        held for held in _holds_of(contender) if any(ref.context[: len(context)] == context for ref in list(held.refs))
     ]
     if len(own) >= slots:
-        raise deadlock(attempt.request, slots, [ref for held in own for ref in list(held.refs)])
+        raise deadlock(contender.request, slots, [ref for held in own for ref in list(held.refs)])
 
 
-def _join(attempt: Attempt) -> HoldRef | None:
+def _join(contender: Contender) -> HoldRef | None:
     """A share in a hold that this owner has already."""
-    for held in _holds_of(attempt):
-        if held.request.owner == attempt.request.owner:
-            ref = held.join(attempt.request, attempt.context)
+    for held in _holds_of(contender):
+        if held.request.owner == contender.request.owner:
+            ref = held.join(contender.request, contender.context)
             if ref is not None:
-                attempt.attempt_events.joined()
+                contender.attempt_events.joined()
                 return ref
     return None
 
 
 def contend_as_owner(contender: Contender) -> Generator[Wait, None, Result]:
     """What it gets, or a share in what another caller of the same owner has got meanwhile (KN1)."""
-    attempt = contender.attempt
-    owner = attempt.request.owner
+    owner = contender.request.owner
     if owner is None:
         return (yield from contender.acquire())
-    place = _InLine(attempt, owner)
+    place = _InLine(contender, owner)
     try:
         line = place.enter()
         while True:
-            ref = _join(attempt)
+            ref = _join(contender)
             if ref is not None:
                 return ref
             if line[0] is place:
                 return (yield from contender.acquire())
-            if attempt.is_over():
+            if contender.is_over():
                 return (yield from contender.look_and_refuse())
-            if attempt.announces:
+            if contender.announces:
                 yield from contender.look_for_people()
-            attempt.waiting(contender.last, contender.who)
-            yield Wait((), attempt.bounded(attempt.deadline), place.signal)
+            contender.waiting()
+            yield Wait((), contender.bounded(contender.deadline), place.signal)
             place.signal.is_set = False
     finally:
         place.close()
@@ -450,12 +437,12 @@ def contend_as_owner(contender: Contender) -> Generator[Wait, None, Result]:
 class _InLine:
     """The place of one caller among those of its owner (KN1)."""
 
-    def __init__(self, attempt: Attempt, owner: object) -> None:
-        self.env = attempt.env
+    def __init__(self, contender: Contender, owner: object) -> None:
+        self.env = contender.env
         self.signal = Signal()
         self.closed = False
-        self._generation = attempt.env.generation
-        self._key = (*_name(self._generation, attempt.request), owner)
+        self._generation = contender.env.generation
+        self._key = (*_name(self._generation, contender.request), owner)
 
     def enter(self) -> list[_InLine]:
         """The line, with this at its end."""

@@ -102,7 +102,7 @@ class AcquireAttempt(Contender):
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
-        require_no_deadlock(self.attempt, len(self.requests))
+        require_no_deadlock(self, len(self.requests))
         if self.timeout == 0:
             seen, slots = yield from first_of(self.cluster, self.queue, self._until())
             self._note(seen, slots)
@@ -131,7 +131,7 @@ class AcquireAttempt(Contender):
                     return result
             if entrant.lease.is_over():
                 return None
-            self.attempt.require_same_process()
+            self.require_same_process()
             held = EtcdHold(self.env, self.requests[entrant.slot or 0], self.cluster, entrant, waited=waited)
             self._entrant = None  # it is the hold's
             return self._ref(held)
@@ -148,7 +148,7 @@ class AcquireAttempt(Contender):
 
     def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
-        yield from self._place.admitted(self.attempt.deadline)
+        yield from self._place.admitted(self.deadline)
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
         first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
@@ -157,8 +157,8 @@ class AcquireAttempt(Contender):
 
     def _ref(self, held: EtcdHold) -> HoldRef:
         try:
-            held.attempt_events = self.attempt.attempt_events
-            return held.ref(self.attempt.context)
+            held.attempt_events = self.attempt_events
+            return held.ref(self.context)
         except BaseException:
             held.give_back()
             raise
@@ -172,17 +172,17 @@ class AcquireAttempt(Contender):
                 seen = yield from look(entrant, min(self._until(math.inf), entrant.lease.lapses))
                 if isinstance(seen, bool):
                     return seen or None
-                if self.attempt.is_over():
+                if self.is_over():
                     return (yield from self.look_and_refuse())
-                if self.attempt.announces:
+                if self.announces:
                     yield from self.look_for_people(_MOST_TOLD)
-                self.attempt.waiting(self.last, self.who)
+                self.waiting()
                 yield from self._watch_those(entrant, seen)
             except (Unreachable, EngineUnavailable):
                 self._end_watch()
-                if self.attempt.is_over():
+                if self.is_over():
                     return self.refuse()
-                yield from self._pause()
+                yield from self._rest()
             except Refused as error:
                 yield from self._forget_token(error)
         return None
@@ -225,22 +225,22 @@ class AcquireAttempt(Contender):
             watched.keys.difference_update(gone)
             if canceled:
                 self._end_watch()
-                yield from self._pause()
+                yield from self._rest()
             if canceled or entrant.key in gone or len(watched.keys) < self.queue.room:
                 return
-            if self.attempt.is_over() or self.attempt.announces or lease.is_over():
+            if self.is_over() or self.announces or lease.is_over():
                 return
             if self.env.monotonic() >= recheck:  # ET1, for the price of two keys, if we wait for one
                 until = min(self._until(), lease.lapses)
                 if self.queue.slots is not None or not (yield from entrant.is_waiting(watched.name, until)):
                     return
                 recheck = self.env.monotonic() + RECHECK
-            yield Wait((self._watch.fd,), self.attempt.bounded(min(recheck, lease.lapses)))
+            yield Wait((self._watch.fd,), self.bounded(min(recheck, lease.lapses)))
 
     # -- waiting until it is free --------------------------------------------------------------------------------------
 
     def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
-        require_no_deadlock(self.attempt, len(self.requests))
+        require_no_deadlock(self, len(self.requests))
         failing_since: float | None = None
         while True:
             try:
@@ -249,18 +249,18 @@ class AcquireAttempt(Contender):
                 self._note(seen, slots)
                 if self._is_free(seen, slots):
                     return None
-                if self.attempt.is_over():
-                    return self.attempt.refusal(self.last)
-                self.attempt.waiting(self.last, self.who)
+                if self.is_over():
+                    return self.refusal()
+                self.waiting()
                 yield from self._watch_holders({one.key for one in seen}, self.queue.taken(slots), revision)
             except (Unreachable, EngineUnavailable):
                 self._end_watch()
                 failing_since = failing_since or self.env.monotonic()
-                if self._statuses is not None and self.attempt.is_over():
-                    return self.attempt.refusal(self.last)
+                if self._statuses is not None and self.is_over():
+                    return self.refusal()
                 if self._statuses is None or self.env.monotonic() - failing_since > _PATIENCE:
                     raise
-                yield from self._pause()
+                yield from self._rest()
             except Refused as error:
                 yield from self._forget_token(error)
 
@@ -275,12 +275,12 @@ class AcquireAttempt(Contender):
                 keys -= gone
                 taken -= gone
                 if canceled:
-                    yield from self._pause()
+                    yield from self._rest()
                 if canceled or max(len(keys), len(taken)) < self.queue.room or self.env.monotonic() >= recheck:
                     return
-                if self.attempt.is_over() or self.attempt.announces:
+                if self.is_over() or self.announces:
                     return
-                yield Wait((self._watch.fd,), self.attempt.bounded(recheck))
+                yield Wait((self._watch.fd,), self.bounded(recheck))
         finally:
             self._end_watch()
 
@@ -309,9 +309,9 @@ class AcquireAttempt(Contender):
         return self._statuses or statuses_of(self.env, self.queue, self.requests[0].target, [], [])
 
     def _until(self, patience: float = _PATIENCE) -> float:
-        now, attempt = self.env.monotonic(), self.attempt
-        at_least = -math.inf if patience == math.inf else attempt.started + _REACH_AT_LEAST
-        return min(now + patience, max(attempt.deadline + _GRACE, now + _GRACE, at_least))
+        now = self.env.monotonic()
+        at_least = -math.inf if patience == math.inf else self.started + _REACH_AT_LEAST
+        return min(now + patience, max(self.deadline + _GRACE, now + _GRACE, at_least))
 
     def _until_next(self) -> float:
         """The same for a caller that waits without a place in the queue: once a server has answered, it is the wait."""
@@ -322,9 +322,9 @@ class AcquireAttempt(Contender):
         self._end_watch()
         if not self.cluster.forget_token(refused):
             raise refused
-        yield from self._pause()
+        yield from self._rest()
 
-    def _pause(self) -> Generator[Wait, None, None]:
+    def _rest(self) -> Generator[Wait, None, None]:
         return pause(self.env, self.env.monotonic() + _AGAIN)
 
     def _end_watch(self) -> None:

@@ -139,6 +139,8 @@ _WAITING = "select 1 from pg_locks where pid = $1 and locktype = 'advisory' and 
 class AcquireAttempt(Contender):
     """One caller, from its first step until it has the lock or has given up."""
 
+    request: PostgresqlRequest
+
     def __init__(
         self,
         env: Environment,
@@ -147,7 +149,6 @@ class AcquireAttempt(Contender):
         context: tuple[object, ...],
     ) -> None:
         super().__init__(env, requests, timeout, context)
-        (self.request,) = requests
         self.lock_url = self.request.lock_url
         self._seen: Status | None = None
         """By the last look."""
@@ -166,15 +167,15 @@ class AcquireAttempt(Contender):
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
     def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
-        require_no_deadlock(self.attempt)
+        require_no_deadlock(self)
         result = yield from self._through_failures(shared=False)
         assert not isinstance(result, bool)
         return result or self.refuse()
 
     def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
-        require_no_deadlock(self.attempt)
+        require_no_deadlock(self)
         result = yield from self._through_failures(shared=True)
-        return None if result else self.attempt.refusal(self.last)
+        return None if result else self.refusal()
 
     def last(self) -> tuple[Status, ...]:
         return (self._seen or free(self.lock_url.shown),)
@@ -215,9 +216,9 @@ class AcquireAttempt(Contender):
                 if used:
                     self._fresh = True  # PC7
                     continue
-                if self.attempt.is_over():
+                if self.is_over():
                     raise unreachable(self.lock_url, str(broken)) from None
-                yield from self._pause()
+                yield from self._rest()
             except Refused as refused:
                 raise refusal(self.lock_url, refused) from None
 
@@ -240,7 +241,7 @@ class AcquireAttempt(Contender):
             if not status.locked and self._spins < _MOST_SPINS:
                 self._spins += 1
                 continue  # released between the two, or another client was testing whether it was free
-            if self.attempt.is_over():
+            if self.is_over():
                 return None
             if (yield from self._queue(connection, shared=shared)):
                 if shared:
@@ -255,8 +256,8 @@ class AcquireAttempt(Contender):
 
     def _queue(self, connection: Connection, *, shared: bool) -> Generator[Wait, None, bool]:
         """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
-        env, attempt = self.env, self.attempt
-        left = attempt.deadline - env.monotonic()
+        env = self.env
+        left = self.deadline - env.monotonic()
         limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
         connection.spotless = False
         who = env.identity()
@@ -271,7 +272,7 @@ class AcquireAttempt(Contender):
             if granted is not None:
                 return granted
             now = env.monotonic()
-            if now >= attempt.deadline + _GRACE:
+            if now >= self.deadline + _GRACE:
                 raise Silent(f"{connection.label} does not answer")
             if now >= ask_at:
                 if doubted:
@@ -279,12 +280,12 @@ class AcquireAttempt(Contender):
                 doubted = not (yield from self._is_known(connection))
                 ask_at = env.monotonic() + (_REACH_WITHIN if doubted else _ASK_EVERY)
                 continue  # PG8
-            if attempt.announces:
+            if self.announces:
                 yield from self._look_aside(connection)
-            attempt.waiting(self.last, self.who)
-            until = attempt.deadline + _GRACE if attempt.is_over() else attempt.bounded(ask_at)
+            self.waiting()
+            until = self.deadline + _GRACE if self.is_over() else self.bounded(ask_at)
             yield connection.wait(until)
-            attempt.require_same_process()
+            self.require_same_process()
 
     def _answered(self, connection: Connection) -> bool | None:
         """What the queue has come to: True, the lock is ours; False, the time is up. None while there is no answer."""
@@ -303,7 +304,7 @@ class AcquireAttempt(Contender):
 
     def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
         """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
-        limit = min(self.env.monotonic() + _REACH_WITHIN, self.attempt.deadline + _GRACE)
+        limit = min(self.env.monotonic() + _REACH_WITHIN, self.deadline + _GRACE)
         asking = self._aside(limit, partial(self._ask_for_us, connection, limit), connection.address)
         try:
             while True:
@@ -361,12 +362,12 @@ class AcquireAttempt(Contender):
         token, since, backend = int(row[0]), float(row[1] or 0), int(row[2] or 0)
         if backend != connection.backend:  # PC4: a pooler that tells the true pid, so it did not show before
             raise unreachable(self.lock_url, f"a pooler has moved the session from {connection.backend} to {backend}")
-        self.attempt.require_same_process()
+        self.require_same_process()
         fields = {"name": lock_url.name, "session": connection.backend, "token": token}
         record = Record(NAME, fields, who.pid, since, self._tag, who.host)
-        held = PostgresqlHold(self.env, self.request, connection, record, token, asked, self.attempt.attempt_events)
+        held = PostgresqlHold(self.env, self.request, connection, record, token, asked, self.attempt_events)
         try:
-            ref = held.ref(self.attempt.context)
+            ref = held.ref(self.context)
             self._connection = None  # not before: an interruption closes it
             return ref
         except BaseException:
@@ -380,7 +381,7 @@ class AcquireAttempt(Contender):
         if self._connection is not None:
             return self._connection
         while True:
-            self.attempt.require_same_process()
+            self.require_same_process()
             try:
                 limit, keeps = self._limit(), self.request.keeps
                 self._connection = yield from obtain(
@@ -389,28 +390,28 @@ class AcquireAttempt(Contender):
                 self._reached = True
                 return self._connection
             except EngineUnavailable as error:
-                if not patient or self.attempt.is_over() or not (self._reached or self._may_pass(error)):
+                if not patient or self.is_over() or not (self._reached or self._may_pass(error)):
                     raise
                 self._seen = away(self.lock_url.shown, error.message.removeprefix(f"{self.lock_url.base} "))
-                self.attempt.announce(lambda: self.attempt.refusal(self.last))
-            yield from self._pause()
+                self.announce(self.refusal)
+            yield from self._rest()
 
     def _may_pass(self, error: EngineUnavailable) -> bool:
         """Whether a caller at its first contact waits for the end of this (PG5)."""
-        is_early = self.env.monotonic() < self.attempt.started + _FAIL_OVER_WITHIN
+        is_early = self.env.monotonic() < self.started + _FAIL_OVER_WITHIN
         return is_passing(error) or (is_early and is_failing_over(error))
 
-    def _pause(self) -> Generator[Wait, None, None]:
+    def _rest(self) -> Generator[Wait, None, None]:
         """Before the next attempt: longer each time, and not in step with all others who have lost the server."""
         longest = min(_RETRY_EVERY, _RETRY_AFTER * 2 ** min(self._failures, 10))
         self._failures += 1
         until = self.env.monotonic() + longest * random.uniform(0.5, 1.0)
-        yield from pause(self.env, min(until, self.attempt.deadline))
+        yield from pause(self.env, min(until, self.deadline))
 
     def _limit(self) -> float:
         """Until when the server has to answer."""
         now = self.env.monotonic()
-        return min(now + _REACH_WITHIN, max(self.attempt.deadline, self.attempt.started + _REACH_AT_LEAST, now + 1.0))
+        return min(now + _REACH_WITHIN, max(self.deadline, self.started + _REACH_AT_LEAST, now + 1.0))
 
 
 _RELEASE_WITHIN = 5.0

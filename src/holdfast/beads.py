@@ -111,23 +111,18 @@ def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
     lock = Lock(beads_dir, protocol="beads")
     if release_own(lock):
         return
-    env, status = environment(), lock.status()
+    env, status, request = environment(), lock.status(), file_request(lock)
     refused: list[str | None] = []
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
         refused[:] = [None if force else _why_not_ours(env, seen, assessed)]
         return refused == [None]
 
-    perform(env, remove_if(env, file_request(lock), agreed))
+    perform(env, remove_if(env, request, agreed))
     if refused == [None]:
         return
     reason = f"{refused[0]}. force=True removes it all the same" if refused else "nobody holds it"
-    raise NotHeld(
-        f"{file_request(lock).path} was not released: {reason}",
-        path=file_request(lock).path,
-        protocol="beads",
-        holder=status.holder,
-    )
+    raise request.error(NotHeld, f"{request.path} was not released: {reason}", status.holder)
 
 
 def _why_not_ours(env: Environment, seen: Observation, assessed: Assessment) -> str | None:

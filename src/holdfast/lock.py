@@ -135,8 +135,7 @@ class BaseHold:
         five seconds. With a lease, it does not ask the server.
         """
         if self._is_released() and not self._held.inert:
-            protocol = self._held.request.protocol_name
-            raise NotHeld(f"{self.path} has been released by this handle", path=self.path, protocol=protocol)
+            raise self._held.request.error(NotHeld, f"{self.path} has been released by this handle")
         self._look(self._held.ensure)
 
     def _look(self, check: Callable[[], object]) -> None:

@@ -261,7 +261,7 @@ class Semaphore:
 
     def _remove(self, *, force: bool) -> None:
         """Remove the lock file, if it is that of this process or `force` says so."""
-        lock, found, refused = self._lock, False, None
+        request, found, refused = file_request(self._lock), False, None
         me = environment().identity()
 
         def agreed(seen: Observation, assessed: Assessment) -> bool:
@@ -269,16 +269,15 @@ class Semaphore:
             found, refused = True, None if force else why_not_of(seen, assessed, me)
             return refused is None
 
-        perform(environment(), remove_if(environment(), file_request(lock), agreed))
+        perform(environment(), remove_if(environment(), request, agreed))
         if refused is not None:
-            raise PermissionDenied(
-                f"{lock.path} was not released: {refused}. Pass force=True to remove it all the same",
-                path=lock.path,
-                protocol=lock.protocol,
-                holder=lock.status().holder,
+            raise request.error(
+                PermissionDenied,
+                f"{request.path} was not released: {refused}. Pass force=True to remove it all the same",
+                self._lock.status().holder,
             )
         if not found:
-            raise NotLocked(f"{lock.path} is not locked, so there is nothing to release", path=lock.path)
+            raise NotLocked(f"{request.path} is not locked, so there is nothing to release", path=request.path)
 
     def _tagged(self, path: str | os.PathLike[str], tag: str | None) -> Lock:
         cut = tag if tag is None or not isinstance(tag, str) else clean_tag(tag)[: self._longest_tag]

@@ -251,22 +251,21 @@ class HoldState:
     def ensure(self) -> None:
         """Raise unless the lock is held here and now."""
         if self.inert:
-            raise NotHeld(
+            raise self.request.error(
+                NotHeld,
                 f"{self.path} was acquired by another process, which forked this one; a child holds nothing. Acquire "
                 "the lock in the child if it needs it.",
-                path=self.path,
-                protocol=self.request.protocol_name,
             )
         if not self.verify():
             if self.lost:
                 raise self.lost_error()  # without the mutex, as in `verify`
             if not self.released:
                 self._raise_lost()
-            raise NotHeld(f"{self.path} has been released", path=self.path, protocol=self.request.protocol_name)
+            raise self.request.error(NotHeld, f"{self.path} has been released")
 
     def lost_error(self) -> LockLost:
         text = f"{self.path} {self._how_lost()} Stop, and check what the lock protects before going on."
-        return LockLost(text, path=self.path, protocol=self.request.protocol_name)
+        return self.request.error(LockLost, text)
 
     def _was_released(self) -> bool:
         return self.released

@@ -9,12 +9,13 @@ from ..protocols.base import clean_tag
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
-    from typing import Any, Literal, TypedDict
+    from typing import Any, Literal, TypedDict, TypeVar
 
-    from ..errors import LockLost
+    from ..errors import HoldfastError, LockLost
     from ..events import Event
-    from ..model import Status
+    from ..model import Holder, Status
 
+    E = TypeVar("E", bound=HoldfastError)
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]
 else:
 
@@ -121,6 +122,10 @@ class Request:
     def place(self) -> tuple[str, str, tuple[str, ...], int]:
         """In the order in which locks that are no files are acquired together (several.py, D1)."""
         return (self.protocol_name, self.target, (), -1 if self.slot is None else self.slot)
+
+    def error(self, kind: type[E], message: str, holder: Holder | None = None) -> E:
+        """An error about this lock."""
+        return kind(message, path=self.path, protocol=self.protocol_name, holder=holder)
 
 
 def check_timeout(timeout: float | None) -> float | None:

@@ -182,12 +182,11 @@ def create(env: Environment, request: FileRequest) -> Generator[Wait, None, Dire
 def require_possible(env: Environment, request: FileRequest) -> None:
     """UnsupportedFilesystem on a system where a directory cannot be held."""
     if not env.locks_directories:
-        raise UnsupportedFilesystem(
+        raise request.error(
+            UnsupportedFilesystem,
             f"{request.path} cannot be locked by the protocol {request.protocol.name}: this system neither locks a "
             "directory nor sets its time by a descriptor, so a holder could not be told from its successor. Use "
             "another protocol for both sides.",
-            path=request.path,
-            protocol=request.protocol.name,
         )
 
 
@@ -195,11 +194,10 @@ def require_target(env: Environment, request: FileRequest) -> None:
     """InvalidPath for a file that does not exist, where links are followed: theirs says ENOENT."""
     target = request.path.removesuffix(request.protocol.suffix)
     if request.more.get("realpath") is not False and target != request.path and not env.exists(target):
-        raise InvalidPath(
+        raise request.error(
+            InvalidPath,
             f"{target} does not exist, and {request.protocol.name} locks what exists: make it first, or use "
             "realpath=False (--realpath no), as all users of the lock have to then",
-            path=request.path,
-            protocol=request.protocol.name,
         )
 
 

@@ -255,11 +255,10 @@ def _count(env: Environment, request: FileRequest, deadline: float) -> Generator
 def _busy(env: Environment, request: FileRequest, path: str, waited: float, deadline: float) -> Exception:
     if deadline < math.inf:
         return CounterBusy(env, request, waited)
-    return HoldfastError(
+    return request.error(
+        HoldfastError,
         f"{path}, the counter of fencing tokens, is locked by another process, which makes no progress; find out "
         f"which one has it open (fuser, lsof). {request.path} is not held",
-        path=request.path,
-        protocol=request.protocol.name,
     )
 
 
@@ -421,31 +420,28 @@ def _restore(env: Environment, fd: int, data: bytes) -> None:
 
 def _require_regular(mode: int, request: FileRequest, path: str) -> None:
     if not stat.S_ISREG(mode):
-        raise InvalidPath(
+        raise request.error(
+            InvalidPath,
             f"{path} is not a regular file, so it cannot count fencing tokens; remove it, or choose another path for "
             f"the lock. {request.path} is not held",
-            path=request.path,
-            protocol=request.protocol.name,
         )
 
 
 def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
-    return MalformedRecord(
+    return request.error(
+        MalformedRecord,
         f"{path} is not a counter of fencing tokens: {why}. Find out which token was given last, and write a higher "
         f"number into the file (echo 5000 > FILE). {request.path} is not held",
-        path=request.path,
-        protocol=request.protocol.name,
     )
 
 
 def _exhausted(env: Environment, request: FileRequest, last: int) -> MalformedRecord:
     """For a number that does not fit into 64 bits, or a clock before the epoch."""
-    return MalformedRecord(
+    return request.error(
+        MalformedRecord,
         f"{request.path} has no next fencing token: the last one is {last}, and the clock is at second "
         f"{env.time():.0f}. If no holder has had such a token, remove its counter {_named(request, max(last, 0))} or "
         f"{request.path}{SUFFIX}. {request.path} is not held",
-        path=request.path,
-        protocol=request.protocol.name,
     )
 
 
@@ -453,10 +449,9 @@ def _with_hint(error: OSError, request: FileRequest, path: str) -> Exception:
     """The same error in words that say what to do."""
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         what = "its name is too long" if error.errno == errno.ENAMETOOLONG else "a symbolic link is in the way"
-        return InvalidPath(
+        return request.error(
+            InvalidPath,
             f"{path}, the counter of fencing tokens, cannot be there: {what}. Choose another path for the lock",
-            path=request.path,
-            protocol=request.protocol.name,
         )
     if error.errno in UNWRITABLE:
         need = (

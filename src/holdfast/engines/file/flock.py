@@ -141,12 +141,11 @@ def _aim(env: Environment, request: FileRequest, fd: int) -> None:
     if request.records is None:
         env.guard_content(fd)
     elif not env.guard_records(fd, *request.records):
-        raise UnsupportedFilesystem(
+        raise request.error(
+            UnsupportedFilesystem,
             f"{request.path} cannot be locked by the protocol {request.protocol.name}: there are no record locks here "
             "that belong to an open file (F_OFD_SETLK: Linux, and macOS where Python knows them). Those of a process "
             "would be lost whenever it closes the file. Use protocol 'flock', or 'sema', for all users of the lock.",
-            path=request.path,
-            protocol=request.protocol.name,
         )
 
 
@@ -163,11 +162,10 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
         ) from error
     if guard is None:
         missing = "kernel locks (flock)" if request.records is None else "record locks"
-        raise UnsupportedFilesystem(
+        raise request.error(
+            UnsupportedFilesystem,
             f"{request.path} cannot be locked: there are no {missing} here, and the protocol "
             f"{request.protocol.name} has nothing else. Use a local filesystem, or protocol 'sema'.",
-            path=request.path,
-            protocol=request.protocol.name,
         )
     return guard
 
@@ -184,11 +182,10 @@ def require_seen(env: Environment, request: FileRequest, device: int) -> None:
         what = (
             storage.text if storage.guards is False else "shared with other machines; its record locks stay on this one"
         )
-        raise UnsupportedFilesystem(
+        raise request.error(
+            UnsupportedFilesystem,
             f"{request.path} cannot be locked by the protocol {request.protocol.name}: {storage.kind} is "
             f"{what}. To do: {storage.remedy}.",
-            path=request.path,
-            protocol=request.protocol.name,
         )
 
 

@@ -189,10 +189,8 @@ def require_directory(env: Environment, request: FileRequest) -> None:
     try:
         env.stat(f"{request.directory}/.")
     except FileNotFoundError as error:
-        raise InvalidPath(
-            f"{request.directory} does not exist, so no lock file can be in it; create it first",
-            path=request.path,
-            protocol=request.protocol.name,
+        raise request.error(
+            InvalidPath, f"{request.directory} does not exist, so no lock file can be in it; create it first"
         ) from error
     except OSError as error:
         raise with_hint(error, request, env) from error
@@ -288,11 +286,10 @@ def other_protocol(request: FileRequest, data: bytes, record: Record | None) -> 
 
 
 def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
-    return ProtocolMismatch(
+    return request.error(
+        ProtocolMismatch,
         f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
         f"they would not exclude each other. Use protocol={other!r} (-p {other}), or another path.",
-        path=request.path,
-        protocol=request.protocol.name,
     )
 
 
@@ -305,11 +302,7 @@ def require_regular(found: Stat, request: FileRequest) -> None:
     may_be_lock = is_directory and request.path.endswith(".lock")
     other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if may_be_lock else ""
     instead = "name a file in it, or " if is_directory and not may_be_lock else ""
-    raise InvalidPath(
-        f"{request.path} is {kind}, not a lock file{other}; {instead}choose another path",
-        path=request.path,
-        protocol=request.protocol.name,
-    )
+    raise request.error(InvalidPath, f"{request.path} is {kind}, not a lock file{other}; {instead}choose another path")
 
 
 def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
@@ -326,10 +319,9 @@ def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
             env.close(fd)
         if other is not None:
             raise mismatch(request, other)
-    raise InvalidPath(
+    raise request.error(
+        InvalidPath,
         f"{request.path} is {what}, and a lock of {request.protocol.name} is a directory; choose another path",
-        path=request.path,
-        protocol=request.protocol.name,
     )
 
 

@@ -218,12 +218,11 @@ def _require_lock_files(env: Environment, request: FileRequest) -> None:
     """P9."""
     storage = env.storage(request.path) if env.knows_mounts else None
     if storage is not None and not storage.lock_files:
-        raise UnsupportedFilesystem(
+        raise request.error(
+            UnsupportedFilesystem,
             f"{request.directory} cannot hold lock files of the {request.protocol.name} protocol ({storage.kind}): one "
             "that is made there cannot be opened by its name. Use protocol='flock' (-p flock), or a directory on "
             "another filesystem.",
-            path=request.path,
-            protocol=request.protocol.name,
         )
 
 
@@ -328,11 +327,10 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
             request.method = following
         return
     if error.errno in NOT_HERE and error.errno not in (errno.ENOENT, errno.EPERM):
-        raise UnsupportedFilesystem(
+        raise request.error(
+            UnsupportedFilesystem,
             f"{request.directory} cannot hold lock files: it supports neither unnamed files, nor links, nor exclusive "
             f"creation ({error.strerror}). Use a directory on a local filesystem.",
-            path=request.path,
-            protocol=request.protocol.name,
         ) from error
     raise not_made(error, request, env) from error
 

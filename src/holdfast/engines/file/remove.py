@@ -82,11 +82,10 @@ def remove_if(
             break
         yield Wait((), min(now + pause, until))  # R3
         pause = min(pause * 2, _LONGEST_PAUSE)
-    raise HoldfastError(
+    raise request.error(
+        HoldfastError,
         f"{request.path} was not removed: it changed hands each time that it was looked at, for {PATIENCE:g} s. See "
         "its status, and try again.",
-        path=request.path,
-        protocol=request.protocol.name,
     )
 
 
@@ -107,11 +106,10 @@ def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str 
 def _require_unheld(env: Environment, request: FileRequest) -> None:
     status = look(env, request)
     if status.locked or status.holders:
-        raise HoldfastError(
+        raise request.error(
+            HoldfastError,
             f"{request.path} was not removed: {sentence(status)}. Such a lock is the kernel's, and ends with its "
             f"holder; without the file, others would get in beside it. {advice(status)}",
-            path=request.path,
-            protocol=request.protocol.name,
             holder=status.holder,
         )
 

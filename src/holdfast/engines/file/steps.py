@@ -211,7 +211,7 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
         "path",
     }.get(error.errno or 0)
     if message:
-        return InvalidPath(message, path=path, protocol=request.protocol.name)
+        return request.error(InvalidPath, message)
     lost = disconnected(env, path, error) if env is not None else ""
     if lost:
         return OSError(error.errno, f"{error.strerror}; {lost}", path)

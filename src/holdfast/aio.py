@@ -320,9 +320,7 @@ class AsyncAcquirable(Resource):
         operation = begin(self._env, me)
         steps = self._kept(self._engine.acquire(self._env, self._requests, timeout, me))
         # The driver aborts it in its own way: a step of it may run in a thread.
-        undo = partial(operations.abort, operation)
-        apart = self._apart(timeout, acquires=True)
-        result = await drive(steps, undo, in_threads=may_block, part_of=operation, apart=apart)
+        result = await drive(steps, operation, in_threads=may_block, apart=self._apart(timeout, acquires=True))
         try:
             if isinstance(result, Refusal):
                 operations.end(operation)

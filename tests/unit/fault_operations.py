@@ -22,7 +22,7 @@ import instances
 from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
 from holdfast._core.wait import Wait
-from holdfast._drivers.asyncio import drive
+from holdfast._drivers.asyncio import begin, caller, drive
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast.engines.file.acquire import look, look_at_all, wait_until_free
@@ -356,7 +356,12 @@ class TakeOverInTask(TakeOverDead):
         steps = acquire(scene.acts, (scene.request,), 0, (object(),))
 
         async def go() -> Any:
-            return await drive(steps, lambda: None, in_threads=True)
+            operation = begin(scene.acts, caller())
+            operation.undo = lambda: None  # type: ignore[method-assign]
+            try:
+                return await drive(steps, operation, in_threads=True)
+            finally:
+                scene.acts.operations.end(operation)
 
         result = asyncio.run(go())
         return result.held if isinstance(result, HoldRef) else result

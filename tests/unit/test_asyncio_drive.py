@@ -18,8 +18,18 @@ import pytest
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers import asyncio as driver
 from holdfast._drivers import sync
-from holdfast._drivers.asyncio import caller, drive, in_thread, wait_for
+from holdfast._drivers.asyncio import caller, in_thread, wait_for
+from holdfast._platform import environment
 from unit.loops import LOOPS, Run, readers, run_on, steps
+
+
+async def drive(steps: Generator[Wait, None, Any], undo: Callable[[], object], *, in_threads: bool = False) -> Any:
+    """The driver, with `undo` in place of what undoes an operation."""
+    operations, operation = environment().operations, driver.begin(environment(), caller())
+    operation.undo = undo  # type: ignore[method-assign, assignment]
+    result = await driver.drive(steps, operation, in_threads=in_threads)
+    operations.end(operation)
+    return result
 
 
 @pytest.fixture(params=LOOPS)

@@ -59,8 +59,7 @@ async def perform(
 ) -> T:
     """Run to the end, as one operation: see `sync.perform`."""
     operation = begin(env, caller())
-    undo = lambda: env.operations.abort(operation)  # noqa: E731
-    result = await drive(steps, undo, in_threads=in_threads, part_of=operation, apart=apart)
+    result = await drive(steps, operation, in_threads=in_threads, apart=apart)
     env.operations.end(operation)
     return result
 
@@ -113,38 +112,28 @@ class _Stepping:
 
 
 async def drive(
-    steps: Generator[Wait, None, T],
-    undo: Callable[[], object],
-    *,
-    in_threads: bool = False,
-    part_of: Operation | None = None,
-    apart: Apart | None = None,
+    steps: Generator[Wait, None, T], operation: Operation, *, in_threads: bool = False, apart: Apart | None = None
 ) -> T:
-    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then calls `undo`.
+    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then aborts the operation.
 
     `apart`: the steps ask a server, which is not waited for without end (B5)."""
-    if part_of is not None:
-        if in_threads:
-            steps = as_part_of(part_of, steps)
-        if isinstance(part_of.task, _Untasked):
-            part_of.task = _Untasked(steps)
     if in_threads:
-        return await _drive_in_threads(steps, undo, part_of, apart)
-    loop = id(asyncio.get_running_loop())
+        steps = as_part_of(operation, steps)
+    if isinstance(operation.task, _Untasked):
+        operation.task = _Untasked(steps)
+    if in_threads:
+        return await _drive_in_threads(steps, operation, apart)
+    loop, operations = id(asyncio.get_running_loop()), operation.env.operations
     try:
         while True:
             await wait_for(_next(steps, loop))
-            if part_of is not None:
-                part_of.env.operations.resume(part_of)  # other tasks have run during the wait
+            operations.resume(operation)  # other tasks have run during the wait
     except StopIteration as done:
         result: T = done.value
         return result
     except BaseException:
-        if part_of is not None:
-            part_of.env.operations.resume(part_of)
-            part_of.env.operations.giving_way(lambda: _clean_up(steps, undo))  # the collector may have come
-        else:
-            _clean_up(steps, undo)
+        operations.resume(operation)
+        operations.giving_way(lambda: _clean_up(steps, operation))  # the collector may have come
         raise
 
 
@@ -297,16 +286,14 @@ def _next(steps: Generator[Wait, None, T], loop: int) -> Wait:
         waiting_loop.reset(token)
 
 
-def _clean_up(steps: Generator[Wait, None, T], undo: Callable[[], object]) -> None:
+def _clean_up(steps: Generator[Wait, None, T], operation: Operation) -> None:
     try:
         steps.close()
     finally:
-        undo()
+        operation.env.operations.abort(operation)
 
 
-async def _drive_in_threads(
-    steps: Generator[Wait, None, T], undo: Callable[[], object], part_of: Operation | None, apart: Apart | None
-) -> T:
+async def _drive_in_threads(steps: Generator[Wait, None, T], operation: Operation, apart: Apart | None) -> T:
     loop = id(asyncio.get_running_loop())
 
     def step() -> tuple[Wait | None, T | None]:
@@ -317,14 +304,14 @@ async def _drive_in_threads(
 
     job: Future[tuple[Wait | None, T | None]] | None = None
     cleaning = threading.Lock()
-    if part_of is not None and part_of.task is not None:
-        part_of.task = _Stepping(part_of.task, lambda: job)
+    if operation.task is not None:
+        operation.task = _Stepping(operation.task, lambda: job)
 
     def clean_up() -> None:
         if job is not None:
             job.exception()  # waits for its end, which a KeyboardInterrupt may have kept us from seeing (B1)
         with cleaning:
-            _clean_up(steps, undo)
+            _clean_up(steps, operation)
 
     try:
         while True:
@@ -336,8 +323,7 @@ async def _drive_in_threads(
                 return result  # type: ignore[return-value]
             await wait_for(wait)
     except GeneratorExit:
-        if part_of is not None:
-            part_of.task = _Untasked(None)  # the task may end now, the operation does when the thread has (J4)
+        operation.task = _Untasked(None)  # the task may end now, the operation does when the thread has (J4)
         if job is None:
             clean_up()  # it has not begun (apart.py, AP5)
         else:
@@ -347,16 +333,15 @@ async def _drive_in_threads(
         if apart is None:
             await _end_of(_start(clean_up))
         else:
-            await _clean_up_apart(apart, job, clean_up, part_of)
+            await _clean_up_apart(apart, job, clean_up, operation)
         raise
 
 
 async def _clean_up_apart(
-    apart: Apart, job: Future[Any] | None, clean_up: Callable[[], object], part_of: Operation | None
+    apart: Apart, job: Future[Any] | None, clean_up: Callable[[], object], operation: Operation
 ) -> None:
     """The same where it may last for ever (B5)."""
-    if part_of is not None:
-        part_of.task = _Untasked(None)  # as above
+    operation.task = _Untasked(None)  # as above
     if job is not None and not job.done():
         here = threading.get_ident()
         # In the thread of the job; in another one, if that has ended this very moment.

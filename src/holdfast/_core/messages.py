@@ -74,7 +74,7 @@ def no_answer(request: Request, server: str, timeout: float | None, seconds: flo
     what = f"could not get {request.target}" if acquires else f"nothing can be known of {request.target}"
     within = "" if timeout is None else f" within {timeout:g} s" if timeout else " at once" if acquires else ""
     text = (
-        f"{what}{within}: {_is_silent(server, seconds)}. Check that server and the way to it. Whatever was begun here "
+        f"{what}{within}: {is_silent(server, seconds)}. Check that server and the way to it. Whatever was begun here "
         "is given back when it answers"
     )
     kind = AcquireTimeout if acquires else EngineUnavailable
@@ -84,32 +84,23 @@ def no_answer(request: Request, server: str, timeout: float | None, seconds: flo
 def away(request: Request, server: str, timeout: float, error: OSError) -> AcquireTimeout:
     """The error for a lock file whose server was away when the time was up."""
     text = (
-        f"could not get {request.target} within {timeout:g} s: {_is_away(server, error)}. Check that server and the "
+        f"could not get {request.target} within {timeout:g} s: {is_away(server, error)}. Check that server and the "
         "way to it. If it runs, and this stays so, mount it again"
     )
     return AcquireTimeout(text, path=request.target, protocol=request.protocol_name)
 
 
-def while_away(request: Request, server: str, error: OSError) -> Status:
-    """What is known of a lock whose server is away."""
-    return _unasked(request, _is_away(server, error))
-
-
-def while_silent(request: Request, server: str, seconds: float) -> Status:
-    """What is known of a lock whose server has not answered for so many seconds."""
-    return _unasked(request, _is_silent(server, seconds))
-
-
-def _unasked(request: Request, why: str) -> Status:
+def unasked(request: Request, why: str) -> Status:
+    """What is known of a lock whose server `is_away`, or `is_silent`."""
     evidence = Evidence("server", why)
     return Status(request.target, request.protocol_name, False, False, Liveness.UNKNOWN, evidence, reason=why)
 
 
-def _is_silent(server: str, seconds: float) -> str:
+def is_silent(server: str, seconds: float) -> str:
     return f"{server or 'the server of its filesystem'} has not answered for {seconds:.1f} s"
 
 
-def _is_away(server: str, error: OSError) -> str:
+def is_away(server: str, error: OSError) -> str:
     return f"{server} is away ({str(error.strerror).partition(';')[0]})"
 
 

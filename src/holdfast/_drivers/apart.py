@@ -315,9 +315,9 @@ class Apart:
     def _unanswered(self, since: float) -> Refusal:
         with forking:
             from .._core.attempt import AttemptEvents, Refusal
-            from .._core.messages import while_silent
+            from .._core.messages import is_silent, unasked
         seconds = time.monotonic() - since
-        status = while_silent(self.request, self.server, seconds)
+        status = unasked(self.request, is_silent(self.server, seconds))
         return Refusal(self.request.target, seconds, lambda: (status,), AttemptEvents(self.env, self.request, ()))
 
     def _undo(self, steps: Generator[Wait, None, Any], operation: Operation, at: list[Step]) -> None:

@@ -61,7 +61,9 @@ class Cancellation:
                 fd = int(fileno())
             else:
                 raise TypeError(f"cancel must be a threading.Event or a descriptor, not {cancel!r}")
-            if not can_poll():
+            import select
+
+            if not hasattr(select, "poll"):
                 raise TypeError("cancel must be a threading.Event: this system cannot wait for descriptors as well")
             is_ready(fd)
             self.fds = (fd,)
@@ -132,13 +134,6 @@ def wait_for(wait: Wait) -> bool:
     if not wait_for_handles(wait.fds, max(0.0, pause)):
         select.select(wait.fds, wait.writes, wait.writes, max(0.0, pause))  # a connection that fails is exceptional
     return True  # or perhaps not, but to wake early is harmless
-
-
-def can_poll() -> bool:
-    """Whether this system can wait for any descriptor."""
-    import select
-
-    return hasattr(select, "poll")
 
 
 def is_ready(fd: int) -> bool:

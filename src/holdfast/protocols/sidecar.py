@@ -62,6 +62,7 @@ class Sidecar(Protocol):
         if payload is None:
             return Record(self.name, {"payload": None}, legible=False)
         pid, host, tag = _pid(payload.get("pid")), payload.get("host"), payload.get("tag")
+        created = payload.get("createdAt")
         if not isinstance(host, str):
             host = payload.get("hostname")
         marker = None
@@ -72,7 +73,7 @@ class Sidecar(Protocol):
             protocol=self.name,
             fields={"payload": payload},
             pid=pid,
-            created=_created(payload.get("createdAt")),
+            created=iso8601(created) if isinstance(created, str) else None,
             tag=tag if isinstance(tag, str) else None,
             host=host if isinstance(host, str) else marker.identity.host if marker else None,
             marker=marker,
@@ -141,10 +142,6 @@ def _payload(data: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _created(text: object) -> float | None:
-    return iso8601(text) if isinstance(text, str) else None
 
 
 def _pid(value: object) -> int | None:

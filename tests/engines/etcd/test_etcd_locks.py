@@ -211,7 +211,7 @@ def test_a_slot_is_looked_at_and_broken_by_its_name(url: str, node: Node, no_lea
     """Under the name that a list has of it; not acquired, as its number is the queue's to give."""
     slots = Semaphore(url, 3)
     first, second = slots.acquire(timeout=SOON), slots.acquire(timeout=SOON)
-    listed = drive(survey(environment(), parse(url, many=True)))
+    listed, _ = drive(survey(environment(), parse(url, many=True)))
     assert [one.path for one in listed] == [f"{slots.path}#0", f"{slots.path}#1"]
     slot = Lock(listed[1].path)
     assert slot.path == listed[1].path

@@ -100,7 +100,7 @@ class Etcd(RemoteEngine):
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
         lock_url = parse(resource, many=True)
         with _told(lock_url):
-            return (yield from survey(env, lock_url))
+            return (yield from survey(env, lock_url))[0]
 
     def follow(
         self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]

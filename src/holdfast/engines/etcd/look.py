@@ -154,12 +154,8 @@ def _statuses_of_slots(env: Environment, lock_url: LockUrl, seen: list[Seen], sl
     return statuses_of(env, Queue(lock_url, room), lock_url.shown, seen, slots)
 
 
-def survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[Status, ...]]:
-    """All locks whose names begin as the place says, sorted by path."""
-    return (yield from _survey(env, lock_url))[0]
-
-
-def _survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[tuple[Status, ...], int]]:
+def survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[tuple[Status, ...], int]]:
+    """All locks whose names begin as the place says, sorted by path; and the revision at which that is so."""
     begin = f"{lock_url.prefix}{lock_url.name}"
     body = {"key": encoded(begin or "\0"), "range_end": end_of(begin), "sort_target": "CREATE", "sort_order": "ASCEND"}
     answer = yield from cluster_of(env, lock_url.access).call("/v3/kv/range", body, env.monotonic() + ANSWER)
@@ -189,7 +185,7 @@ def follow(
     while is waited for."""
     cluster, begin = cluster_of(env, lock_url.access), f"{lock_url.prefix}{lock_url.name}"
     where = {"key": encoded(begin or "\0"), "range_end": end_of(begin)}
-    statuses, revision = yield from _survey(env, lock_url)
+    statuses, revision = yield from survey(env, lock_url)
     tell(statuses)
     while True:
         watch: Watch | None = None
@@ -202,7 +198,7 @@ def follow(
                 canceled = any(result.get("canceled") for result in results)
                 stuck = env.monotonic() >= recheck  # a stream that is stuck says nothing
                 if canceled or stuck or any(result.get("events") for result in results):
-                    statuses, revision = yield from _survey(env, lock_url)
+                    statuses, revision = yield from survey(env, lock_url)
                     tell(statuses)
                 if not canceled:
                     recheck = env.monotonic() + RECHECK

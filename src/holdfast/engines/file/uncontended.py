@@ -84,7 +84,7 @@ def acquire(
                     raise
                 left = _left(env, first, timeout, began, error)
                 attempt_events = attempt_events or AttemptEvents(env, first, context)
-                attempt_events.waiting(_nobody)
+                attempt_events.waiting(lambda: None)  # nobody holds it, as far as is known
                 away = away or Deadline(env, first, None, generation)
                 away.announce(partial(_while_away, env, first, away.started, error, attempt_events))
             if result is None:
@@ -107,17 +107,13 @@ def acquire(
     return result
 
 
-def _nobody() -> None:
-    """The holder of a lock whose server is away."""
-
-
 def _while_away(
     env: Environment, request: FileRequest, since: float, error: OSError, attempt_events: AttemptEvents
 ) -> Refusal:
     """What there is to say to a caller that waits for a server which is away (FP1)."""
     with forking:
-        from ..._core.messages import while_away
-    status = while_away(request, env.server_at(request.path), error)
+        from ..._core.messages import is_away, unasked
+    status = unasked(request, is_away(env.server_at(request.path), error))
     return Refusal(request.target, env.monotonic() - since, lambda: (status,), attempt_events)
 
 

@@ -544,14 +544,12 @@ class PostgresqlHold(RemoteHold):
             return self.env.monotonic()  # PS6
         if answer is None:
             return due
-        self._require_same(int(answer[0][0] or 0))
+        backend = int(answer[0][0] or 0)
+        if backend != connection.backend:
+            raise Broken(f"a pooler has moved the connection from session {connection.backend} to {backend}")
         _silent.pop(connection.label, None)
         self.term.extend(asked, self._patience)  # PG6
         return asked[0] + self._every
-
-    def _require_same(self, backend: int) -> None:
-        if backend != self.connection.backend:
-            raise Broken(f"a pooler has moved the connection from session {self.connection.backend} to {backend}")
 
     def _give_up(self) -> Generator[Wait, None, bool]:
         connection, now = self.connection, self.env.monotonic()

@@ -97,12 +97,8 @@ def name_of(vector: dict[str, Any]) -> str:
     return f"record:{vector['id']}"
 
 
-def record_scenarios(protocol: str) -> list[Scenario]:
-    """A scenario for each vector."""
-    return [_record_scenario(vector) for vector in load(protocol)]
-
-
-def _record_scenario(vector: dict[str, Any]) -> Scenario:
+def record_scenario(vector: dict[str, Any]) -> Scenario:
+    """Whether the implementation reads it so."""
     want = vector["want"]
 
     def run(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import contention, directories, foreign, holding, odd_paths, stale
 from .adapter import STOPPED, Adapter, Unusable
-from .bench import SCENARIOS, Bench, Failed, Reading, Scenario, Skipped, load, name_of, record_scenarios
+from .bench import SCENARIOS, Bench, Failed, Reading, Scenario, Skipped, load, name_of, record_scenario
 from .dialects import DIALECTS
 
 SUBJECTS = (holding, foreign, stale, directories, odd_paths, contention)
@@ -39,7 +39,7 @@ class Result:
 
 def scenarios(protocol: str, only: Sequence[str] = ()) -> list[Scenario]:
     """Those of the protocol, records first; with `only`, those of these names, which may be patterns."""
-    every = [*record_scenarios(protocol), *(each for each in SCENARIOS if protocol in each.protocols)]
+    every = [*map(record_scenario, load(protocol)), *(each for each in SCENARIOS if protocol in each.protocols)]
     return [each for each in every if not only or any(fnmatchcase(each.name, pattern) for pattern in only)]
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast._platform import libc, linux
-from holdfast._platform.linux import btime, setproctitle
+from holdfast._platform.linux import LinuxEnvironment, btime
 from holdfast._platform.posix import PosixEnvironment
 from unit.elsewhere import elsewhere
 
@@ -50,7 +50,7 @@ def test_a_file_with_the_number_of_an_earlier_one_has_another_birth(
 def test_a_title_that_is_too_long_is_not_set() -> None:
     def shown() -> tuple[bytes, bytes]:
         before = Path("/proc/self/cmdline").read_bytes()
-        setproctitle("n" * (len(before) + 1), "about")
+        LinuxEnvironment().setproctitle("n" * (len(before) + 1), "about")
         return before, Path("/proc/self/cmdline").read_bytes()
 
     before, after = elsewhere(shown)
@@ -63,5 +63,5 @@ def test_a_process_that_may_not_be_renamed_goes_on(monkeypatch: pytest.MonkeyPat
 
     before = Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()
     monkeypatch.setattr(linux, "open", refused, raising=False)
-    setproctitle("holdfast", "for nobody")
+    LinuxEnvironment().setproctitle("holdfast", "for nobody")
     assert (Path("/proc/self/cmdline").read_bytes(), Path("/proc/self/comm").read_bytes()) == before

@@ -25,6 +25,10 @@ else:
         def __init_subclass__(cls, *, total: bool) -> None: ...
 
 
+_MOST_SLOTS = 1000
+"""A waiter looks at every slot of a semaphore; of one of files, it has a descriptor open for each."""
+
+
 class Options(TypedDict, total=False):
     """Every option of a lock, spelled here and nowhere else. `Lock` documents them."""
 
@@ -158,6 +162,14 @@ def as_float(value: float) -> float:
         return float(value)
     except OverflowError:
         return INFINITY if value > 0 else -INFINITY
+
+
+def check_slots(slots: int) -> None:
+    """TypeError or ValueError for what is no number of slots of a semaphore."""
+    if isinstance(slots, bool) or not isinstance(slots, int):
+        raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
+    if not 1 <= slots <= _MOST_SLOTS:
+        raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
 
 
 def check_tag(tag: str | None) -> str | None:

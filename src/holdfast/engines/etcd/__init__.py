@@ -15,7 +15,7 @@ from typing import Any
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
-from ..._core.options import Options, Request
+from ..._core.options import Options, Request, check_slots
 from ..._core.wait import Wait
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
@@ -28,8 +28,6 @@ from .queue import Queue, compare_of
 from .url import EtcdRequest, LockUrl, parse
 from .wire import Refused
 
-_MOST_SLOTS = 1000
-
 
 class Etcd(RemoteEngine):
     """The engine. It keeps nothing: connections are the process's (client.py)."""
@@ -41,10 +39,7 @@ class Etcd(RemoteEngine):
         return EtcdRequest(self, str(resource), options)
 
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:
-        if isinstance(slots, bool) or not isinstance(slots, int):
-            raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
-        if not 1 <= slots <= _MOST_SLOTS:
-            raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
+        check_slots(slots)
         return tuple([EtcdRequest(self, str(resource), options, slot) for slot in range(slots)])
 
     def acquire(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..._core.options import Request, check_seconds
+from ..._core.options import Request, check_seconds, check_slots
 from ..._platform.fork import forking
 from ...model import INFINITY, marker_text
 from ...protocols import get
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ...protocols import Protocol
 
 
-_MOST_SLOTS = 1000
-"""A waiter looks at every slot of a semaphore, and has a descriptor open for each."""
 _FASTEST_BEAT = 0.05
 """Seconds. Timestamps are in whole seconds, so a faster beat would only check more often whether the lock is lost."""
 _SHORTEST_LEASE = 1.0
@@ -155,10 +153,7 @@ class FileRequest(Request):
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
     """A request for each slot of a semaphore, `<base>.<i>.lock`. They share one queue, which no lock uses; each range
     has one."""
-    if isinstance(slots, bool) or not isinstance(slots, int):
-        raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
-    if not 1 <= slots <= _MOST_SLOTS:
-        raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
+    check_slots(slots)
     if options.get("shared"):
         raise ValueError("a semaphore has no shared holds; let more in with more slots, or use a Lock that is shared")
     protocol = get(options.get("protocol", "sema"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ._core.attempt import Refusal
 from ._core.hold import HoldRef
 from ._core.messages import refused
-from ._core.wait import Wait
+from ._core.wait import Steps
 from ._drivers.apart import apart_of, until_it_is_back
 from ._drivers.asyncio import (
     begin,
@@ -352,7 +352,7 @@ class AsyncAcquirable(Resource):
         """Whether system calls here take long enough to keep them from the event loop."""
         return self._engine.may_block(self._env, self._request)
 
-    async def _drive(self, steps: Generator[Wait, None, T], timeout: float | None = 0.0) -> T:
+    async def _drive(self, steps: Steps[T], timeout: float | None = 0.0) -> T:
         return await perform(self._env, steps, in_threads=self._may_block(), apart=self._apart(timeout))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:

@@ -30,13 +30,13 @@ from .model import SemaphoreStatus
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
     from types import TracebackType
     from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
     from ._core.hold import HoldRef, HoldState
     from ._core.options import Options, Request
-    from ._core.wait import Wait
+    from ._core.wait import Steps
     from ._drivers.apart import Apart
     from ._platform.operations import Operation
     from ._platform.portable import GenericEnvironment
@@ -403,14 +403,14 @@ class Resource:
             from ._drivers.apart import Apart
         return Apart(self._env, self._requests[0], timeout, acquires=acquires, cancel=cancel)
 
-    def _kept(self, steps: Generator[Wait, None, HoldRef | Refusal]) -> Generator[Wait, None, HoldRef | Refusal]:
+    def _kept(self, steps: Steps[HoldRef | Refusal]) -> Steps[HoldRef | Refusal]:
         """The same steps, and what is to be done for the new hold."""
         result = yield from steps
         if not isinstance(result, Refusal):
             keep(self._env, result)
         return result
 
-    def _perform(self, steps: Generator[Wait, None, T], timeout: float | None, cancel: Cancellation | None = None) -> T:
+    def _perform(self, steps: Steps[T], timeout: float | None, cancel: Cancellation | None = None) -> T:
         apart = self._apart(timeout, cancel=cancel)
         return perform(self._env, steps, cancel) if apart is None else apart.perform(steps)
 
@@ -786,7 +786,7 @@ class Slots(Resource):
         """How many may hold it at once."""
         return len(self._requests)
 
-    def _look(self) -> Generator[Wait, None, tuple[Status, ...]]:
+    def _look(self) -> Steps[tuple[Status, ...]]:
         return self._engine.look(self._env, self._requests)
 
     def __reduce__(self) -> tuple[Any, ...]:

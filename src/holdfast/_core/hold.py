@@ -30,7 +30,7 @@ from .attempt import AttemptEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any, NoReturn
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .._platform.operations import Operation
     from ..model import Record
     from .options import Request
-    from .wait import Wait
+    from .wait import Steps
 
 
 class HoldRef:
@@ -130,7 +130,7 @@ class HoldState:
             pass
 
     @abstractmethod
-    def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
+    def releasing(self, ref: HoldRef | None = None) -> Steps[None]:
         """The same, for a hold whose release waits."""
 
     @abstractmethod

@@ -11,9 +11,17 @@ from ..model import INFINITY
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from typing import TypeVar
 
     from .._platform.interface import Environment
     from .options import Request
+
+    T = TypeVar("T")
+
+    Steps = Generator["Wait", None, T]
+    """What an engine does, step by step: yields what to wait for, and returns what has come of it."""
+else:
+    Steps = None  # for annotations alone
 
 
 class Signal:
@@ -74,7 +82,7 @@ class Wait:
         return Wait(self.fds, deadline, self.signal, self.writes)
 
 
-def pause(env: Environment, until: float) -> Generator[Wait, None, None]:
+def pause(env: Environment, until: float) -> Steps[None]:
     """Wait until then, whatever wakes us before."""
     while env.monotonic() < until:
         yield Wait((), until)

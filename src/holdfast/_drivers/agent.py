@@ -28,9 +28,9 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Generator
+from collections.abc import Collection
 
-from .._core.wait import Wait
+from .._core.wait import Steps, Wait
 from .._platform.interface import Environment
 from .._platform.sockets import receive, send
 from ..events import report
@@ -53,7 +53,7 @@ _AT_EXIT = 1.0
 class Job:
     """A generator that the agent runs."""
 
-    def __init__(self, agent: Agent, steps: Generator[Wait, None, None], what: str, *, last: bool = False) -> None:
+    def __init__(self, agent: Agent, steps: Steps[None], what: str, *, last: bool = False) -> None:
         self.what = what
         self.last = last
         self._agent = agent
@@ -107,9 +107,7 @@ class Agent:
         self._ripe: deque[Job] = deque()
         """Those that are to be resumed, or closed."""
 
-    def start(
-        self, steps: Generator[Wait, None, None], what: str, *, last: bool = False, first: Wait | None = None
-    ) -> Job:
+    def start(self, steps: Steps[None], what: str, *, last: bool = False, first: Wait | None = None) -> Job:
         """Run a generator; `what` it does is said if it fails. What is `last` is waited for at the end (EG5).
 
         `first` is what it waits for before its first step: as if it had yielded that already, but cheaper (EG6).

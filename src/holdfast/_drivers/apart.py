@@ -48,12 +48,12 @@ from .sync import LOOK_EVERY, wait_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
 
     from .._core.attempt import Refusal
     from .._core.hold import HoldState
-    from .._core.wait import Wait
+    from .._core.wait import Steps
     from .._platform.interface import Environment
     from .._platform.operations import Operation
     from ..errors import HoldfastError
@@ -248,11 +248,11 @@ class Apart:
             self._server = self.env.server_at(self.request.path)
         return self._server
 
-    def perform(self, steps: Generator[Wait, None, T]) -> T:
+    def perform(self, steps: Steps[T]) -> T:
         """As `sync.perform`."""
         return self.env.operations.perform(self.env, lambda operation: self.drive(steps, operation))
 
-    def drive(self, steps: Generator[Wait, None, T], operation: Operation) -> T:
+    def drive(self, steps: Steps[T], operation: Operation) -> T:
         """As `sync.drive`. What it raises, it has undone, or left to be undone."""
         self._ask_first()
         steps = as_part_of(operation, steps)
@@ -320,7 +320,7 @@ class Apart:
         status = unasked(self.request, is_silent(self.server, seconds))
         return Refusal(self.request.target, seconds, lambda: (status,), AttemptEvents(self.env, self.request, ()))
 
-    def _undo(self, steps: Generator[Wait, None, Any], operation: Operation, at: list[Step]) -> None:
+    def _undo(self, steps: Steps[Any], operation: Operation, at: list[Step]) -> None:
         """Have the operation undone, in the thread of its last step or in one of its own (AP2)."""
         if at and at[0].is_orphan:
             return
@@ -507,7 +507,7 @@ def release(held: HoldState, release_here: Callable[[], object]) -> None:
             Step(apart, release_here).begin()  # Ctrl-C came first
 
 
-def as_part_of(operation: Operation, steps: Generator[Wait, None, T]) -> Generator[Wait, None, T]:
+def as_part_of(operation: Operation, steps: Steps[T]) -> Steps[T]:
     """The same steps, each of which is one of the operation, in whatever thread it is taken."""
     resume = operation.env.operations.resume
     try:

@@ -28,11 +28,11 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._core.wait import Signal, Wait
+from .._core.wait import Signal, Steps, Wait
 from .._platform.interface import Environment
 from .._platform.operations import Operation
 from .._platform.waiting import waiting_loop
@@ -54,9 +54,7 @@ _POLL = 0.025
 """Seconds between looks on a loop that cannot wait for descriptors."""
 
 
-async def perform(
-    env: Environment, steps: Generator[Wait, None, T], *, in_threads: bool = False, apart: Apart | None = None
-) -> T:
+async def perform(env: Environment, steps: Steps[T], *, in_threads: bool = False, apart: Apart | None = None) -> T:
     """Run to the end, as one operation: see `sync.perform`."""
     operation = begin(env, caller())
     result = await drive(steps, operation, in_threads=in_threads, apart=apart)
@@ -82,7 +80,7 @@ def _task(me: tuple[Any, ...]) -> Any:
 class _Untasked:
     """In place of the task of a coroutine that none runs: it lives as long as the steps that it drives."""
 
-    def __init__(self, steps: Generator[Wait, None, object] | None) -> None:
+    def __init__(self, steps: Steps[object] | None) -> None:
         self._steps = None if steps is None else weakref.ref(steps)
 
     def __call__(self) -> _Untasked | None:
@@ -111,9 +109,7 @@ class _Stepping:
         return False
 
 
-async def drive(
-    steps: Generator[Wait, None, T], operation: Operation, *, in_threads: bool = False, apart: Apart | None = None
-) -> T:
+async def drive(steps: Steps[T], operation: Operation, *, in_threads: bool = False, apart: Apart | None = None) -> T:
     """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then aborts the operation.
 
     `apart`: the steps ask a server, which is not waited for without end (B5)."""
@@ -190,7 +186,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-async def drive_to_the_end(env: Environment, steps: Generator[Wait, None, T]) -> T:
+async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
     """Run to the end, whatever is cancelled meanwhile; a cancellation is raised then, and not before."""
     task = asyncio.ensure_future(perform(env, steps))
     cancelled: asyncio.CancelledError | None = None
@@ -278,7 +274,7 @@ def _ends(timeout: asyncio.Timeout) -> float | None:
     return when
 
 
-def _next(steps: Generator[Wait, None, T], loop: int) -> Wait:
+def _next(steps: Steps[T], loop: int) -> Wait:
     token = waiting_loop.set(loop)
     try:
         return next(steps)
@@ -286,14 +282,14 @@ def _next(steps: Generator[Wait, None, T], loop: int) -> Wait:
         waiting_loop.reset(token)
 
 
-def _clean_up(steps: Generator[Wait, None, T], operation: Operation) -> None:
+def _clean_up(steps: Steps[T], operation: Operation) -> None:
     try:
         steps.close()
     finally:
         operation.env.operations.abort(operation)
 
 
-async def _drive_in_threads(steps: Generator[Wait, None, T], operation: Operation, apart: Apart | None) -> T:
+async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart | None) -> T:
     loop = id(asyncio.get_running_loop())
 
     def step() -> tuple[Wait | None, T | None]:

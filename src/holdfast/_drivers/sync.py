@@ -21,10 +21,10 @@ from ..errors import AcquireCancelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from typing import TypeVar
 
-    from .._core.wait import Signal
+    from .._core.wait import Signal, Steps
     from .._platform.interface import Environment
     from .._platform.operations import Operation
 
@@ -90,12 +90,12 @@ class Cancellation:
                 return
 
 
-def perform(env: Environment, steps: Generator[Wait, None, T], cancel: Cancellation | None = None) -> T:
+def perform(env: Environment, steps: Steps[T], cancel: Cancellation | None = None) -> T:
     """Run to the end, as one operation: whatever interrupts it, nothing that it made is left."""
     return env.operations.perform(env, lambda operation: drive(steps, operation, cancel))
 
 
-def drive(steps: Generator[Wait, None, T], operation: Operation | None = None, cancel: Cancellation | None = None) -> T:
+def drive(steps: Steps[T], operation: Operation | None = None, cancel: Cancellation | None = None) -> T:
     """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
     wait = wait_for if cancel is None else cancel.wait_for
     try:

@@ -14,13 +14,13 @@ from ..errors import EngineUnavailable, HoldfastError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, ClassVar
 
     from .._core.attempt import Refusal
     from .._core.hold import HoldRef
     from .._core.options import Options, Request
-    from .._core.wait import Wait
+    from .._core.wait import Steps
     from .._platform.interface import Environment
     from ..model import Record, Status
 
@@ -47,7 +47,7 @@ class Engine(ABC):
     @abstractmethod
     def acquire(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, HoldRef | Refusal]:
+    ) -> Steps[HoldRef | Refusal]:
         """A share in the first of these locks that becomes available, or the reason why there is none.
 
         `context` names the caller that a wait would block. A closed generator leaves nothing held or waiting.
@@ -56,20 +56,18 @@ class Engine(ABC):
     @abstractmethod
     def wait_until_free(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Refusal | None]:
+    ) -> Steps[Refusal | None]:
         """None as soon as a contender would get one of them; acquires and changes nothing."""
 
     @abstractmethod
-    def look(self, env: Environment, requests: Sequence[Any]) -> Generator[Wait, None, tuple[Status, ...]]:
+    def look(self, env: Environment, requests: Sequence[Any]) -> Steps[tuple[Status, ...]]:
         """One look at each of them, and at the waiters: they wait for any of them, so one look shows them all."""
 
     @abstractmethod
-    def break_lock(self, env: Environment, request: Any) -> Generator[Wait, None, Record | None]:
+    def break_lock(self, env: Environment, request: Any) -> Steps[Record | None]:
         """End the hold of any process; returns its record, or None if there was none."""
 
-    def break_if(
-        self, env: Environment, request: Any, agreed: Callable[[Record], bool]
-    ) -> Generator[Wait, None, Record | None]:
+    def break_if(self, env: Environment, request: Any, agreed: Callable[[Record], bool]) -> Steps[Record | None]:
         """End the current hold, if `agreed` accepts its record; else return None and change nothing.
 
         This may end the next hold instead. An engine that can end exactly the accepted one should override it.
@@ -81,7 +79,7 @@ class Engine(ABC):
 
     # For the command line. Optional: without them an engine's locks cannot be listed or followed.
 
-    def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:  # noqa: ARG002
+    def survey(self, env: Environment, resource: str) -> Steps[tuple[Status, ...]]:  # noqa: ARG002
         """All locks with holders or waiters whose names begin with the resource's, sorted by path.
 
         `Status.path` is the URL of the lock as people may see it, and as they may type it again. HoldfastError if the
@@ -90,9 +88,7 @@ class Engine(ABC):
         yield from ()
         raise HoldfastError(f"the locks on {self.name} cannot be listed", protocol=self.name)
 
-    def follow(
-        self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]
-    ) -> Generator[Wait, None, None]:
+    def follow(self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]) -> Steps[None]:
         """Call `tell` with what `survey` finds, at once and then whenever that may have changed. Never ends.
 
         EngineUnavailable if no server can be reached at the beginning; later ones are waited for. This polls. An engine

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Generator, Hashable
+from collections.abc import Hashable
 from ipaddress import ip_address
 from typing import Any, Generic, Protocol, TypeVar
 
-from .._core.wait import Signal, Wait
+from .._core.wait import Signal, Steps, Wait
 from .._drivers.agent import agent
 from .._platform.fork import forking
 from .._platform.interface import Environment
@@ -27,7 +27,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-def resolve(env: Environment, host: str, port: str | int | None, until: float) -> Generator[Wait, None, list[Address]]:
+def resolve(env: Environment, host: str, port: str | int | None, until: float) -> Steps[list[Address]]:
     """The addresses of a host. OSError, which says why, if there are none; TimeoutError if none is known by `until`.
 
     The system's resolver blocks, so it runs in a thread of its own.
@@ -129,7 +129,7 @@ class Pool(Generic[C]):
                         connection.close()
             self._kept.clear()
 
-    def _sweep(self, env: Environment) -> Generator[Wait, None, None]:
+    def _sweep(self, env: Environment) -> Steps[None]:
         """Close old connections, in the agent's thread, while there are any."""
         while True:
             old: list[C] = []

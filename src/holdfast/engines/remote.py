@@ -23,7 +23,7 @@ import math
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, ClassVar, Protocol
 
@@ -31,7 +31,7 @@ from .._core.attempt import AttemptEvents, Refusal
 from .._core.hold import HoldRef, HoldState, give_back
 from .._core.messages import deadlock
 from .._core.options import Options, Request, check_seconds
-from .._core.wait import Deadline, Signal, Wait
+from .._core.wait import Deadline, Signal, Steps, Wait
 from .._drivers.sync import drive
 from .._platform.fork import forking
 from .._platform.interface import Environment
@@ -152,7 +152,7 @@ class RemoteHold(HoldState):
     # -- what an engine does -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _give_up(self) -> Generator[Wait, None, bool]:
+    def _give_up(self) -> Steps[bool]:
         """Tell the server, and wait for its answer, for a bounded time; whether the lock was still ours."""
 
     @abstractmethod
@@ -164,7 +164,7 @@ class RemoteHold(HoldState):
     def release(self, ref: HoldRef | None = None) -> None:
         self.env.operations.giving_way(lambda: drive(self.releasing(ref, sys._getframe())))
 
-    def releasing(self, ref: HoldRef | None = None, frame: FrameType | None = None) -> Generator[Wait, None, None]:
+    def releasing(self, ref: HoldRef | None = None, frame: FrameType | None = None) -> Steps[None]:
         """Give up the lock, or this share of it (EH2). LockLost if it was no longer ours.
 
         It is under way as long as the function of that frame, or else the operation that drives it. Its own frame says
@@ -293,15 +293,15 @@ class Contender(Deadline, ABC):
         """Give up what is not a hold's. Never waits; may be interrupted, and called again."""
 
     @abstractmethod
-    def acquire(self) -> Generator[Wait, None, Result]:
+    def acquire(self) -> Steps[Result]:
         """Contend until there is a hold or the time is up."""
 
     @abstractmethod
-    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+    def wait_until_free(self) -> Steps[Refusal | None]:
         """None once it is free; makes no events."""
 
     @abstractmethod
-    def look_for_people(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Steps[None]:
         """Look up the holder, for messages; without a prompt answer, what was last seen has to do."""
 
     @abstractmethod
@@ -332,7 +332,7 @@ class Contender(Deadline, ABC):
         self.attempt_events.gave_up(self.who)
         return self.refusal()
 
-    def look_and_refuse(self) -> Generator[Wait, None, Refusal]:
+    def look_and_refuse(self) -> Steps[Refusal]:
         yield from self.look_for_people()
         return self.refuse()
 
@@ -345,7 +345,7 @@ class RemoteEngine(Engine):
 
     def acquire(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Result]:
+    ) -> Steps[Result]:
         contender = self.contender(env, requests, timeout, context)
         undo_with_operation(env, contender)
         try:
@@ -358,7 +358,7 @@ class RemoteEngine(Engine):
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Refusal | None]:
+    ) -> Steps[Refusal | None]:
         contender = self.contender(env, requests, timeout, context)
         contender.acquires = False
         undo_with_operation(env, contender)
@@ -367,7 +367,7 @@ class RemoteEngine(Engine):
         finally:
             contender.close()
 
-    def break_lock(self, env: Environment, request: Any) -> Generator[Wait, None, Record | None]:
+    def break_lock(self, env: Environment, request: Any) -> Steps[Record | None]:
         return self.break_if(env, request, lambda _: True)
 
 
@@ -409,7 +409,7 @@ def _join(contender: Contender) -> HoldRef | None:
     return None
 
 
-def contend_as_owner(contender: Contender) -> Generator[Wait, None, Result]:
+def contend_as_owner(contender: Contender) -> Steps[Result]:
     """What it gets, or a share in what another caller of the same owner has got meanwhile (KN1)."""
     owner = contender.request.owner
     if owner is None:

@@ -9,14 +9,14 @@ http.py     one connection                    wire.py     what etcd's answers me
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
 from ..._core.options import Options, Request, check_slots
-from ..._core.wait import Wait
+from ..._core.wait import Steps
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...model import Record, Status
@@ -44,19 +44,19 @@ class Etcd(RemoteEngine):
 
     def acquire(
         self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, HoldRef | Refusal]:
+    ) -> Steps[HoldRef | Refusal]:
         _require_whole(requests[0])
         with _told(requests[0].lock_url):
             return (yield from super().acquire(env, requests, timeout, context))
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Refusal | None]:
+    ) -> Steps[Refusal | None]:
         _require_whole(requests[0])
         with _told(requests[0].lock_url):
             return (yield from super().wait_until_free(env, requests, timeout, context))
 
-    def look(self, env: Environment, requests: Sequence[EtcdRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
+    def look(self, env: Environment, requests: Sequence[EtcdRequest]) -> Steps[tuple[Status, ...]]:
         first = requests[0]
         with _told(first.lock_url):
             if first.lock_url.slot is not None:
@@ -69,7 +69,7 @@ class Etcd(RemoteEngine):
 
     def break_if(
         self, env: Environment, request: EtcdRequest, agreed: Callable[[Record], bool]
-    ) -> Generator[Wait, None, Record | None]:
+    ) -> Steps[Record | None]:
         """Delete the key of who has it, if it is still the one that was seen. Its holder watches it (ET8).
 
         With that of the one slot that the URL names: its holder may be dead, and its lease long.
@@ -91,15 +91,13 @@ class Etcd(RemoteEngine):
             deleted = yield from cluster.delete(compare, list(found), env.monotonic() + ANSWER)
             return record if deleted else None
 
-    def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
+    def survey(self, env: Environment, resource: str) -> Steps[tuple[Status, ...]]:
         """All locks and taken slots whose names begin with the one in the URL, which may be empty. One read."""
         lock_url = parse(resource, many=True)
         with _told(lock_url):
             return (yield from survey(env, lock_url))[0]
 
-    def follow(
-        self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]
-    ) -> Generator[Wait, None, None]:
+    def follow(self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]) -> Steps[None]:
         """Call `tell` with what `survey` finds, at once and after every change, which a watch tells. No end.
 
         Of changes that come together only the last state is told. EngineUnavailable if no server can be reached at the

@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ..._core.wait import Signal, Wait, pause
+from ..._core.wait import Signal, Steps, Wait, pause
 from ..._platform.fork import forking
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
@@ -85,7 +85,7 @@ class Place:
         self._lock = lock
         self._signal = Signal()
 
-    def admitted(self, until: float) -> Generator[Wait, None, None]:
+    def admitted(self, until: float) -> Steps[None]:
         """Wait until it is among the first, or until then."""
         while not self._turnstile.admits(self._lock, self._signal) and self._env.monotonic() < until:
             yield Wait((), until, self._signal)
@@ -115,7 +115,7 @@ class Cluster:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def call(self, path: str, body: Json, until: float, *, rounds: float = 1) -> Generator[Wait, None, Json]:
+    def call(self, path: str, body: Json, until: float, *, rounds: float = 1) -> Steps[Json]:
         """The answer to a request (EC1).
 
         `rounds`: how often servers that cannot be reached at all are tried; what passes (no leader) is waited for until
@@ -132,14 +132,12 @@ class Cluster:
         compare: Sequence[Json] = (),
         failure: Sequence[Json] = (),
         rounds: float = 1,
-    ) -> Generator[Wait, None, Json]:
+    ) -> Steps[Json]:
         """The answer to a transaction; else as `call`."""
         body = {"compare": compare, "success": success, "failure": failure}
         return self.call("/v3/kv/txn", body, until, rounds=rounds)
 
-    def delete(
-        self, compare: Sequence[Json], keys: Sequence[str], until: float, *, rounds: float = 1
-    ) -> Generator[Wait, None, bool]:
+    def delete(self, compare: Sequence[Json], keys: Sequence[str], until: float, *, rounds: float = 1) -> Steps[bool]:
         """Whether a transaction has deleted these keys, perhaps when it was first sent (queue.py, EQ4)."""
         sent: list[Endpoint] = []
         """Each server that was asked: more than one, or one twice, if an answer was lost."""
@@ -148,7 +146,7 @@ class Cluster:
         answer = yield from self._round_robin(until, rounds, "/v3/kv/txn", data, sent=sent)
         return bool(answer.get("succeeded")) or len(sent) > 1
 
-    def watch(self, creates: Sequence[Json], until: float) -> Generator[Wait, None, Watch]:
+    def watch(self, creates: Sequence[Json], until: float) -> Steps[Watch]:
         """A stream of what happens to the keys that are asked for. Raises as `call`."""
         data = b"".join([json.dumps({"create_request": create}).encode() for create in creates])
         connection = yield from self._round_robin(until, 1, "/v3/watch", data, stream=True)
@@ -163,7 +161,7 @@ class Cluster:
         *,
         stream: bool = False,
         sent: list[Endpoint] | None = None,
-    ) -> Generator[Wait, None, Any]:
+    ) -> Steps[Any]:
         failed: dict[Endpoint, str] = {}
         while True:
             passing = False
@@ -197,7 +195,7 @@ class Cluster:
 
     def _ask(
         self, endpoint: Endpoint, path: str, data: bytes, until: float, *, stream: bool, sent: list[Endpoint] | None
-    ) -> Generator[Wait, None, Any]:
+    ) -> Steps[Any]:
         retried = False
         while True:
             token = (yield from self._logged_in(endpoint, until)) if self.access.user else ""
@@ -215,7 +213,7 @@ class Cluster:
                 if sent:
                     sent.pop()  # it was answered, and has done nothing
 
-    def _logged_in(self, endpoint: Endpoint, until: float) -> Generator[Wait, None, str]:
+    def _logged_in(self, endpoint: Endpoint, until: float) -> Steps[str]:
         """A token (EC3)."""
         token = self._token
         if token:
@@ -252,7 +250,7 @@ class Cluster:
         data: bytes,
         until: float,
         sent: list[Endpoint] | None = None,
-    ) -> Generator[Wait, None, bytes]:
+    ) -> Steps[bytes]:
         while True:
             connection = self._pool.take(self.env, endpoint)
             try:
@@ -273,7 +271,7 @@ class Cluster:
 
     def _stream(
         self, endpoint: Endpoint, path: str, headers: list[tuple[str, str]], data: bytes, until: float
-    ) -> Generator[Wait, None, Connection]:
+    ) -> Steps[Connection]:
         connection = yield from connect(self.env, endpoint, self._context(), until)
         try:
             yield from connection.send(path, [*headers, _WITH_LEADER], data, until)

@@ -14,12 +14,11 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
-from collections.abc import Generator
 from typing import Any
 
 import h11
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._platform.fork import forking
 from ..._platform.interface import Environment
 from ..._platform.sockets import Socket, reason, receive, send
@@ -64,7 +63,7 @@ class Connection:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def ask(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Generator[Wait, None, bytes]:
+    def ask(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Steps[bytes]:
         """The body of the answer to a POST. Unreachable if it does not come by then."""
         yield from self.send(path, headers, body, until)
         answer, size = [], 0
@@ -121,7 +120,7 @@ class Connection:
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
-    def send(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Generator[Wait, None, None]:
+    def send(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Steps[None]:
         """A POST. If its answer has no end, `lines` are what has come of it."""
         head = h11.Request(
             method="POST",
@@ -140,7 +139,7 @@ class Connection:
             data = self._outgoing.read()
         yield from self._write(data, until)
 
-    def _event(self, until: float) -> Generator[Wait, None, Any]:
+    def _event(self, until: float) -> Steps[Any]:
         while True:
             event = self._next_event()
             if isinstance(event, h11.ConnectionClosed):
@@ -204,7 +203,7 @@ class Connection:
         self._http.receive_data(b"")
         return True
 
-    def _write(self, data: bytes, until: float) -> Generator[Wait, None, None]:
+    def _write(self, data: bytes, until: float) -> Steps[None]:
         view = memoryview(data)
         while view:
             self._require_open()
@@ -215,7 +214,7 @@ class Connection:
             except OSError as error:
                 raise Unreachable(error.strerror or str(error), fresh=not self.is_used) from None
 
-    def _wait(self, until: float, *, reading: bool) -> Generator[Wait, None, None]:
+    def _wait(self, until: float, *, reading: bool) -> Steps[None]:
         if self.env.monotonic() >= until:
             raise Unreachable("it did not answer in time")
         yield Wait((self.fd,), until) if reading else Wait((), until, None, (self.fd,))
@@ -224,7 +223,7 @@ class Connection:
         if not self.is_open:
             raise Unreachable("the connection was closed, or is that of the process that forked this one")
 
-    def shake_hands(self, until: float) -> Generator[Wait, None, None]:
+    def shake_hands(self, until: float) -> Steps[None]:
         if self._tls is None:
             return
         while True:
@@ -249,9 +248,7 @@ def _tls_reason(error: ssl.SSLError) -> str:
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
-def connect(
-    env: Environment, endpoint: Endpoint, tls: ssl.SSLContext | None, until: float
-) -> Generator[Wait, None, Connection]:
+def connect(env: Environment, endpoint: Endpoint, tls: ssl.SSLContext | None, until: float) -> Steps[Connection]:
     """A connection to that server by then; Unreachable, which says why, if there is none."""
     why = Unreachable("its name has no address")
     try:

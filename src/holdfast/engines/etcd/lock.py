@@ -33,12 +33,12 @@ ET10 Where its key was deleted, the lease is ended too: the slot of a semaphore 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..._core.attempt import Refusal
 from ..._core.hold import HoldRef
-from ..._core.wait import Wait, pause
+from ..._core.wait import Steps, Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
@@ -101,7 +101,7 @@ class AcquireAttempt(Contender):
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
+    def acquire(self) -> Steps[HoldRef | Refusal]:
         require_no_deadlock(self, len(self.requests))
         if self.timeout == 0:
             seen, slots = yield from first_of(self.cluster, self.queue, self._until())
@@ -113,7 +113,7 @@ class AcquireAttempt(Contender):
             if result is not None:
                 return result
 
-    def _contend(self) -> Generator[Wait, None, HoldRef | Refusal | None]:
+    def _contend(self) -> Steps[HoldRef | Refusal | None]:
         """One stay in the queue; None: our key is gone (ET4)."""
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
         self._entrant = entrant
@@ -146,7 +146,7 @@ class AcquireAttempt(Contender):
             self._entrant.lease.end()
             self._entrant = None
 
-    def _enter(self, entrant: Entrant) -> Generator[Wait, None, list[Seen]]:
+    def _enter(self, entrant: Entrant) -> Steps[list[Seen]]:
         """Queue up, of this process a few at a time (ET6). Those who hold it then."""
         yield from self._place.admitted(self.deadline)
         yield from entrant.lease.grant(self._until())
@@ -164,8 +164,8 @@ class AcquireAttempt(Contender):
             raise
 
     def _wait_for(
-        self, entrant: Entrant, look: Callable[[Entrant, float], Generator[Wait, None, _Watched | bool]]
-    ) -> Generator[Wait, None, bool | Refusal | None]:
+        self, entrant: Entrant, look: Callable[[Entrant, float], Steps[_Watched | bool]]
+    ) -> Steps[bool | Refusal | None]:
         """True: what we look for is so. None: our key is gone."""
         while not entrant.lease.is_over():
             try:
@@ -187,7 +187,7 @@ class AcquireAttempt(Contender):
                 yield from self._forget_token(error)
         return None
 
-    def _turn(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
+    def _turn(self, entrant: Entrant, until: float) -> Steps[_Watched | bool]:
         """Whether it is our turn; what to wait for, if it is not. False: our key is gone."""
         before = yield from entrant.look(until)
         if before is None:
@@ -199,7 +199,7 @@ class AcquireAttempt(Contender):
             return _Watched(key, {"key": encoded(key)}, entrant.revision, before)
         return _Watched("", self.queue.keys(), entrant.revision, before)
 
-    def _slot(self, entrant: Entrant, until: float) -> Generator[Wait, None, _Watched | bool]:
+    def _slot(self, entrant: Entrant, until: float) -> Steps[_Watched | bool]:
         """The same for a slot, which is taken (ET5)."""
         if (yield from entrant.take_slot(until)):
             return True
@@ -207,7 +207,7 @@ class AcquireAttempt(Contender):
             return False
         return _Watched("#", self.queue.slot_range(), entrant.slots_seen, entrant.slots_in_the_way())
 
-    def _watch_those(self, entrant: Entrant, watched: _Watched) -> Generator[Wait, None, None]:
+    def _watch_those(self, entrant: Entrant, watched: _Watched) -> Steps[None]:
         """Return when it is worth to look again (ET1, ET2)."""
         lease = entrant.lease
         if self._watch is None or self._watched != watched.name:
@@ -239,7 +239,7 @@ class AcquireAttempt(Contender):
 
     # -- waiting until it is free --------------------------------------------------------------------------------------
 
-    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+    def wait_until_free(self) -> Steps[Refusal | None]:
         require_no_deadlock(self, len(self.requests))
         failing_since: float | None = None
         while True:
@@ -264,7 +264,7 @@ class AcquireAttempt(Contender):
             except Refused as error:
                 yield from self._forget_token(error)
 
-    def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Generator[Wait, None, None]:
+    def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Steps[None]:
         ranges = [self.queue.keys()] if self.queue.slots is None else [self.queue.keys(), self.queue.slot_range()]
         creates = [{**where, "filters": ["NOPUT"], "start_revision": str(revision + 1)} for where in ranges]
         self._watch = yield from self.cluster.watch(creates, self._until_next())
@@ -289,7 +289,7 @@ class AcquireAttempt(Contender):
     def _is_free(self, seen: list[Seen], slots: Sequence[Seen]) -> bool:
         return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
-    def look_for_people(self, waiters: int = 0) -> Generator[Wait, None, None]:
+    def look_for_people(self, waiters: int = 0) -> Steps[None]:
         """Look who has it, and who waits, if those are so many at the most."""
         try:
             most = waiters + 1 if waiters else 0
@@ -317,14 +317,14 @@ class AcquireAttempt(Contender):
         """The same for a caller that waits without a place in the queue: once a server has answered, it is the wait."""
         return self._until() if self._statuses is None else min(self._until(math.inf), self._until())
 
-    def _forget_token(self, refused: Refused) -> Generator[Wait, None, None]:
+    def _forget_token(self, refused: Refused) -> Steps[None]:
         """Go on after a while, if only the token of authentication has ended; else raise that."""
         self._end_watch()
         if not self.cluster.forget_token(refused):
             raise refused
         yield from self._rest()
 
-    def _rest(self) -> Generator[Wait, None, None]:
+    def _rest(self) -> Steps[None]:
         return pause(self.env, self.env.monotonic() + _AGAIN)
 
     def _end_watch(self) -> None:
@@ -375,7 +375,7 @@ class EtcdHold(RemoteHold):
 
     # -- how it ends ---------------------------------------------------------------------------------------------------
 
-    def _give_up(self) -> Generator[Wait, None, bool]:
+    def _give_up(self) -> Steps[bool]:
         until = min(self.entrant.lease.lapses, self.env.monotonic() + _RELEASE_WITHIN)
         try:
             return (yield from self.entrant.leave(until))
@@ -397,7 +397,7 @@ class EtcdHold(RemoteHold):
 
     # -- what watches it -----------------------------------------------------------------------------------------------
 
-    def _watching(self) -> Generator[Wait, None, None]:
+    def _watching(self) -> Steps[None]:
         if self._waited:
             yield from self._tell_since()
         while not self.lost and not self.entrant.lease.is_over():
@@ -424,7 +424,7 @@ class EtcdHold(RemoteHold):
         start = str(max(self.entrant.revision, self.entrant.token) + 1)  # ET8; not the end of the slot's last holder
         return [{"key": encoded(key), "filters": ["NOPUT"], "start_revision": start} for key in self.entrant.keys]
 
-    def _watch(self, watch: Watch) -> Generator[Wait, None, bool]:
+    def _watch(self, watch: Watch) -> Steps[bool]:
         """Whether the key is gone; False when the stream is to begin anew."""
         recheck = self.env.monotonic() + RECHECK
         while True:
@@ -439,7 +439,7 @@ class EtcdHold(RemoteHold):
                 recheck = self.env.monotonic() + RECHECK
             yield Wait((watch.fd,), recheck)
 
-    def _tell_since(self) -> Generator[Wait, None, None]:
+    def _tell_since(self) -> Steps[None]:
         """Write into the key since when it is held; it says since when we have waited."""
         facts = {**self.entrant.facts, "since": self.env.time() - (self.env.monotonic() - self.acquired)}
         try:

@@ -7,10 +7,10 @@ EO1  A look is one read of all keys of a lock, so it is true of one moment. It s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
-from ..._core.wait import Wait, pause
+from ..._core.wait import Steps, Wait, pause
 from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
@@ -115,7 +115,7 @@ def _status(path: str, holder: Seen | None, token: int | None, now: float) -> St
     )
 
 
-def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, None, tuple[list[Seen], list[Seen], int]]:
+def keys_of(cluster: Cluster, queue: Queue, until: float) -> Steps[tuple[list[Seen], list[Seen], int]]:
     """All keys of a lock, those of its slots, and the revision at which that is so."""
     wanted = {"request_range": queue.range()}, {"request_range": queue.slot_range()}
     answer = yield from cluster.transact(until, *wanted)
@@ -123,9 +123,7 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Generator[Wait, Non
     return queue.own(kvs_of(first)), [Seen(kv) for kv in kvs_of(second)], number(answer["header"]["revision"])
 
 
-def first_of(
-    cluster: Cluster, queue: Queue, until: float, waiters: int = 0
-) -> Generator[Wait, None, tuple[list[Seen], list[Seen]]]:
+def first_of(cluster: Cluster, queue: Queue, until: float, waiters: int = 0) -> Steps[tuple[list[Seen], list[Seen]]]:
     """The keys of who holds it and of so many who wait, and those of its slots: no more, however many wait (ET6)."""
     first = {"request_range": queue.range(limit=str(queue.room + waiters))}
     answer = yield from cluster.transact(until, first, {"request_range": queue.slot_range()})
@@ -136,7 +134,7 @@ def first_of(
     return seen, [Seen(kv) for kv in slots]
 
 
-def look_at_slot(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[Status, list[Seen]]]:
+def look_at_slot(env: Environment, lock_url: LockUrl) -> Steps[tuple[Status, list[Seen]]]:
     """The status of the one slot that the URL names, and the keys of all slots."""
     queue = Queue(lock_url, 1)
     seen, slots, _ = yield from keys_of(cluster_of(env, lock_url.access), queue, env.monotonic() + ANSWER)
@@ -154,7 +152,7 @@ def _statuses_of_slots(env: Environment, lock_url: LockUrl, seen: list[Seen], sl
     return statuses_of(env, Queue(lock_url, room), lock_url.shown, seen, slots)
 
 
-def survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[tuple[Status, ...], int]]:
+def survey(env: Environment, lock_url: LockUrl) -> Steps[tuple[tuple[Status, ...], int]]:
     """All locks whose names begin as the place says, sorted by path; and the revision at which that is so."""
     begin = f"{lock_url.prefix}{lock_url.name}"
     body = {"key": encoded(begin or "\0"), "range_end": end_of(begin), "sort_target": "CREATE", "sort_order": "ASCEND"}
@@ -178,9 +176,7 @@ def survey(env: Environment, lock_url: LockUrl) -> Generator[Wait, None, tuple[t
     return tuple(sorted(found, key=lambda status: status.path)), number(answer["header"]["revision"])
 
 
-def follow(
-    env: Environment, lock_url: LockUrl, tell: Callable[[tuple[Status, ...]], object]
-) -> Generator[Wait, None, None]:
+def follow(env: Environment, lock_url: LockUrl, tell: Callable[[tuple[Status, ...]], object]) -> Steps[None]:
     """Tell what there is, and again after every change, by a watch on all those keys. A server that is gone for a
     while is waited for."""
     cluster, begin = cluster_of(env, lock_url.access), f"{lock_url.prefix}{lock_url.name}"

@@ -34,10 +34,10 @@ import base64
 import json
 import math
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..._core.wait import Wait, pause
+from ..._core.wait import Steps, Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
@@ -73,7 +73,7 @@ class Lease(Term):
         """Whether the server may have dropped it by now (EL1)."""
         return bool(self.why_over) or super().is_over()
 
-    def grant(self, until: float) -> Generator[Wait, None, None]:
+    def grant(self, until: float) -> Steps[None]:
         """Ask for it. Raises as `Cluster.call`."""
         asked = moment(self.env)
         self._asked = True
@@ -93,7 +93,7 @@ class Lease(Term):
         first = Wait((), min(due, self.lapses))
         self._job = agent(self.env).start(self._keeping(due), "while keeping a lease on etcd", first=first)
 
-    def beat(self, until: float) -> Generator[Wait, None, None]:
+    def beat(self, until: float) -> Steps[None]:
         """One keep-alive. It may find that the lease is over (EL2)."""
         asked = moment(self.env)
         answer = yield from self._cluster.call("/v3/lease/keepalive", {"ID": str(self.id)}, until, rounds=math.inf)
@@ -122,7 +122,7 @@ class Lease(Term):
         """When to beat next."""
         return self.env.monotonic() + self.seconds / _BEATS
 
-    def _keeping(self, due: float) -> Generator[Wait, None, None]:
+    def _keeping(self, due: float) -> Steps[None]:
         while not self.is_over():
             yield from pause(self.env, min(due, self.lapses))
             if self._given_up:
@@ -142,7 +142,7 @@ class Lease(Term):
         if self.on_over is not None:
             self.on_over(self.why_over or f"etcd has not answered for {self.seconds} s")
 
-    def _revoking(self) -> Generator[Wait, None, None]:
+    def _revoking(self) -> Steps[None]:
         until = self.env.monotonic() + self.seconds
         try:
             yield from self._cluster.call("/v3/lease/revoke", {"ID": str(self.id)}, until, rounds=math.inf)
@@ -230,7 +230,7 @@ class Entrant:
         self._cluster = cluster
         self._taken: set[int] = set()
 
-    def enter(self, until: float) -> Generator[Wait, None, list[Seen]]:
+    def enter(self, until: float) -> Steps[list[Seen]]:
         """Queue up (EQ3). Those who hold it then, as far as they are the first."""
         put = {"request_put": self._put()}
         ranges: list[Json] = [{"request_range": self.queue.range(limit=str(self.queue.room))}]
@@ -251,7 +251,7 @@ class Entrant:
             self._note_slots(kvs_of(rest[1]), self.revision)
         return self.queue.own(kvs_of(rest[0]))
 
-    def look(self, until: float) -> Generator[Wait, None, set[str] | None]:
+    def look(self, until: float) -> Steps[set[str] | None]:
         """The keys before ours: of a lock only the last of them; None if ours is gone (EQ2)."""
         if self.queue.slots is not None:
             before = self.queue.range(max_create_revision=str(self.created - 1), keys_only=True)
@@ -269,12 +269,12 @@ class Entrant:
             # All of deeper names (EU2). None of ours can come to be before them, so they need not be read again.
             limit, created = _PAGE, Seen(found[-1]).created
 
-    def is_waiting(self, key: str, until: float) -> Generator[Wait, None, bool]:
+    def is_waiting(self, key: str, until: float) -> Steps[bool]:
         """Whether that key and ours are still there: all that a waiter need know, for the price of two."""
         found = yield from self._range_if_ours({"key": encoded(key), "keys_only": True}, until)
         return bool(found)
 
-    def take_slot(self, until: float) -> Generator[Wait, None, bool]:
+    def take_slot(self, until: float) -> Steps[bool]:
         """Take the lowest slot that is free (EQ5). False: our key is gone, or all slots are taken (ET5)."""
         if all(slot in self._taken for slot in range(self.queue.room)):
             answer = yield from self._cluster.call("/v3/kv/range", self.queue.slot_range(), until, rounds=math.inf)
@@ -305,19 +305,19 @@ class Entrant:
         """As they were when it was last looked."""
         return {self.queue.slot_key(slot) for slot in self._taken if slot < self.queue.room}
 
-    def update(self, facts: Json, until: float) -> Generator[Wait, None, None]:
+    def update(self, facts: Json, until: float) -> Steps[None]:
         """Write other facts, if the key is still ours."""
         self.facts = facts
         yield from self._cluster.transact(until, {"request_put": self._put()}, compare=[self.compare()])
 
-    def leave(self, until: float) -> Generator[Wait, None, bool]:
+    def leave(self, until: float) -> Steps[bool]:
         """Delete the key (EQ4), and wait until that is done; whether it was still there."""
         delete = self._cluster.delete
         if self.slot is not None and (yield from delete(self._compare_all(), self.keys, until, rounds=math.inf)):
             return True
         return (yield from delete([self.compare()], [self.key], until, rounds=math.inf))
 
-    def is_whole(self, until: float) -> Generator[Wait, None, bool]:
+    def is_whole(self, until: float) -> Steps[bool]:
         """Whether all keys that a holder has are still there."""
         answer = yield from self._cluster.transact(until, compare=self._compare_all(), rounds=math.inf)
         self.revision = number(answer["header"]["revision"])
@@ -337,7 +337,7 @@ class Entrant:
         lease = {"target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
         return [self.compare(), *({"key": encoded(slot), **lease} for slot in self.keys[1:])]
 
-    def _range_if_ours(self, request: Json, until: float) -> Generator[Wait, None, list[Json] | None]:
+    def _range_if_ours(self, request: Json, until: float) -> Steps[list[Json] | None]:
         compare = [self.compare()]
         answer = yield from self._cluster.transact(until, {"request_range": request}, compare=compare, rounds=math.inf)
         self.revision = number(answer["header"]["revision"])

@@ -10,11 +10,11 @@ from .uncontended import acquire as acquire_first
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     from ..._core.attempt import Refusal
     from ..._core.options import Options
-    from ..._core.wait import Wait
+    from ..._core.wait import Steps
     from ..._platform.interface import Environment
     from ...model import Record, Status
 
@@ -35,20 +35,20 @@ class FileEngine(Engine):
 
     def wait_until_free(
         self, env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-    ) -> Generator[Wait, None, Refusal | None]:
+    ) -> Steps[Refusal | None]:
         with forking:
             from .acquire import wait_until_free
 
         return wait_until_free(env, requests, timeout, context)
 
-    def look(self, env: Environment, requests: Sequence[FileRequest]) -> Generator[Wait, None, tuple[Status, ...]]:
+    def look(self, env: Environment, requests: Sequence[FileRequest]) -> Steps[tuple[Status, ...]]:
         with forking:
             from .acquire import look_at_all
 
         yield from ()
         return look_at_all(env, requests)
 
-    def break_lock(self, env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
+    def break_lock(self, env: Environment, request: FileRequest) -> Steps[Record | None]:
         with forking:
             from .remove import break_lock
 

@@ -40,16 +40,16 @@ from .watched import FIRST_POLL, WatchedFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..._core.hold import HoldRef
-    from ..._core.wait import Signal
+    from ..._core.wait import Signal, Steps
     from ..._platform.interface import Environment
     from ...model import Holder
     from .hold import FileHold
     from .request import FileRequest
 
-    State = Callable[[], Generator[Wait, None, "State | None"]]
+    State = Callable[[], Steps["State | None"]]
 
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once (A4)."""
@@ -137,21 +137,21 @@ class AcquireAttempt:
 
     # -- the states ----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Generator[Wait, None, HoldRef | None]:
+    def run(self) -> Steps[HoldRef | None]:
         """The lock, or None when the time is up."""
         state: State | None = self.queued
         while state is not None:
             state = yield from state()
         return self.ref
 
-    def queued(self) -> Generator[Wait, None, State | None]:
+    def queued(self) -> Steps[State | None]:
         """QUEUED: a waiter is ahead."""
         while self._has_looked or (self._is_behind() and not self._look_is_due()):
             self._has_looked = False
             yield from self._wait_behind()
         return self.trying
 
-    def trying(self) -> Generator[Wait, None, State | None]:
+    def trying(self) -> Steps[State | None]:
         """TRYING: it is our turn, or time for a look."""
         if self._is_handed_over():
             return (yield from self._try())
@@ -170,7 +170,7 @@ class AcquireAttempt:
             return (yield from self._try())
         return None if self._deadline.has_failed() else self._waiting()
 
-    def _try(self) -> Generator[Wait, None, State | None]:
+    def _try(self) -> Steps[State | None]:
         began = self._env.monotonic()
         missed = yield from self._try_each()
         if self.ref is not None:
@@ -185,7 +185,7 @@ class AcquireAttempt:
             return self._waiting()
         return None if self._deadline.has_failed() else self._waiting()
 
-    def watching(self) -> Generator[Wait, None, State | None]:
+    def watching(self) -> Steps[State | None]:
         """WATCHING: we are first, or there is no queue.
 
         A possible change since the look ends it at once, but not twice in a row: then only after a short wait (A4).
@@ -282,7 +282,7 @@ class AcquireAttempt:
             return False
         return True
 
-    def _wait_behind(self) -> Generator[Wait, None, None]:
+    def _wait_behind(self) -> Steps[None]:
         entry = self._entry
         assert entry is not None
         now = self._before_wait()
@@ -321,7 +321,7 @@ class AcquireAttempt:
         was_behind, self._was_behind = self._was_behind, False
         return was_behind and not self._behind and len(self.files) == 1 and self.files[0].presume_free()
 
-    def _join(self) -> Generator[Wait, None, bool]:
+    def _join(self) -> Steps[bool]:
         """Enter again, if our own process holds one of them for the same owner."""
         if self._request.owner is not None:
             for file in self.files:
@@ -329,7 +329,7 @@ class AcquireAttempt:
                     return True
         return False
 
-    def _enter_again(self, file: WatchedFile) -> Generator[Wait, None, bool]:
+    def _enter_again(self, file: WatchedFile) -> Steps[bool]:
         self.ref = ref = file.join(self._context)
         if ref is None:
             return False
@@ -351,7 +351,7 @@ class AcquireAttempt:
         """Whether waiting is useless: all are stale, and only the caller may have them removed (policy.py, V5)."""
         return all(file.is_left_to_caller for file in self.files)
 
-    def _try_each(self) -> Generator[Wait, None, bool]:
+    def _try_each(self) -> Steps[bool]:
         """Try to get an available one; whether another contender was faster."""
         missed = False
         for file in self.files:
@@ -390,7 +390,7 @@ class AcquireAttempt:
             self._entry = None  # not before: an interruption up to here leaves the place
         self.ref = ref
 
-    def _join_at(self, file: WatchedFile) -> Generator[Wait, None, bool]:
+    def _join_at(self, file: WatchedFile) -> Steps[bool]:
         """Another contender was faster: it may have had the same owner, who needs no other slot."""
         if self._request.owner is None or len(self.files) == 1:
             return False
@@ -399,7 +399,7 @@ class AcquireAttempt:
         file.missed = missed
         return (yield from self._enter_again(file))
 
-    def _after_miss(self, began: float) -> Generator[Wait, None, State | None]:
+    def _after_miss(self, began: float) -> Steps[State | None]:
         self._misses += 1
         if self._misses % _RETRIES == 0 or self._env.monotonic() - began >= _SLOW_MISS:
             if self._deadline.is_over():
@@ -419,7 +419,7 @@ class AcquireAttempt:
 
     # -- WATCHING ------------------------------------------------------------------------------------------------------
 
-    def _wait_first(self, now: float) -> Generator[Wait, None, None]:
+    def _wait_first(self, now: float) -> Steps[None]:
         env = self._env
         spun = self._spins >= _MAX_SPINS
         while True:
@@ -532,7 +532,7 @@ def _describe_miss(env: Environment, request: FileRequest) -> Status:
 
 def wait_until_free(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, Refusal | None]:
+) -> Steps[Refusal | None]:
     """None as soon as a contender would get one of the locks; acquires and changes nothing."""
     attempt = AcquireAttempt(env, requests, timeout, context, queued=False)
     try:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import errno
 import stat
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, partial
 from ...errors import InvalidPath, UnsupportedFilesystem
 from ...liveness import Liveness
@@ -49,8 +49,6 @@ from .watched import WatchedFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from ..._platform.interface import Environment
     from ..._platform.values import LockOwner
     from ...model import Record, Status
@@ -152,7 +150,7 @@ def _withdraw(env: Environment, path: str, fd: int, *, ours: bool = True) -> Non
 # -- making it ---------------------------------------------------------------------------------------------------------
 
 
-def create(env: Environment, request: FileRequest) -> Generator[Wait, None, DirectoryHold | None]:
+def create(env: Environment, request: FileRequest) -> Steps[DirectoryHold | None]:
     """A new hold, or None because the path exists (DL1, DL2)."""
     require_possible(env, request)
     require_target(env, request)
@@ -247,9 +245,7 @@ def _begin(env: Environment, request: FileRequest, fd: int, *, guarded: bool) ->
 # -- taking it over ----------------------------------------------------------------------------------------------------
 
 
-def take_over(
-    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict
-) -> Generator[Wait, None, FileHold | None]:
+def take_over(env: Environment, request: FileRequest, seen: Observation, verdict: Verdict) -> Steps[FileHold | None]:
     """The hold, or None when another contender or the holder itself was faster (DL3)."""
     require_possible(env, request)
     try:
@@ -275,7 +271,7 @@ def take_over(
     return (yield from settled(env, held))
 
 
-def settled(env: Environment, held: DirectoryHold) -> Generator[Wait, None, FileHold | None]:
+def settled(env: Environment, held: DirectoryHold) -> Steps[FileHold | None]:
     """The hold, if nobody who had judged before has removed it (DL4)."""
     try:
         return (yield from settle(env, held))
@@ -347,7 +343,7 @@ class WatchedDirectory(WatchedFile):
             self._was_stale = True
         return there
 
-    def attempt(self) -> Generator[Wait, None, FileHold | None]:
+    def attempt(self) -> Steps[FileHold | None]:
         env, request = self.env, self.request
         held: FileHold | None = None
         if not self.there:

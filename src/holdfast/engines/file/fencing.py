@@ -43,7 +43,7 @@ import zlib
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, unlink_quietly
 from ..._platform.values import temporary_name
 from ...errors import HoldfastError, InvalidPath, MalformedRecord, set_error_path
@@ -55,8 +55,6 @@ from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from ..._core.hold import HoldRef
     from ..._platform.interface import Environment
     from .hold import FileHold
@@ -103,7 +101,7 @@ class CounterBusy(Refused):
         return Status(self._request.path, protocol, True, False, Liveness.ALIVE, evidence, holder, reason=text)
 
 
-def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Generator[Wait, None, FileHold | None]:
+def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Steps[FileHold | None]:
     """The same hold with its token and, with a lease, its first beat (lease.py, LE7); None if it was lost before that.
 
     A failure gives the lock back.
@@ -123,7 +121,7 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Gene
     return None
 
 
-def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: float) -> Generator[Wait, None, bool]:
+def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: float) -> Steps[bool]:
     """Whether the hold that this handle has joined, and that has no token, has got one (TK11); not if it was lost, and
     then the handle's part in it is given back.
 
@@ -140,7 +138,7 @@ def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: f
     return False
 
 
-def _next(env: Environment, request: FileRequest, deadline: float, *, leased: bool) -> Generator[Wait, None, int]:
+def _next(env: Environment, request: FileRequest, deadline: float, *, leased: bool) -> Steps[int]:
     """The next number, of a hold with a lease or without."""
     if leased or _is_counted_by_name(env, request):
         return _count_by_name(env, request)
@@ -226,7 +224,7 @@ def is_counter(data: bytes) -> bool:
     return _parsed(data) is not None
 
 
-def _count(env: Environment, request: FileRequest, deadline: float) -> Generator[Wait, None, int]:
+def _count(env: Environment, request: FileRequest, deadline: float) -> Steps[int]:
     path, started, pause = request.path + SUFFIX, env.monotonic(), _PAUSE
     until = max(started + 2 * _MOMENT, deadline if deadline < math.inf else started + _PATIENCE)
     while True:

@@ -67,9 +67,7 @@ from .watched import WatchedFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ..._core.wait import Wait
+    from ..._core.wait import Steps
     from ..._platform.interface import Environment, Watch
     from ..._platform.values import LockOwner
     from ...model import Record
@@ -453,7 +451,7 @@ class WatchedFlock(WatchedFile):
 
     # -- trying --------------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> Generator[Wait, None, FileHold | None]:
+    def attempt(self) -> Steps[FileHold | None]:
         """Try to take the lock: one step, without a wait."""
         yield from ()
         if not self.there:

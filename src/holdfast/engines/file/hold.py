@@ -32,12 +32,11 @@ from .steps import UNWRITABLE, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from types import FrameType
     from typing import Any
 
     from ..._core.hold import HoldRef
-    from ..._core.wait import Wait
+    from ..._core.wait import Steps
     from ..._platform.interface import Environment
     from .lease import Lease
     from .queue import QueueEntry
@@ -169,7 +168,7 @@ class FileHold(HoldState):
         self._withdraw()
         self._leave_queue()
 
-    def releasing(self, ref: HoldRef | None = None) -> Generator[Wait, None, None]:
+    def releasing(self, ref: HoldRef | None = None) -> Steps[None]:
         """`release` in the form of one that waits."""
         yield from ()
         self.release(ref)

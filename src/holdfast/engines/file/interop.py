@@ -33,14 +33,14 @@ from __future__ import annotations
 
 import stat
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, partial
 from ...model import Value
 from .steps import is_there
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
     from ..._platform.interface import Environment
     from .hold import FileHold
@@ -59,7 +59,7 @@ _PATIENCE = 0.1
 """Seconds that a new lock waits for rivals; then it is given back and tried again, as the caller may want to stop."""
 
 
-def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Generator[Wait, None, FileHold | None]:
+def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Steps[FileHold | None]:
     """The hold, as soon as no rival can remove its lock file any more; None if one has, or stays (Y1, Y5).
 
     The caller gives the hold back if this is interrupted.

@@ -36,7 +36,7 @@ from __future__ import annotations
 import errno
 import stat
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, partial, sweep_when_due, unlink_quietly
 from ..._platform.values import temporary_name
@@ -56,8 +56,6 @@ from .steps import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from ..._platform.interface import Environment
     from .request import FileRequest
 
@@ -108,9 +106,7 @@ def prepared(env: Environment, request: FileRequest) -> Blank | None:
     return blank
 
 
-def publish(
-    env: Environment, request: FileRequest, blank: Blank | None = None
-) -> Generator[Wait, None, FileHold | None]:
+def publish(env: Environment, request: FileRequest, blank: Blank | None = None) -> Steps[FileHold | None]:
     """A new hold, or None because the path exists. The blank, if there is one, becomes the hold's, or is closed."""
     held: FileHold | None
     log = env.directory_log(request.directory) if request.protocol.has_rivals else None
@@ -166,7 +162,7 @@ def _publish_unnamed(env: Environment, request: FileRequest, blank: Blank) -> Fi
         raise
 
 
-def _publish_named(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
+def _publish_named(env: Environment, request: FileRequest) -> Steps[FileHold | None]:
     _require_lock_files(env, request)
     sweep_when_due(env, request.directory)
     with forking:
@@ -226,7 +222,7 @@ def _require_lock_files(env: Environment, request: FileRequest) -> None:
         )
 
 
-def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Generator[Wait, None, FileHold | None]:
+def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Steps[FileHold | None]:
     """Guard a hold that is so far known by its process only, and say so in the record (P3)."""
     found = env.fstat(fd)
     if env.read(fd, len(data) + 1) != data:
@@ -255,7 +251,7 @@ def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> 
     return held
 
 
-def _publish_exclusive(env: Environment, request: FileRequest) -> Generator[Wait, None, FileHold | None]:
+def _publish_exclusive(env: Environment, request: FileRequest) -> Steps[FileHold | None]:
     operation = env.operations.current()
     if operation is not None:
         operation.undo_created = partial(withdraw, env, request, b"")
@@ -279,7 +275,7 @@ def _has_locks(env: Environment, directory: str) -> bool:
         env.close(fd)
 
 
-def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Generator[Wait, None, FileHold | None]:
+def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) -> Steps[FileHold | None]:
     """Make the empty, unfinished file of `fd` ours (P5), or close it and return None.
 
     Its creator does this, and so does a contender that found it; the contender only where there are guards.

@@ -17,7 +17,7 @@ R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waite
 from __future__ import annotations
 
 from ..._core.messages import advice, sentence
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ...errors import HoldfastError, set_error_path
 from ...liveness import Liveness
 from . import queue
@@ -29,7 +29,7 @@ from .takeover import NO_LOCKS, is_past_guard, make_claim, take_guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from ..._platform.interface import Environment
     from ...model import Identity, Record
@@ -42,7 +42,7 @@ PATIENCE = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 
 
-def break_lock(env: Environment, request: FileRequest) -> Generator[Wait, None, Record | None]:
+def break_lock(env: Environment, request: FileRequest) -> Steps[Record | None]:
     """Remove the lock file of any holder. HoldfastError where that would not end the hold, but split the lock."""
     if request.protocol.persistent:
         _require_unheld(env, request)
@@ -52,7 +52,7 @@ def break_lock(env: Environment, request: FileRequest) -> Generator[Wait, None, 
 
 def remove_if(
     env: Environment, request: FileRequest, agreed: Callable[[Observation, Assessment], bool]
-) -> Generator[Wait, None, Record | None]:
+) -> Steps[Record | None]:
     """Remove the lock file if `agreed` to what was seen; the removed record, or None if nothing was removed.
 
     `agreed` is called at each try. HoldfastError if the lock changed hands at every try, for PATIENCE seconds.

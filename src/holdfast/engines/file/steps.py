@@ -12,9 +12,9 @@ from ...model import INFINITY, next_beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
-    from ..._core.wait import Signal
+    from ..._core.wait import Signal, Steps
     from ..._platform.interface import Environment
     from .request import FileRequest
 
@@ -165,14 +165,14 @@ def _exists(env: Environment, directory: str) -> bool:
     return True
 
 
-def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Generator[Wait, None, None]:
+def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Steps[None]:
     """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
     known = prepare()
     if known is not None:
         yield from answered(env, known)
 
 
-def answered(env: Environment, known: Signal) -> Generator[Wait, None, None]:
+def answered(env: Environment, known: Signal) -> Steps[None]:
     """Wait until the caller's function has its answer (acquire.py, A6)."""
     generation = env.generation
     while not known.is_set and generation == env.generation:

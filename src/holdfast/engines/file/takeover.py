@@ -79,7 +79,7 @@ import stat
 import zlib
 from functools import partial
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
 from ...model import Value
@@ -91,8 +91,6 @@ from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from ..._platform.interface import Environment, Stat
     from .inspect import Observation
     from .policy import Verdict
@@ -345,9 +343,7 @@ _PAUSE, _PATIENCE = 0.0005, 0.1
 """Seconds between looks for claims, and after which the lock is given back and tried again (T8)."""
 
 
-def take_over(
-    env: Environment, request: FileRequest, seen: Observation, verdict: Verdict
-) -> Generator[Wait, None, FileHold | None]:
+def take_over(env: Environment, request: FileRequest, seen: Observation, verdict: Verdict) -> Steps[FileHold | None]:
     """The hold, or None when another contender or the holder itself was faster."""
     in_place = _is_guard_free(env, seen)
     if not in_place:
@@ -395,7 +391,7 @@ def take_over(
         raise
 
 
-def _replace(env: Environment, request: FileRequest, seen: Observation) -> Generator[Wait, None, FileHold | None]:
+def _replace(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:
     """T17."""
     with forking:
         from .lease import replace
@@ -484,7 +480,7 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
         return None
 
 
-def _wait_for_claims(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
+def _wait_for_claims(env: Environment, held: FileHold) -> Steps[FileHold | None]:
     """T8."""
     until = env.monotonic() + _PATIENCE
     while is_claimed(env, held.path, held.identity, EXCLUSIVE):
@@ -565,7 +561,7 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     return True
 
 
-def settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold | None]:
+def settle(env: Environment, held: FileHold) -> Steps[FileHold | None]:
     """T5. The caller gives the hold back if this is interrupted."""
     yield Wait((), env.monotonic() + SETTLE)
     if held.verify():
@@ -574,7 +570,7 @@ def settle(env: Environment, held: FileHold) -> Generator[Wait, None, FileHold |
     return None
 
 
-def complete(env: Environment, request: FileRequest, seen: Observation) -> Generator[Wait, None, FileHold | None]:
+def complete(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:
     """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     free = _is_guard_free(env, seen)
     if not free or names_there(env, request.path, seen.identity) > 1:  # T9, T18

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
 from ..._core.hold import give_back
-from ..._core.wait import Deadline, Wait
+from ..._core.wait import Deadline, Steps, Wait
 from ..._platform.fork import forking, to_load
 from ..._platform.operations import partial
 from ...errors import set_error_path
@@ -24,7 +24,7 @@ from .steps import UNWRITABLE, exists_now, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..._core.hold import HoldRef
     from ..._platform.interface import Environment
@@ -54,7 +54,7 @@ to_load.append(_load_the_rest)
 
 def acquire(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
-) -> Generator[Wait, None, HoldRef | Refusal]:
+) -> Steps[HoldRef | Refusal]:
     """A share in the first of these locks that becomes available, or the reason why there is none.
 
     `context` names the caller that a wait would block (sync.caller).
@@ -141,7 +141,7 @@ def _contend(
     ends: float,
     generation: int,
     attempt_events: AttemptEvents,
-) -> Generator[Wait, None, HoldRef | Refusal]:
+) -> Steps[HoldRef | Refusal]:
     """The same where there is a holder, or a queue."""
     with forking:
         from .acquire import AcquireAttempt
@@ -195,7 +195,7 @@ def _fast_path(
     context: tuple[object, ...],
     ends: float,
     attempt_events: AttemptEvents | None,
-) -> Generator[Wait, None, HoldRef | None]:
+) -> Steps[HoldRef | None]:
     """The lock, if it is not held and no contender has been waiting for it."""
     first = requests[0]
     held: FileHold | None

@@ -13,11 +13,10 @@ WF4  Where a removed name stays in the way as long as the file is open here (9p)
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator
 
 from ..._core.hold import HoldRef
 from ..._core.messages import OUT_OF_REACH, deadlock
-from ..._core.wait import Wait
+from ..._core.wait import Steps
 from ..._platform.fork import forking
 from ..._platform.interface import Environment, Watch
 from ..._platform.values import CLOSED, DYING, RECHECK
@@ -273,7 +272,7 @@ class WatchedFile:
 
     # -- trying --------------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> Generator[Wait, None, FileHold | None]:
+    def attempt(self) -> Steps[FileHold | None]:
         """Try to get the lock as seen: create a missing file, take over one where that is allowed."""
         env, request = self.env, self.request
         held = None

@@ -8,11 +8,11 @@ look.py        who holds, who waits            schema.py  the table
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..._core.options import Options, Request
-from ..._core.wait import Wait
+from ..._core.wait import Steps
 from ..._platform.interface import Environment
 from ...errors import HoldfastError
 from ...model import Record, Status
@@ -54,19 +54,19 @@ class Postgresql(RemoteEngine):
             "cannot let N holders in, in order. Use a Semaphore on etcd or on files, or one Lock for each slot"
         )
 
-    def look(self, env: Environment, requests: Sequence[PostgresqlRequest]) -> Generator[Wait, None, tuple[Status]]:
+    def look(self, env: Environment, requests: Sequence[PostgresqlRequest]) -> Steps[tuple[Status]]:
         return ((yield from _asking(env, requests[0].lock_url, look_at)),)
 
     def break_if(
         self, env: Environment, request: PostgresqlRequest, agreed: Callable[[Record], bool]
-    ) -> Generator[Wait, None, Record | None]:
+    ) -> Steps[Record | None]:
         return _asking(env, request.lock_url, _break, agreed)
 
-    def survey(self, env: Environment, resource: str) -> Generator[Wait, None, tuple[Status, ...]]:
+    def survey(self, env: Environment, resource: str) -> Steps[tuple[Status, ...]]:
         return survey(env, resource)
 
 
-def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ...]]:
+def survey(env: Environment, url: str) -> Steps[tuple[Status, ...]]:
     """All locks at `url` that are held or waited for, and whose names begin with what stands after # (none: all).
 
     Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
@@ -76,7 +76,7 @@ def survey(env: Environment, url: str) -> Generator[Wait, None, tuple[Status, ..
 
 def _break(
     connection: Connection, lock_url: LockUrl, until: float, agreed: Callable[[Record], bool]
-) -> Generator[Wait, None, Record | None]:
+) -> Steps[Record | None]:
     """End the session that has it, if it has still that very hold; else look again."""
     while True:
         status = yield from look_at(connection, lock_url, until)
@@ -107,9 +107,7 @@ def _break(
             )
 
 
-def _require_gone(
-    connection: Connection, lock_url: LockUrl, record: Record, until: float
-) -> Generator[Wait, None, None]:
+def _require_gone(connection: Connection, lock_url: LockUrl, record: Record, until: float) -> Steps[None]:
     """HoldfastError if that very hold is still there."""
     status = yield from look_at(connection, lock_url, until)
     if status.record is not None and status.record.fields == record.fields:
@@ -122,9 +120,7 @@ def _require_gone(
         )
 
 
-def _asking(
-    env: Environment, lock_url: LockUrl, steps: Callable[..., Generator[Wait, None, T]], *more: object
-) -> Generator[Wait, None, T]:
+def _asking(env: Environment, lock_url: LockUrl, steps: Callable[..., Steps[T]], *more: object) -> Steps[T]:
     """What these steps find, on a connection of their own; they are given it, the URL, until when, and `more`."""
     until = env.monotonic() + _WITHIN
     connection = yield from obtain(env, lock_url, until)

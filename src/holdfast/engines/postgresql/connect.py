@@ -33,14 +33,13 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Generator
 from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from psycopg import Error, pq
 
-from ..._core.wait import Wait, pause
+from ..._core.wait import Steps, pause
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
@@ -260,9 +259,7 @@ def _most_servers(found: list[_Address]) -> int:
     return sum(max(of_name[label, False], of_name[label, True]) for label in {each.label for each in found})
 
 
-def _addresses(
-    env: Environment, known: dict[str, str], until: float, failed: list[str]
-) -> Generator[Wait, None, list[_Address]]:
+def _addresses(env: Environment, known: dict[str, str], until: float, failed: list[str]) -> Steps[list[_Address]]:
     """In libpq's order. A host whose name is not known is left out; why goes to `failed`."""
     hosts, addresses, ports = (known.get(name, "").split(",") for name in ("host", "hostaddr", "port"))
     number = max(len(hosts), len(addresses))
@@ -326,7 +323,7 @@ def connect(
     *,
     first: str = "",
     last: str = "",
-) -> Generator[Wait, None, Connection]:
+) -> Steps[Connection]:
     """A session that is fit for a lock, at the first of the hosts that has one. EngineUnavailable, with each reason.
 
     `first` and `last`: the addresses (`Connection.address`) to try before and after all others."""
@@ -469,7 +466,7 @@ def _settings(stale_after: float, version: int) -> dict[str, str]:
 
 def _prepare(
     env: Environment, lock_url: LockUrl, connection: Connection, until: float, stale_after: float
-) -> Generator[Wait, None, None]:
+) -> Steps[None]:
     wanted = _settings(stale_after, connection.conn.server_version)
     calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
     all_at_once = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
@@ -503,7 +500,7 @@ def _check(connection: Connection, facts: Row) -> None:
         )
 
 
-def _timeline(connection: Connection, until: float) -> Generator[Wait, None, Row]:
+def _timeline(connection: Connection, until: float) -> Steps[Row]:
     """Nothing where a service that looks like PostgreSQL has no such log."""
     try:
         return only((yield from connection.ask(f"select {_TIMELINE}", (), until)))
@@ -511,7 +508,7 @@ def _timeline(connection: Connection, until: float) -> Generator[Wait, None, Row
         return (None,)
 
 
-def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> Generator[Wait, None, None]:
+def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> Steps[None]:
     refused = []
     for name, value in wanted.items():
         try:
@@ -524,9 +521,7 @@ def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> G
         logger.debug("%s refuses some settings, and keeps its own: %s", connection.label, "; ".join(refused))
 
 
-def _require_session(
-    env: Environment, lock_url: LockUrl, connection: Connection, until: float
-) -> Generator[Wait, None, None]:
+def _require_session(env: Environment, lock_url: LockUrl, connection: Connection, until: float) -> Steps[None]:
     """PC4. Broken unless the session proves to be ours alone."""
     server = f"{lock_url.conninfo} {connection.label}"
     if server in _pinned:
@@ -562,7 +557,7 @@ def _require_session(
     _pinned.add(server)
 
 
-def _require_freed(env: Environment, connection: Connection, key: int) -> Generator[Wait, None, None]:
+def _require_freed(env: Environment, connection: Connection, key: int) -> Steps[None]:
     """PC4. Broken unless the lock of a client that has gone is free soon."""
     until = env.monotonic() + _PROOF_WITHIN
     ask = "select pg_try_advisory_xact_lock($1)"
@@ -603,7 +598,7 @@ def obtain(
     *,
     fresh: bool = False,
     last: str = "",
-) -> Generator[Wait, None, Connection]:
+) -> Steps[Connection]:
     """A session that is fit for a lock: one that is left, or a new one, as `connect` makes it. EngineUnavailable."""
     kind = _kind(lock_url, keeps or STALE_AFTER)
     while not fresh:

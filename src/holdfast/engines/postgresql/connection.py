@@ -22,13 +22,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 
 from psycopg import Error, pq
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ..._drivers.agent import agent
 from ..._platform.fork import forking
 from ..._platform.interface import Environment
@@ -159,7 +159,7 @@ class Connection:
     def is_open(self) -> bool:
         return self._conn is not None and self.generation == self.env.generation
 
-    def opening(self, until: float) -> Generator[Wait, None, None]:
+    def opening(self, until: float) -> Steps[None]:
         """Connect. Broken, with libpq's words, if that fails, or is not done by then."""
         step = pq.PollingStatus.WRITING
         while True:
@@ -241,12 +241,12 @@ class Connection:
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
-    def ask(self, sql: str, values: Sequence[object] = (), until: float = 0.0) -> Generator[Wait, None, list[Row]]:
+    def ask(self, sql: str, values: Sequence[object] = (), until: float = 0.0) -> Steps[list[Row]]:
         """What a statement returns. Refused for its error; Broken if the connection ends; Silent without an answer."""
         self.send(sql, values)
         return (yield from self.answer(until))
 
-    def ask_often(self, sql: str, values: Sequence[object], until: float) -> Generator[Wait, None, list[Row]]:
+    def ask_often(self, sql: str, values: Sequence[object], until: float) -> Steps[list[Row]]:
         """The same for what this session may be asked again: it is prepared (PS5)."""
         if sql not in self._names:
             self._asked[sql] = self._asked.get(sql, 0) + 1
@@ -261,7 +261,7 @@ class Connection:
                 raise Broken(f"{self.label} has reset the session, or changed the table: {refused}") from None
             raise
 
-    def ask_plainly(self, sql: str, until: float) -> Generator[Wait, None, list[Row]]:
+    def ask_plainly(self, sql: str, until: float) -> Steps[list[Row]]:
         """The same with no regard to the isolation level that is the role's default, in one round trip (PC5)."""
         self._send(lambda conn: conn.send_query(f"begin isolation level read committed; {sql}; commit".encode()))
         try:
@@ -270,9 +270,7 @@ class Connection:
             yield from self.ask("rollback", (), until)
             raise
 
-    def ask_again(
-        self, sql: str, values: Sequence[object], until: float, *, undo: str = ""
-    ) -> Generator[Wait, None, list[Row]]:
+    def ask_again(self, sql: str, values: Sequence[object], until: float, *, undo: str = "") -> Steps[list[Row]]:
         """The same for what does no harm twice, or not once `undo` was asked: again if somebody cancels it (PS6)."""
         undone, left = True, _MOST_CANCELLED
         while True:
@@ -287,7 +285,7 @@ class Connection:
                     raise
                 undone = not undo
 
-    def _prepare(self, sql: str, until: float) -> Generator[Wait, None, None]:
+    def _prepare(self, sql: str, until: float) -> Steps[None]:
         name = b"holdfast_" + blake2b(sql.encode(), digest_size=16).hexdigest().encode()
         self._send(lambda conn: conn.send_prepare(name, sql.encode()))
         try:
@@ -314,7 +312,7 @@ class Connection:
         except Error as error:
             raise self._broken(error) from None
 
-    def answer(self, until: float) -> Generator[Wait, None, list[Row]]:
+    def answer(self, until: float) -> Steps[list[Row]]:
         while True:
             yield self.wait(until)
             rows = self.collect()
@@ -387,7 +385,7 @@ class Connection:
         return Broken(f"{self.label} has ended the connection: {why}")
 
 
-def _cancelling(env: Environment, cancel: PGcancelConn) -> Generator[Wait, None, None]:
+def _cancelling(env: Environment, cancel: PGcancelConn) -> Steps[None]:
     """PS2. What it says does not matter: the connection of the statement is closed already."""
     until, fd = env.monotonic() + _CANCEL_WITHIN, -1
     advance = cancel.poll  # libpq's name for one step; it does not wait

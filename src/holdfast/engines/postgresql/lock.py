@@ -63,14 +63,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from ..._core.attempt import AttemptEvents, Refusal
 from ..._core.hold import HoldRef
 from ..._core.options import Options
-from ..._core.wait import Wait, pause
+from ..._core.wait import Steps, Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._drivers.background import call_aside
 from ..._platform.interface import Environment
@@ -166,13 +166,13 @@ class AcquireAttempt(Contender):
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
-    def acquire(self) -> Generator[Wait, None, HoldRef | Refusal]:
+    def acquire(self) -> Steps[HoldRef | Refusal]:
         require_no_deadlock(self)
         result = yield from self._through_failures(shared=False)
         assert not isinstance(result, bool)
         return result or self.refuse()
 
-    def wait_until_free(self) -> Generator[Wait, None, Refusal | None]:
+    def wait_until_free(self) -> Steps[Refusal | None]:
         require_no_deadlock(self)
         result = yield from self._through_failures(shared=True)
         return None if result else self.refusal()
@@ -180,7 +180,7 @@ class AcquireAttempt(Contender):
     def last(self) -> tuple[Status, ...]:
         return (self._seen or free(self.lock_url.shown),)
 
-    def look_for_people(self) -> Generator[Wait, None, None]:
+    def look_for_people(self) -> Steps[None]:
         try:
             yield from self._look((yield from self._connected(patient=False)))
         except (Broken, Refused, EngineUnavailable):
@@ -203,7 +203,7 @@ class AcquireAttempt(Contender):
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    def _through_failures(self, *, shared: bool) -> Generator[Wait, None, HoldRef | bool | None]:
+    def _through_failures(self, *, shared: bool) -> Steps[HoldRef | bool | None]:
         """All of it, again and again while the server goes away and comes back."""
         while True:
             try:
@@ -222,7 +222,7 @@ class AcquireAttempt(Contender):
             except Refused as refused:
                 raise refusal(self.lock_url, refused) from None
 
-    def _contend(self, *, shared: bool) -> Generator[Wait, None, HoldRef | bool | None]:
+    def _contend(self, *, shared: bool) -> Steps[HoldRef | bool | None]:
         """A share; True: `shared`, and it is free. None: the time is up."""
         while True:
             connection = yield from self._connected()
@@ -250,11 +250,11 @@ class AcquireAttempt(Contender):
                 rows = yield from connection.ask_again(self._sql(_TOKEN), self._facts(connection), self._limit())
                 return self._won(connection, only(rows or [(None, None, None)]), asked)
 
-    def _look(self, connection: Connection) -> Generator[Wait, None, Status]:
+    def _look(self, connection: Connection) -> Steps[Status]:
         self._seen = yield from look_at(connection, self.lock_url, self._limit())
         return self._seen
 
-    def _queue(self, connection: Connection, *, shared: bool) -> Generator[Wait, None, bool]:
+    def _queue(self, connection: Connection, *, shared: bool) -> Steps[bool]:
         """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
         env = self.env
         left = self.deadline - env.monotonic()
@@ -296,13 +296,13 @@ class AcquireAttempt(Contender):
                 raise
         return False
 
-    def _look_aside(self, connection: Connection) -> Generator[Wait, None, None]:
+    def _look_aside(self, connection: Connection) -> Steps[None]:
         """Look who waits now."""
         limit = self.env.monotonic() + _GRACE
         seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit), connection.address)
         self._seen = seen or self._seen
 
-    def _is_known(self, connection: Connection) -> Generator[Wait, None, bool]:
+    def _is_known(self, connection: Connection) -> Steps[bool]:
         """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
         limit = min(self.env.monotonic() + _REACH_WITHIN, self.deadline + _GRACE)
         asking = self._aside(limit, partial(self._ask_for_us, connection, limit), connection.address)
@@ -319,15 +319,13 @@ class AcquireAttempt(Contender):
         finally:
             asking.close()
 
-    def _ask_for_us(self, ours: Connection, limit: float, other: Connection) -> Generator[Wait, None, bool]:
+    def _ask_for_us(self, ours: Connection, limit: float, other: Connection) -> Steps[bool]:
         """Whether the server of another session, perhaps not that of ours, has ours wait (PG12)."""
         if other.timeline != ours.timeline:
             return other.timeline < ours.timeline
         return bool((yield from other.ask(_WAITING, (ours.backend,), limit)))
 
-    def _aside(
-        self, limit: float, steps: Callable[[Connection], Generator[Wait, None, T]], first: str
-    ) -> Generator[Wait, None, T | None]:
+    def _aside(self, limit: float, steps: Callable[[Connection], Steps[T]], first: str) -> Steps[T | None]:
         """What these steps find by a session of their own, as ours waits, at the address `first` or, if that one has
         none to give, another (PG12); None where there is no answer."""
         try:
@@ -376,7 +374,7 @@ class AcquireAttempt(Contender):
 
     # -- with the server -----------------------------------------------------------------------------------------------
 
-    def _connected(self, *, patient: bool = True) -> Generator[Wait, None, Connection]:
+    def _connected(self, *, patient: bool = True) -> Steps[Connection]:
         """A session; PG5 says how long it is tried for."""
         if self._connection is not None:
             return self._connection
@@ -401,7 +399,7 @@ class AcquireAttempt(Contender):
         is_early = self.env.monotonic() < self.started + _FAIL_OVER_WITHIN
         return is_passing(error) or (is_early and is_failing_over(error))
 
-    def _rest(self) -> Generator[Wait, None, None]:
+    def _rest(self) -> Steps[None]:
         """Before the next attempt: longer each time, and not in step with all others who have lost the server."""
         longest = min(_RETRY_EVERY, _RETRY_AFTER * 2 ** min(self._failures, 10))
         self._failures += 1
@@ -504,7 +502,7 @@ class PostgresqlHold(RemoteHold):
             self._forget()
             raise
 
-    def _keeping(self, asked: tuple[float, float], due: float) -> Generator[Wait, None, None]:
+    def _keeping(self, asked: tuple[float, float], due: float) -> Steps[None]:
         """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
         connection = self.connection
         while True:
@@ -551,7 +549,7 @@ class PostgresqlHold(RemoteHold):
         self.term.extend(asked, self._patience)  # PG6
         return asked[0] + self._every
 
-    def _give_up(self) -> Generator[Wait, None, bool]:
+    def _give_up(self) -> Steps[bool]:
         connection, now = self.connection, self.env.monotonic()
         was_silent = _silent.get(connection.label, 0.0) > now
         until = now + (_RELEASE_AT_ONCE if was_silent else _RELEASE_WITHIN)
@@ -570,7 +568,7 @@ class PostgresqlHold(RemoteHold):
         connection.spotless = True
         return True
 
-    def _unlock(self, connection: Connection, until: float) -> Generator[Wait, None, bool]:
+    def _unlock(self, connection: Connection, until: float) -> Steps[bool]:
         """Whether the session had the lock, which it gives up."""
         cancelled = 0
         while True:

@@ -9,10 +9,10 @@ PO1  The server's table of locks decides who holds; a row only says who that is,
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Record, Status, Waiter
 from .connect import NAME, LockUrl
@@ -52,7 +52,7 @@ def comment(pid: int, host: str, tag: str | None) -> str:
     return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
 
 
-def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, Status]:
+def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Steps[Status]:
     """One look at one lock."""
     keys = _ONE.format(table=lock_url.table)
     rows = yield from connection.ask_again(
@@ -61,7 +61,7 @@ def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Generato
     return describe(lock_url, lock_url.name, rows)
 
 
-def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Generator[Wait, None, tuple[Status, ...]]:
+def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Steps[tuple[Status, ...]]:
     """One look at all locks whose names begin so and that are held or waited for; sorted by path."""
     keys = _MANY.format(table=lock_url.table)
     rows = yield from connection.ask_again(_LOCKS.format(keys=keys, written=WRITTEN), (lock_url.name,), until)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps
 from ..._drivers.sync import drive
 from ..._platform import environment
 from ..._platform.interface import Environment
@@ -74,7 +74,7 @@ def schema_of(url: str, schema: str | None = None) -> str:
     return check_schema(parse(url, named=False).schema if schema is None else schema)
 
 
-def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Generator[Wait, None, None]:
+def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Steps[None]:
     until = env.monotonic() + _WITHIN
     connection = yield from connect(env, lock_url, until)
     try:

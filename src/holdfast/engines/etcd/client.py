@@ -165,7 +165,8 @@ class Cluster:
         failed: dict[Endpoint, str] = {}
         while True:
             passing = False
-            for endpoint in self._order():
+            endpoints, first = self.access.endpoints, self._first
+            for endpoint in (*endpoints[first:], *endpoints[:first]):
                 now = self.env.monotonic()
                 half, least, most = (until - now) / 2, *((_EACH, _MOST_ALONE) if self._alone else (0.0, _EACH))
                 each = min(until, now + max(least, min(half, most)))
@@ -173,7 +174,7 @@ class Cluster:
                     each = until
                 try:
                     answer = yield from self._ask(endpoint, path, data, each, stream=stream, sent=sent)
-                    self._first = self.access.endpoints.index(endpoint)
+                    self._first = endpoints.index(endpoint)
                     return answer
                 except Unreachable as error:
                     failed[endpoint] = error.why
@@ -188,10 +189,6 @@ class Cluster:
             if not passing and rounds <= 0:
                 raise self._unavailable(failed)
             yield from pause(self.env, min(until, self.env.monotonic() + _PAUSE))
-
-    def _order(self) -> tuple[Endpoint, ...]:
-        all_of_them = self.access.endpoints
-        return all_of_them[self._first :] + all_of_them[: self._first]
 
     def _ask(
         self, endpoint: Endpoint, path: str, data: bytes, until: float, *, stream: bool, sent: list[Endpoint] | None

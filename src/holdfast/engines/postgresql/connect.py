@@ -515,7 +515,6 @@ def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> S
             yield from connection.ask("select set_config($1, $2, false)", (name, value), until)
         except Refused as error:
             refused.append(f"{name} ({error})")
-    connection.refused = tuple(refused)
     logger = logger_for(DEBUG)
     if logger is not None and refused:
         logger.debug("%s refuses some settings, and keeps its own: %s", connection.label, "; ".join(refused))

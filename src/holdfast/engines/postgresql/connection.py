@@ -133,8 +133,6 @@ class Connection:
         """The pid of the server's process, asked of itself; a pooler tells another."""
         self.timeline = 0
         """Of the server's log: one more after each promotion of a standby. It never changes within a session."""
-        self.refused: tuple[str, ...] = ()
-        """Settings that the server does not let us make."""
         self.fd = -1
         self._unsent = False
         self._notices = _Notices()

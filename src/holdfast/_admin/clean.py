@@ -32,10 +32,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .._core.messages import is_out_of_reach
-from .._core.wait import Wait
+from .._core.wait import Steps, Wait
 from .._platform.interface import Environment, Surroundings
 from .._platform.values import temporary_name
 from ..engines.file import directory, lease, queue
@@ -280,7 +280,7 @@ def proven(env: Environment, request: FileRequest, seen: Observation, assessed: 
     return Verdict(False, False, "its holder is not proven dead")
 
 
-def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Generator[Wait, None, Removal]:
+def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Steps[Removal]:
     """Remove one of them, if it is still what it was (M7). OSError and HoldfastError where that cannot be done."""
     path = leftover.path
     if leftover.kind == LOCK:
@@ -336,7 +336,7 @@ def request_of(path: str, protocol: str) -> FileRequest:
     return FileRequest(path, {"protocol": protocol, "tag": _TAG}, lock_file=path)
 
 
-def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Generator[Wait, None, Removal]:
+def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Steps[Removal]:
     """Remove the lock if it is judged so now (M8, M9)."""
     seen = observe(env, request)
     if seen is None:
@@ -366,7 +366,7 @@ def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Genera
     return Removal(REMOVED)
 
 
-def _remove_proven(env: Environment, request: FileRequest, judged: Judge) -> Generator[Wait, None, Removal]:
+def _remove_proven(env: Environment, request: FileRequest, judged: Judge) -> Steps[Removal]:
     def still(seen: Observation, assessed: Assessment) -> bool:
         verdict = judged(env, request, seen, assessed)
         return verdict.reclaim and verdict.by_proof and not seen.unfinished
@@ -374,7 +374,7 @@ def _remove_proven(env: Environment, request: FileRequest, judged: Judge) -> Gen
     return Removal(CHANGED if (yield from remove_if(env, request, still)) is None else REMOVED)
 
 
-def side_by_side(jobs: Sequence[Generator[Wait, None, T]]) -> Generator[Wait, None, list[T | OSError | HoldfastError]]:
+def side_by_side(jobs: Sequence[Steps[T]]) -> Steps[list[T | OSError | HoldfastError]]:
     """Run several at once, so that all of them settle in the time of one; what each returns, or its error."""
     results: dict[int, T | OSError | HoldfastError] = {}
     pending = dict(enumerate(jobs))

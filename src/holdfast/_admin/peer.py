@@ -19,19 +19,19 @@ import json
 import re
 import stat
 
-from .._core.wait import Wait
+from .._core.wait import Steps, Wait
 from .._platform.values import temporary_name
 from .detect import head_of
 from .doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from typing import Any
 
     from .._platform.interface import Environment
 
-    Tried = Generator[Wait, None, bool | None]
+    Tried = Steps[bool | None]
 
 _STEPS = {"create": 1, "write": 2, "reads": 2, "guard": 1, "unguard": 1, "guarded": 1, "link": 2}
 """What one side may ask of the other, and with how many words."""
@@ -180,14 +180,14 @@ class Remote:
         answer = yield from self._say({"step": step, "words": words})
         return answer if isinstance(answer, bool) else None
 
-    def tell(self, findings: list[Finding]) -> Generator[Wait, None, None]:
+    def tell(self, findings: list[Finding]) -> Steps[None]:
         """What came of it all; and wait until that was read."""
         try:
             yield from self._say({"findings": [[getattr(one, name) for name in one._fields] for one in findings]})
         except Silent:
             pass  # it has read it and ended
 
-    def _say(self, message: object) -> Generator[Wait, None, object]:
+    def _say(self, message: object) -> Steps[object]:
         self._number += 1
         mark = _letters(self._number)
         self._own.post(f"{self._own.start}{self._own.talk}-m{mark}.tmp", message)
@@ -199,7 +199,7 @@ def _letters(number: int) -> str:
     return f"{chr(97 + number // 26)}{chr(97 + number % 26)}"
 
 
-def _receive(own: View, name: str, needed: str, within: float) -> Generator[Wait, None, Any]:
+def _receive(own: View, name: str, needed: str, within: float) -> Steps[Any]:
     """The message of this name. Silent if none comes, or the file that says that the other is there has gone (DP4)."""
     env = own.env
     pause, until = _SOONEST, env.monotonic() + within
@@ -219,7 +219,7 @@ def _receive(own: View, name: str, needed: str, within: float) -> Generator[Wait
 # -- who talks to whom -------------------------------------------------------------------------------------------------
 
 
-def of_mounts(env: Environment, directory: str, other: str) -> Generator[Wait, None, list[Finding]]:
+def of_mounts(env: Environment, directory: str, other: str) -> Steps[list[Finding]]:
     """What holds between two directories of this machine that should be one."""
     talk = env.token()
     one, two = View(env, directory, talk, "a"), View(env, other, talk, "b")
@@ -236,7 +236,7 @@ def of_mounts(env: Environment, directory: str, other: str) -> Generator[Wait, N
         two.end()
 
 
-def of_machines(env: Environment, directory: str, host: str, within: float) -> Generator[Wait, None, list[Finding]]:
+def of_machines(env: Environment, directory: str, host: str, within: float) -> Steps[list[Finding]]:
     """What holds between this machine and another one, which listens. Silent if none of that name does."""
     seeker = View(env, directory, env.token(), "a")
     try:
@@ -261,7 +261,7 @@ def of_machines(env: Environment, directory: str, host: str, within: float) -> G
 _HELLO = re.compile(r"\.holdfast-[0-9a-f]{8}-[0-9]{1,10}-[0-9a-f]{16}-listen\.tmp")
 
 
-def _sought(own: View, host: str, within: float) -> Generator[Wait, None, tuple[str, dict[str, Any]]]:
+def _sought(own: View, host: str, within: float) -> Steps[tuple[str, dict[str, Any]]]:
     """The file of the listener on that host, and what it says."""
     env = own.env
     until, others = env.monotonic() + within, set()
@@ -279,7 +279,7 @@ def _sought(own: View, host: str, within: float) -> Generator[Wait, None, tuple[
         yield Wait((), min(until, env.monotonic() + _LATEST))
 
 
-def listen(env: Environment, directory: str, within: float) -> Generator[Wait, None, list[Finding]]:
+def listen(env: Environment, directory: str, within: float) -> Steps[list[Finding]]:
     """Do the steps that another machine asks for, and return what it has found. Silent if none comes."""
     own = View(env, directory, env.token(), "b")
     hello = f"{own.start}{own.talk}-listen.tmp"
@@ -318,7 +318,7 @@ def _findings(told: Any) -> list[Finding]:
 # -- the trials --------------------------------------------------------------------------------------------------------
 
 
-def _tried(one: View | Remote, two: View | Remote, who: str, *, fresh: bool) -> Generator[Wait, None, list[Finding]]:
+def _tried(one: View | Remote, two: View | Remote, who: str, *, fresh: bool) -> Steps[list[Finding]]:
     """What holds between the two. They have a file each, which the trials use. `fresh`: by the mount options (DP3)."""
     both = ((one, two), (two, one))
     created = []

@@ -17,9 +17,9 @@ RP6  What may not be looked at, or not be removed, is told once, and does not st
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
-from .._core.wait import Wait
+from .._core.wait import Steps, Wait
 from .._platform.interface import Environment, Stat, WatchSet
 from .._platform.values import RECHECK
 from ..engines.file.inspect import assess, forget, observe
@@ -78,7 +78,7 @@ class Reaper:
         self._complaints: set[tuple[str, str]] = set()
         self._list_at = self._all_at = self._listed = 0.0
 
-    def run(self, ready: Callable[[], object]) -> Generator[Wait, None, NoReturn]:
+    def run(self, ready: Callable[[], object]) -> Steps[NoReturn]:
         """Never ends; `ready` is called once everything has been looked at for the first time.
 
         OSError where the directory cannot be looked at to begin with.
@@ -97,7 +97,7 @@ class Reaper:
         finally:
             self._let_go()
 
-    def _turn(self) -> Generator[Wait, None, None]:
+    def _turn(self) -> Steps[None]:
         """Do what is due."""
         env = self._env
         now = env.monotonic()
@@ -244,7 +244,7 @@ class Reaper:
 
     # -- one lock file -------------------------------------------------------------------------------------------------
 
-    def _look(self, path: str, pause: float) -> Generator[Wait, None, None]:
+    def _look(self, path: str, pause: float) -> Steps[None]:
         env = self._env
         try:
             self._watch(path)

@@ -12,10 +12,10 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .._admin.monitor import Follower, LockEvent, of_holder
-from .._core.wait import Wait
+from .._core.wait import Steps
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
@@ -169,7 +169,7 @@ def _teller(options: Namespace) -> Callable[[list[LockEvent]], None]:
     return tell
 
 
-def _bounded(steps: Generator[Wait, None, None], until: float) -> Generator[Wait, None, None]:
+def _bounded(steps: Steps[None], until: float) -> Steps[None]:
     """The same, up to a moment."""
     try:
         for wait in steps:

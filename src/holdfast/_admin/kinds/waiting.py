@@ -10,14 +10,14 @@ KW3  It has ended if nothing is at the path, or what is there would keep its pro
 
 from __future__ import annotations
 
-from ..._core.wait import Wait
+from ..._core.wait import Steps, Wait
 from ...liveness import Liveness
 from ...model import INFINITY
 from ..found import Found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from ..._platform.inotify import FolderWatch
     from ..._platform.interface import Surroundings
@@ -34,7 +34,7 @@ def until_free(
     look: Callable[[], Found | None],
     timeout: float | None,
     notice: Callable[[Found], object] | None = None,
-) -> Generator[Wait, None, Found | None]:
+) -> Steps[Found | None]:
     """None when it has ended (KW3); what was seen last when `timeout` (seconds; None: for ever) is over.
 
     OSError where `look` cannot say at the beginning what is there.

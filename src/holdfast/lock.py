@@ -8,7 +8,7 @@ lock or a hold is a function at the end of this file.
 from __future__ import annotations
 
 import sys
-from _thread import _local
+from _thread import _local, get_ident
 from _warnings import warn
 from _weakref import ref as weak_reference
 
@@ -154,18 +154,24 @@ class BaseHold:
         held = self._held
         if held.waits or not held.env.may_block(held.path) or held.inert:
             self._release_here()
-        elif not self._is_released():  # else no thread, which may have to wait for a server
+        elif not self._is_released() and not self._is_being_released():  # else no thread, which may wait for a server
             with forking:
                 from ._drivers.apart import release
             release(held, self._release_here)
 
     def _release_here(self) -> None:
-        held = self._held
+        held, ref = self._held, self._ref
         try:
-            held.release(self._ref)
+            ref.releasing = get_ident()
+            held.release(ref)
         finally:
+            ref.releasing = None
             if not held.released and not held.inert and not self._is_released():
-                held.release(self._ref)  # Ctrl-C came before it had begun
+                held.release(ref)  # Ctrl-C came before it had begun
+
+    def _is_being_released(self) -> bool:
+        """Whether another thread does it, and goes on to the end of it (_drivers/apart.py, AP2)."""
+        return self._ref.releasing not in (None, get_ident())
 
     def _is_released(self) -> bool:
         return self._held.released or self._ref not in self._held.refs

@@ -127,7 +127,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def seconds(call: Callable[[], object], error: type[Exception]) -> tuple[float, str]:
+def seconds(call: Callable[[], object], error: type[BaseException]) -> tuple[float, str]:
     began = time.monotonic()
     with pytest.raises(error) as raised:
         call()
@@ -501,6 +501,77 @@ def test_a_look_at_a_hold_is_not_waited_for_without_end(server: Server, monkeypa
     hold.ensure_held()
     assert not hold.lost
     hold.release()
+
+
+@pytest.mark.parametrize("how", ["release", "with a hold", "with a lock", "with several"])
+def test_a_task_that_is_cancelled_in_a_release_behind_a_look_leaves_its_loop_alone(
+    how: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP3, B5: the look has the mutex of the hold, and waits for the server; so does nobody on the loop."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    lock = AsyncLock(f"{server.directory}/l", lease=0)
+    acquired: list[Any] = []
+
+    def go_on(holds: Any) -> None:
+        acquired.append(holds)
+        server.dies()
+        with pytest.raises(EngineUnavailable):
+            holds.ensure_held()
+
+    async def steps() -> None:
+        if how == "release":
+            hold = await lock.acquire(PATIENCE)
+            go_on(hold)
+            await hold.release()
+            return
+        entered: Any = lock
+        if how != "with a lock":
+            entered = aio.acquire_all([lock]) if how == "with several" else await lock.acquire(PATIENCE)
+        async with entered as holds:
+            go_on(holds)
+
+    async def main() -> float:
+        task = asyncio.ensure_future(steps())
+        while not acquired or state_of(each_of(acquired[0])[0]).refs[0].releasing is None:
+            await asyncio.sleep(0.001)
+        began = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
+
+    assert asyncio.run(main()) < 2 * apart.GRACE + ROOM
+    assert not server.answers.is_set()
+
+
+def each_of(holds: Any) -> list[Any]:
+    return [*holds] if isinstance(holds, tuple) else [holds]
+
+
+def test_one_ctrl_c_ends_a_release_that_waits_behind_a_look(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP3: a thread goes on with it, and no other is begun."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    lock = Lock(f"{server.directory}/l", lease=0)
+
+    def interrupt(hold: Any) -> None:
+        until(lambda: state_of(hold).refs[0].releasing)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def hold_and_release() -> None:
+        with lock as hold:
+            server.dies()
+            with pytest.raises(EngineUnavailable):
+                hold.ensure_held()
+            thread = threading.Thread(target=interrupt, args=(hold,))
+            thread.start()
+            threads.append(thread)
+
+    main = _thread.get_ident()
+    threads: list[threading.Thread] = []
+    took, _ = seconds(hold_and_release, KeyboardInterrupt)
+    assert took < SHORT + 2 * apart.GRACE + ROOM
+    assert len(apart._going) == 2, "the look and the release"
+    threads.pop().join()
 
 
 def test_no_more_than_a_few_threads_are_left_behind_at_one_server(server: Server) -> None:

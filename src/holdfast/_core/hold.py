@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class HoldRef:
     """One handle's part in a hold. If its `operation` fails to deliver it, it is given back."""
 
-    __slots__ = ("context", "dropped", "held", "operation", "request")
+    __slots__ = ("context", "dropped", "held", "operation", "releasing", "request")
 
     def __init__(self, held: HoldState, request: Request, context: tuple[object, ...], operation: int) -> None:
         self.held = held
@@ -54,6 +54,8 @@ class HoldRef:
         self.operation = operation
         self.dropped: bool | None = False
         """Whether its handle was collected, so that it cannot be released; None if a `with` or a face will (H3)."""
+        self.releasing: int | None = None
+        """The thread that releases it now: it may still wait for the mutex, which a look has that asks a server."""
 
 
 class HoldState:

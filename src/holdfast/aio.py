@@ -88,7 +88,7 @@ class AsyncHold(BaseHold):
                 if apart is None:
                     await in_thread(self._release)
                 else:
-                    await call_apart(apart, partial(until_it_is_back, self._held, self._release_here))
+                    await call_apart(apart, partial(until_it_is_back, self._held, self._release_apart))
             except EngineUnavailable:
                 raise self._held.lost_error() from None  # its lease is over
             finally:

@@ -157,17 +157,23 @@ class BaseHold:
         elif not self._is_released() and not self._is_being_released():  # else no thread, which may wait for a server
             with forking:
                 from ._drivers.apart import release
-            release(held, self._release_here)
+            release(held, self._release_apart)
 
     def _release_here(self) -> None:
-        held, ref = self._held, self._ref
+        held = self._held
         try:
-            ref.releasing = get_ident()
-            held.release(ref)
+            held.release(self._ref)
         finally:
-            ref.releasing = None
             if not held.released and not held.inert and not self._is_released():
-                held.release(ref)  # Ctrl-C came before it had begun
+                held.release(self._ref)  # Ctrl-C came before it had begun
+
+    def _release_apart(self) -> None:
+        """The same where it may wait for a server."""
+        try:
+            self._ref.releasing = get_ident()
+            self._release_here()
+        finally:
+            self._ref.releasing = None
 
     def _is_being_released(self) -> bool:
         """Whether another thread does it, and goes on to the end of it (_drivers/apart.py, AP2)."""

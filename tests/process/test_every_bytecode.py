@@ -43,6 +43,7 @@ EVERY |= {
     "told": 40,
     "lost": 10,
     "task_acquire": 30,
+    "task_durable": 30,
     "task_enter": 30,
     "task_enter_hold": 30,
     "task_all": 60,

@@ -15,19 +15,27 @@ from typing import Any
 
 import pytest
 
+from holdfast import Lock
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers import asyncio as driver
 from holdfast._drivers import sync
+from holdfast._drivers.apart import Apart
 from holdfast._drivers.asyncio import caller, in_thread, wait_for
 from holdfast._platform import environment
 from unit.loops import LOOPS, Run, readers, run_on, steps
 
 
-async def drive(steps: Generator[Wait, None, Any], undo: Callable[[], object], *, in_threads: bool = False) -> Any:
+async def drive(
+    steps: Generator[Wait, None, Any],
+    undo: Callable[[], object],
+    *,
+    in_threads: bool = False,
+    apart: Apart | None = None,
+) -> Any:
     """The driver, with `undo` in place of what undoes an operation."""
     operations, operation = environment().operations, driver.begin(environment(), caller())
     operation.undo = undo  # type: ignore[method-assign, assignment]
-    result = await driver.drive(steps, operation, in_threads=in_threads)
+    result = await driver.drive(steps, operation, in_threads=in_threads, apart=apart)
     operations.end(operation)
     return result
 
@@ -369,6 +377,65 @@ def test_an_interruption_during_the_start_of_a_thread_undoes_its_step(
     gate = Gate()
     run(main())
     assert gate.log == (["step", "closed"] if started else []) + ["undone", "interrupted"]
+
+
+@pytest.mark.parametrize("when", ["as its thread has begun", "before its thread begins"])
+def test_an_interruption_beside_the_start_of_a_thread_undoes_its_step(
+    when: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: the thread is known all the same, and one that never began is not waited for."""
+    start = driver._start
+
+    def interrupted(*what: Any) -> None:
+        monkeypatch.undo()
+        if when == "as its thread has begun":
+            start(*what)
+            assert gate.begun.wait(20)
+            threading.Timer(0.01, gate.end.set).start()
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        monkeypatch.setattr(driver, "_start", interrupted)
+        try:
+            await drive(gate.steps(), gate.undo, in_threads=True)
+        except KeyboardInterrupt:
+            gate.log.append("interrupted")
+
+    gate = Gate()
+    run(main())
+    assert gate.log == (["step", "closed"] if gate.begun.is_set() else []) + ["undone", "interrupted"]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["durable", "server"])
+def test_a_second_interruption_before_the_clean_up_begins_does_not_keep_it_from_that(
+    silent: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1, B5: its thread is not there yet."""
+    gate, log = Gate(), list[str]()
+
+    async def interrupted(_wait: Wait) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(driver.contextvars, "copy_context", again)
+        raise KeyboardInterrupt
+
+    def again() -> contextvars.Context:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        monkeypatch.setattr(driver, "wait_for", interrupted)
+        lock = Apart(environment(), Lock("/dev/shm/l")._request, 10.0) if silent else None
+        steps = counting([Wait((), math.inf)], log)
+        try:
+            await drive(steps, gate.undo, in_threads=True, apart=lock)
+        except KeyboardInterrupt:
+            gate.log.append("interrupted")
+
+    run(main())
+    for thread in steps():
+        thread.join(20)
+    assert log[-1].startswith("closed")
+    assert sorted(gate.log) == ["interrupted", "undone"]
 
 
 @pytest.mark.parametrize("when", ["during", "after"])

@@ -299,13 +299,15 @@ async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart 
             return None, done.value
 
     job: Future[tuple[Wait | None, T | None]] | None = None
+    cleaned: Future[object] = Future()
     cleaning = threading.Lock()
     if operation.task is not None:
         operation.task = _Stepping(operation.task, lambda: job)
 
     def clean_up() -> None:
-        if job is not None:
-            job.exception()  # waits for its end, which a KeyboardInterrupt may have kept us from seeing (B1)
+        # Ctrl-C may have kept it from beginning, or us from seeing its end, which is waited for (B1).
+        if job is not None and not job.cancel():
+            job.exception()
         with cleaning:
             _clean_up(steps, operation)
 
@@ -313,7 +315,8 @@ async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart 
         while True:
             while apart is not None and apart.is_crowded(time.monotonic()):
                 await asyncio.sleep(_POLL)
-            job = _start(step, apart)
+            job = Future()  # known before its thread begins
+            _start(step, apart, job)
             wait, result = await _end_of(job, clean_up, apart, math.inf if apart is None else apart.until)
             if wait is None:
                 return result  # type: ignore[return-value]
@@ -326,26 +329,40 @@ async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart 
             job.add_done_callback(lambda _: clean_up())  # B2; at once, if it has ended
         raise
     except BaseException:
-        if apart is None:
-            await _end_of(_start(clean_up))
-        else:
-            await _clean_up_apart(apart, job, clean_up, operation)
+        try:
+            if apart is None:
+                await _end_of(_start(clean_up, None, cleaned))
+            else:
+                await _clean_up_apart(apart, job, clean_up, operation, cleaned)
+        except BaseException:
+            if not cleaned.cancel():
+                raise
+            if apart is None:  # a second Ctrl-C came before it had begun
+                clean_up()
+            else:
+                _start(clean_up, apart)
+            raise
         raise
 
 
 async def _clean_up_apart(
-    apart: Apart, job: Future[Any] | None, clean_up: Callable[[], object], operation: Operation
+    apart: Apart,
+    job: Future[Any] | None,
+    clean_up: Callable[[], object],
+    operation: Operation,
+    cleaned: Future[object],
 ) -> None:
     """The same where it may last for ever (B5)."""
     operation.task = _Untasked(None)  # as above
-    if job is not None and not job.done():
+    if job is not None and not job.cancel() and not job.done():
         here = threading.get_ident()
         # In the thread of the job; in another one, if that has ended this very moment.
         job.add_done_callback(lambda _: clean_up() if threading.get_ident() != here else _start(clean_up, apart))
         return
     now = time.monotonic()
     try:
-        await _end_of(_start(clean_up, apart), None, apart, now + (GRACE if now < apart.until else 0.0))
+        _start(clean_up, apart, cleaned)
+        await _end_of(cleaned, None, apart, now + (GRACE if now < apart.until else 0.0))
     except HoldfastError:
         pass  # the server does not answer: what is raised says why the steps have ended
 
@@ -355,8 +372,9 @@ async def call_apart(apart: Apart, function: Callable[[], T]) -> T:
     return await _end_of(_start(function, apart), None, apart, apart.until)
 
 
-def _start(call: Callable[[], T], apart: Apart | None = None) -> Future[T]:
-    job: Future[T] = Future()
+def _start(call: Callable[[], T], apart: Apart | None = None, job: Future[T] | None = None) -> Future[T]:
+    """Begin it in a thread of its own; the job, which a caller may have made that is to know it before."""
+    job = job or Future()
     context = contextvars.copy_context()
 
     def run() -> None:

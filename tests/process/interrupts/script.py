@@ -20,6 +20,7 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -207,6 +208,10 @@ class Trials:
     def task_acquire(self) -> Any:
         return self.task(self.asynchronous("")[0].acquire())
 
+    def task_durable(self) -> Any:
+        """Its steps run in threads of their own."""
+        return self.task(AsyncLock(self.path, tag="main", heartbeat=0, durable=True).acquire())
+
     def task_enter(self) -> Any:
         return self.task(self.inside(self.asynchronous("")[0]))
 
@@ -328,6 +333,9 @@ class Trials:
 
     def check(self, before: set[int]) -> None:
         """Nothing is left, once the next one has come; and it comes at once."""
+        for thread in threading.enumerate():
+            if thread.name == "holdfast-step":
+                thread.join(PROMPTLY)  # a second interruption ends the wait for it
         begun = time.monotonic()
         if self.name == "takeover_announced":  # the next one would remove what it finds
             Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()

@@ -141,7 +141,7 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
             return None
         env.replace(temporary, request.path)
         fd = env.open_existing(request.path, write=True)
-        if env.uptime() >= began + OURS * lease:  # LE6
+        if _is_late(env, began, lease):
             env.close(fd)
             return None
         env.undo_by(fd, partial(withdraw, env, request, data))
@@ -156,6 +156,11 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
     finally:
         unlink_quietly(env, temporary)
         claims.end()
+
+
+def _is_late(env: Environment, began: float, lease: float) -> bool:
+    """LE6."""
+    return env.uptime() >= began + OURS * lease
 
 
 def _write_new(env: Environment, request: FileRequest, temporary: str, lease: float) -> tuple[bytes, tuple[int, int]]:

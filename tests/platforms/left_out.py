@@ -207,6 +207,7 @@ TESTS_BY_REASON = {
         "unit/test_observe.py::test_a_semaphore_without_descriptors_for_its_slots_is_said_to_have_too_many",
     ),
     "forks, or signals of POSIX": (
+        "unit/test_queue.py::test_a_forked_child_leaves_its_parents_queue_as_it_is",
         "unit/test_apart.py::test_a_command_ends_though_what_asks_the_server_cannot",
         "unit/test_apart.py::test_a_command_goes_on_with_what_lies_elsewhere",
         "unit/test_apart.py::test_a_process_ends_though_a_server_is_silent[forks-7]",

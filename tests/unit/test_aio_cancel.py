@@ -32,7 +32,7 @@ by_events_only = pytest.mark.usefixtures("events_only")
 
 ROUNDS = 5
 """Wake-ups without a reason before the lock is released."""
-PULSE = 0.03 if sys.platform == "win32" else 0.0015
+PULSE = 0.01 if sys.platform == "win32" else 0.0015
 """Seconds between two of them, at most: else as soon as the contender sleeps again, and not over a thread."""
 PATIENCE = 60.0
 Future = asyncio.Future[Any]

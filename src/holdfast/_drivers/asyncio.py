@@ -335,12 +335,11 @@ async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart 
             else:
                 await _clean_up_apart(apart, job, clean_up, operation, cleaned)
         except BaseException:
-            if not cleaned.cancel():
-                raise
-            if apart is None:  # a second Ctrl-C came before it had begun
-                clean_up()
-            else:
-                _start(clean_up, apart)
+            if cleaned.cancel():  # a second Ctrl-C came before it had begun
+                if apart is None:
+                    clean_up()
+                else:
+                    _start(clean_up, apart)
             raise
         raise
 

@@ -702,13 +702,26 @@ def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
         os.unlink(lock.path)
 
 
+def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a wait for a server that is away be announced at once, and a step never that a busy machine is slow with."""
+    waits, real = holdfast._core.wait, uncontended.Deadline
+
+    def at_once(*arguments: Any) -> Any:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(waits, "_NOTICE_AFTER", 0.0)
+            return real(*arguments)
+
+    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
+    monkeypatch.setattr(uncontended, "Deadline", at_once)
+    monkeypatch.setattr(waits, "_NOTICE_AFTER", PATIENCE)
+
+
 @pytest.mark.parametrize("what", ["a lock", "a semaphore"])
 def test_a_wait_for_a_server_that_is_away_is_announced(
     what: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FP1: once, by the notice of the caller, which may look at the lock in vain."""
-    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
-    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    announce_at_once(monkeypatch)
     path = f"{server.directory}/l"
     lock = Lock(path) if what == "a lock" else Semaphore(path, 2)
     told: list[str] = []
@@ -729,8 +742,7 @@ def test_a_command_tells_of_a_server_that_is_away(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """FP1: its look for the place in the queue fails as well."""
-    monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
-    monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
+    announce_at_once(monkeypatch)
     lock = Lock(f"{server.directory}/l")
     notice = _WaitingNotice(lock, Namespace(command="run", json=False))
 

@@ -1,6 +1,6 @@
-"""What macOS and the BSDs say of their boot, of processes and of mounts, where Linux has `/proc`.
+"""Boot, processes and mounts of macOS and the BSDs, in place of what `/proc` says on Linux.
 
-Nothing here hangs: no server is asked. What cannot be known is missing from the answer, and is no error.
+No server is asked, so nothing here hangs. Unknown facts are missing from the answer, and are no errors.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 SYSTEM: str = sys.platform
 _CTL_KERN, _KERN_PROC, _KERN_PROC_PID = 1, 14, 1
 _PROCESS = struct.Struct("=qi24xb3xi")
-"""The beginning of `struct kinfo_proc` of macOS: seconds and microseconds of its start, its state, its number."""
+"""The beginning of macOS's `struct kinfo_proc`: start of the process (seconds, microseconds), state, pid."""
 _PROCESS_SIZE = 648
 _ZOMBIE = 5
 _WITHIN = 2.0
-"""Seconds for `ps` and `mount`."""
+"""Seconds that `ps` and `mount` may take."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MOUNT = re.compile(r"^.*? on (/.*?)(?: type (\S+))? \(([^()]*)\)$", re.MULTILINE)
 
 
 def boot_session() -> str:
-    """What no other boot has; empty where there is no such thing. Not the boot's time, which moves with the clock."""
+    """An id that no other boot has; empty where there is none. Not the boot time, which moves with the clock."""
     if SYSTEM != "darwin":
         return ""
     found = _sysctl("sysctlbyname", 64, b"kern.bootsessionuuid") or b""
@@ -41,14 +41,14 @@ def boot_session() -> str:
 
 
 def process(pid: int) -> Process | None:
-    """One look at the process table of macOS; None elsewhere, and where the answer is not what is expected."""
+    """A process in the process table of macOS; None on other systems, and if the answer is not as expected."""
     if SYSTEM != "darwin" or not 0 < pid < 2**31:
         return None
     return parsed(_sysctl("sysctl", _PROCESS_SIZE, _ints(_CTL_KERN, _KERN_PROC, _KERN_PROC_PID, pid), 4), pid)
 
 
 def parsed(answer: bytes | None, pid: int) -> Process | None:
-    """What the kernel's answer says of that process."""
+    """The process `pid` in the kernel's answer; None if the answer is not as expected."""
     if answer == b"":
         presence = presence_by_signal(pid)
         return Process(presence) if presence is Presence.GONE else None
@@ -70,7 +70,7 @@ def _ints(*numbers: int) -> Any:
 
 
 def _sysctl(call: str, size: int, *name: Any) -> bytes | None:
-    """The kernel's answer; None if it has none."""
+    """The kernel's answer; None if there is none."""
     try:
         import ctypes
 
@@ -86,7 +86,7 @@ def _sysctl(call: str, size: int, *name: Any) -> bytes | None:
 
 
 def by_ps(pid: int) -> Process | None:
-    """What `ps` says of a process, for showing; None if it says nothing."""
+    """A process as `ps` shows it, for display; None if `ps` says nothing."""
     words = _output("ps", "-o", "stat=,lstart=", "-p", str(pid)).split()
     if not words:
         return None
@@ -94,7 +94,7 @@ def by_ps(pid: int) -> Process | None:
 
 
 def _moment(words: list[str]) -> float | None:
-    """`Sun Nov 22 22:40:00 2026`, whatever the language of this process."""
+    """Seconds since the epoch from `Sun Nov 22 22:40:00 2026`, in any locale; None for other text."""
     try:
         _, month, day, clock, year = words
         hour, minute, second = map(int, clock.split(":"))
@@ -104,7 +104,7 @@ def _moment(words: list[str]) -> float | None:
 
 
 class Mount(Value):
-    """One mounted filesystem."""
+    """A mounted filesystem."""
 
     point: str
     kind: str
@@ -112,12 +112,12 @@ class Mount(Value):
 
 
 def mounts() -> list[Mount]:
-    """What is mounted here, as `mount` tells."""
+    """All mounts, by the command `mount`."""
     return parse_mounts(_output("mount"))
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The mounts in what `mount` has written; what is torn is passed over."""
+    """The mounts in the output of `mount`; torn lines are skipped."""
     found = []
     for point, kind, said in _MOUNT.findall(text):
         words = said.split(", ")
@@ -126,7 +126,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def mount_at(path: str, table: list[Mount]) -> Mount | None:
-    """The mount with the longest matching name. The path has no symbolic links."""
+    """The mount with the longest matching mount point. The path has no symbolic links."""
     within = [one for one in table if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
     return max(within, key=lambda one: len(one.point), default=None)
 

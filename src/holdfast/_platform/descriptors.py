@@ -1,7 +1,7 @@
-"""The descriptors of this process that must neither live on in a forked child nor be forgotten (operations.py, J1).
+"""Descriptors of this process that must neither live on in a forked child nor be forgotten (operations.py, J1).
 
-What `map` is for here: one call into C does several things, so no exception of a signal handler comes between them.
-`opening` keeps a fork by another thread from coming between them. A call that may last for ever is not made under it.
+`map` does several things in one call into C, so no exception of a signal handler comes between them. `opening` keeps
+forks by other threads from coming between them. Calls that may last for ever are not made under it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _numbers = count()
 
 
 class Descriptor(int):
-    """A descriptor that is ours. Two with the same number, one after the other, are two."""
+    """A descriptor of our own. It is told apart from an earlier one with the same number."""
 
     key: tuple[int, int] = (0, -1)
-    """Of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
+    """Key of its entry in the table, while it is open: the operation that opened it, and a number of its own."""
     end: Callable[[int], object] | None = None
-    """What closes it, if it is not a file's."""
+    """Closes it in place of `os.close`: a handle or a socket of Windows, or a kqueue."""
     records: tuple[int, int] | None = None
-    """Which bytes its guard is on, from where and how many, if that is a record lock."""
+    """Start and length of the bytes that its guard is on, if that is a record lock."""
     undo: Callable[[int], object] | None = None
-    """What undoes what was done by it, and closes it; None: closing it is all."""
+    """Undoes what was done through it, and closes it; None: closing it is enough."""
 
 
 class Created(Descriptor):
-    """That of a file that did not exist before."""
+    """The descriptor of a file that did not exist before."""
 
 
 class Descriptors:
-    """Those that are open, whether the operations that opened them last or not."""
+    """All open descriptors, whether or not the operations that opened them still run."""
 
     def __init__(self, operations: Operations) -> None:
         self._operation = operations.number
@@ -55,7 +55,7 @@ class Descriptors:
         kind: Callable[[int], Descriptor] = Descriptor,
         lasting: bool = False,
     ) -> Descriptor:
-        """What `call` returns; a negative number is not entered. `lasting`: it is not the operation's."""
+        """Call `call` and enter the descriptor that it returns, unless negative. `lasting`: no operation owns it."""
         made: Any = self._made
         key = (0 if lasting else self._operation(), next(_numbers))
         with self._exclusive():
@@ -66,8 +66,8 @@ class Descriptors:
         return fd  # type: ignore[no-any-return]
 
     def make(self, make: Callable[[], object], call_: Callable[[], int], unmake: Callable[[], object]) -> Descriptor:
-        """Call `make`, and open what it has made; the two, and the entry, are one call into C. What cannot be opened is
-        unmade; FileExistsError where another process has removed it first."""
+        """Call `make`, and open by `call_` what it has made; both, and the entry, are one call into C. If it cannot be
+        opened, it is unmade; FileExistsError if another process has removed it first."""
         made: Any = self._made
         kind: Any = Created
         key = (self._operation(), next(_numbers))
@@ -78,7 +78,7 @@ class Descriptors:
                 (fd,) = map(made.setdefault, (key,), map(kind, opened))
         except BaseException as error:
             if next(steps, None) is None and key not in made:
-                if isinstance(error, FileNotFoundError):  # another one may have the name by now
+                if isinstance(error, FileNotFoundError):  # the name may be another's by now
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), error.filename) from error
                 try:
                     unmake()
@@ -89,7 +89,7 @@ class Descriptors:
         return fd  # type: ignore[no-any-return]
 
     def close(self, fd: int) -> None:
-        """Close it, if that has not been done; in a forked child, where all are closed already, do nothing."""
+        """Close it, unless it is closed already; in a forked child, where all are, do nothing."""
         if isinstance(fd, Descriptor):
             made, key = self._made, fd.key
             try:
@@ -102,7 +102,7 @@ class Descriptors:
                     raise  # else it is closed, and its server has forgotten it
 
     def keep(self, fd: int) -> None:
-        """It stays when the operation that opened it is undone."""
+        """Keep it open when the operation that opened it is undone."""
         if isinstance(fd, Descriptor) and fd.key[0]:
             made, old = self._made, fd.key
             fd.key = (0, next(_numbers))

@@ -1,4 +1,4 @@
-"""Paths of Windows: drives, shares, names that are devices. Written with slashes, as the engine writes all paths."""
+"""Paths of Windows: drives, shares, names of devices. Written with slashes, like all paths in the engine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NOT_IN_NAMES = frozenset('<>:"|?*') | {chr(n) for n in range(32)}
 
 
 def is_share(path: str) -> bool:
-    """Whether that absolute path begins with a server and a share."""
+    """Whether an absolute path begins with a server and a share."""
     return path.startswith("//") and not path.startswith(_AS_IS)
 
 
 def absolute(path: str) -> str:
-    """The path with its drive, `.`, `..` and trailing blanks resolved, as Windows does. ValueError says why it cannot
-    be a file's.
+    """The path with its drive, `.`, `..` and trailing blanks resolved as Windows does. ValueError says why it cannot be
+    the path of a file.
 
-    The prefix for paths that are taken as they are (`\\\\?\\`) is dropped: the same file has one path.
+    The prefix for paths that are taken as they are (`\\\\?\\`) is dropped, so that a file has one path.
     """
     text = path.replace("\\", "/")
     if text.startswith(_SHARE):

@@ -1,4 +1,4 @@
-"""What keeps a fork by another thread from coming between two steps, and what is done before a fork."""
+"""Mutexes that keep a fork by another thread from coming between two steps, and the work before a fork."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 # Held where no child may be forked: `opening` between the opening of a descriptor and its entry among those that a
 # child closes, `forking` during an import, for whose end a child would wait for ever. One of each for all environments,
-# and from the start, as the first of them may be made while another thread forks. Re-entrant, because a signal handler
-# may fork at any point. Signal handlers and finalizers let others have `opening` in the midst of it (operations.py,
-# J7), but not where they fork or import. So who has `forking` does not wait for `opening`: that keeps a fork away by
-# itself.
+# made at import, as the first environment may be made while another thread forks. Re-entrant, because a signal handler
+# may fork at any point. Signal handlers and finalizers let others have `opening` meanwhile (operations.py, J7), but not
+# where they fork or import. So a thread that has `forking` does not wait for `opening`: `forking` alone keeps forks
+# away.
 forking = _thread.RLock()
 opening = _thread.RLock()
 in_flight: dict[object, _thread.LockType] = {}
-"""Calls that `opening` does not cover, as they may last for ever: each has a mutex that is free when it has ended. A
-fork waits for them for a moment."""
+"""Calls that `opening` does not cover, as they may last for ever. Each has a mutex, which is free once the call has
+ended. A fork waits a moment for them."""
 _MOMENT = 0.1
 to_load: list[Callable[[], object]] = []
-"""What loads the modules that a child needs if it has to wait, which are not loaded before. Loaded by the parent, they
-are in memory once; each child that loaded them itself would have two megabytes of its own."""
+"""Functions that load the modules that a child needs if it has to wait. They are called before a fork: loaded by the
+parent, the modules are in memory once; loaded by each child, they take two megabytes in each."""
 
 
 _forks: dict[int, list[list[_thread.RLock]]] = {}
-"""By thread: what each fork that is under way has taken. A signal handler may fork in the midst of a fork."""
+"""The mutexes that each fork under way has taken, by thread. A signal handler may fork in the midst of a fork."""
 
 
 def _before() -> None:
@@ -63,7 +63,7 @@ def _give_back(taken: list[_thread.RLock]) -> None:
 
 
 def _after() -> None:
-    """Python goes on with a fork whatever has interrupted what is before it."""
+    """Release the mutexes. Python goes on with a fork even if `_before` was interrupted."""
     mine = _forks.get(_thread.get_ident())
     if mine:
         _give_back(mine.pop())
@@ -80,7 +80,8 @@ def _in_child() -> None:
 
 
 class MayHang:
-    """Around a call that may last for ever, in place of `opening`: one that answers in time is not come between."""
+    """A context for a call that may last for ever, in place of `opening`: a fork waits for it, but only for a
+    moment."""
 
     __slots__ = ("_ended",)
 

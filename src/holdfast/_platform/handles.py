@@ -1,4 +1,4 @@
-"""Handles of Windows among the descriptors, the wait for one of them, and a file that is only appended to."""
+"""Handles of Windows as descriptors, waits for them, and files that are only appended to."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ else:
         winapi = None  # another system: there are no handles
 
 _MOST = 60
-"""Handles of one wait: Windows takes 64, and Python adds one for Ctrl-C."""
+"""The most handles of one wait: Windows takes 64, and Python adds one for Ctrl-C."""
 _LONGEST = 1.0
-"""Seconds until Ctrl-Break is heeded, which does not end a wait."""
+"""Seconds of one wait at most: Ctrl-Break does not end a wait, and is heeded after it."""
 _POLL = 0.025
-"""Seconds after which to look where not all can be waited for together."""
+"""Seconds between looks where not all can be waited for together."""
 _APPEND, _SHARED, _NEW_OR_OLD, _ORDINARY = 0x4 | 0x00100000, 1 | 2 | 4, 4, 0x80
 """FILE_APPEND_DATA (and SYNCHRONIZE), all sharing, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL."""
 
 
 class Waitable(Descriptor):
-    """One that is waited for by handles."""
+    """A descriptor that is waited for by its `handles`."""
 
     handles: tuple[Handle, ...] = ()
 
 
 class Handle(Descriptor):
-    """One that can be waited for itself: a process, an event, or the changes of a directory."""
+    """A handle that can be waited for: a process, an event, the changes of a directory, or the input of a console."""
 
     end = None if winapi is None else winapi.CloseHandle
 
 
 def handles_of(fds: tuple[int, ...]) -> list[int]:
-    """What to wait for in place of these; nothing if they are descriptors that a selector takes."""
+    """The handles to wait for in place of these; empty if they are descriptors that a selector takes."""
     found: list[int] = []
     for fd in fds:
         if isinstance(fd, Handle):
@@ -68,10 +68,11 @@ def wait_for_handles(fds: tuple[int, ...], seconds: float) -> bool:
 
 
 def open_to_append(path: str) -> int:
-    """A descriptor of this file, which is made if it is not there. Each write goes to where its end is at that moment.
+    """A descriptor of this file, which is created if it is missing. Each write goes to the end that the file has at
+    that moment.
 
-    On Windows, O_APPEND does not say so: the C runtime looks for the end first, and another may write meanwhile. An
-    access to append alone does, by its documentation; Wine looks for the end all the same.
+    On Windows, O_APPEND does not promise that: the C runtime looks for the end first, and another process may write
+    meanwhile. Access to append alone promises it, by its documentation; Wine looks for the end all the same.
     """
     if winapi is None:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

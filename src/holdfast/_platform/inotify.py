@@ -1,6 +1,6 @@
 """One inotify instance for the whole process, shared by all waits.
 
-Why one: closing an instance that ever had a watch costs milliseconds, and a user may have 128 of them.
+Why one: closing an instance that ever had a watch costs milliseconds, and a user may have only 128.
 
 Events go to waits in one of two ways, so that a wake-up costs one thread, not all of them:
 
@@ -8,9 +8,9 @@ N1  The *leader*, one of the threads that wait right now, waits on the instance'
     is there and hands each event to the waits on that inode.
 N2  The others, the *followers*, wait on an eventfd each, written when an event is handed to them.
 N3  A leader that stops waiting, for whatever reason, resigns: it may be busy for long, and nobody else reads. A
-    follower that waits becomes the leader, and its eventfd is written. Events that come before that one looks stay in
-    the kernel's queue, and the descriptor stays readable: none is lost. Being made the leader is no reason to look or
-    to resign: the new one waits again at once.
+    follower that waits becomes the leader, and its eventfd is written. Events that come before the new leader looks
+    stay in the kernel's queue, and the descriptor stays readable: none is lost. Promotion is no reason to look or to
+    resign: the new leader waits again at once.
 N4  A queue that overflowed (16 384 events) has lost some: every wait is told that anything may have changed.
 N5  Two watches of one inode share one kernel watch: hence a count per inode. A second add widens the kernel's mask
     (IN_MASK_ADD; else it would replace it), and nothing narrows it again, so each is told only what it asked for. An
@@ -27,12 +27,11 @@ A second instance, which no wait uses, notes what appears in directories where t
 N8  An event is in the queue before the call that made the file returns. So a process that empties the queue after a
     step of its own has read of all files that were there by then. It is certain only if it finds its own file among
     them: then the watch is on the directory that the path names, events arrive here, and the queue has not overflowed.
-N9  What was read and not noted, as an interruption came in between, makes all uncertain; so does a publication of which
-    nobody asked, because its event would be taken for that of a later one.
+N9  An interruption between reading events and noting them makes all uncertain; so does a publication that nobody asked
+    about, because its event would be taken for that of a later one.
 
-Observers from outside have an instance each (`FolderWatch`), for events of whole directories: the shared one would
-have to read what is meant for no wait. A watch on a directory wakes nobody, and does not keep it from being
-removed.
+Observers from outside have an instance each (`FolderWatch`), for events of whole directories: the shared one would have
+to read events that are meant for no wait. A watch on a directory wakes nobody, and does not keep it from being removed.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ if TYPE_CHECKING:
 
 
 Change = tuple[str, str, str]
-"""Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`; or `unknown`: some events were
+"""Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`, `mode`; or `unknown`: some events were
 lost. Without a name it is about the directory itself."""
 
 _EVENT = struct.Struct("iIII")
@@ -83,24 +82,24 @@ _SMALL = 448
 _LARGEST_EVENT = _EVENT.size + 256
 _TEMPORARY, _SUFFIX = ".tmp", b".tmp"
 _OVERFLOWN = b"\xff\xff\xff\xff"
-"""The watch that an overflow is told of."""
+"""The number of the watch in the event of an overflow."""
 _MOST_NAMES = 1000
-"""Temporary files that are noted; with more, the directory is listed once more."""
+"""The most temporary files that are noted; with more, the directory is listed once more."""
 _MOST_TOKENS = 1000
-"""Names of locks whose events are kept ready."""
+"""The most names of locks whose events are kept ready."""
 _THREADS = 0
-"""The crew of those that wait in a thread. The others are an event loop each (N6)."""
+"""The crew of all waits in threads. The other crews are an event loop each (N6)."""
 
 _libc: Any = LIBC
 
 
 class _Waiter:
-    """One that waits, for one inode or for many: what N1, N2, N3 and N6 say."""
+    """A wait for one inode or for many, by the rules N1, N2, N3 and N6."""
 
     __slots__ = ("_change", "_hub", "_wake", "crew", "promoted")
 
     readers: bool
-    """Whether it wants to know that a descriptor was closed which could only read."""
+    """Whether it is told when a read-only descriptor is closed."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -162,7 +161,7 @@ class _Waiter:
         self.wake()
 
     def _calm(self) -> None:
-        """What the eventfd says is known now; a wait on one that stays readable would spin."""
+        """Reset the eventfd, as its message is known now; a wait on one that stays readable would spin."""
         if self._wake is not None:
             try:
                 os.eventfd_read(self._wake)
@@ -196,7 +195,7 @@ class FileWatch(_Waiter):
 
 
 class WatchSet(_Waiter):
-    """One wait for many inodes. See `WatchSet` in interface.py."""
+    """A wait for many inodes. See `WatchSet` in interface.py."""
 
     __slots__ = ("_changed",)
 
@@ -248,7 +247,8 @@ class Hub:
             raise _error("inotify_init1")
 
     def orphan(self) -> None:
-        """In a forked child: the instance is the parent's, and a thread that is not here may have had the mutex."""
+        """Drop everything, in a forked child: the instance is the parent's, and a thread that is not here may have had
+        the mutex."""
         self.mutex = threading.RLock()
         self.leaders = {}
         self.waiting = {}
@@ -256,9 +256,9 @@ class Hub:
         self.fd = -1
 
     def add(self, path: str, *, readers: bool = False, made: Operation | None = None) -> FileWatch:
-        """Watch the inode that `path` names now. OSError when there is none or no watch is left.
+        """Watch the inode that `path` names now. OSError if there is none, or no watch is left.
 
-        `made`: the operation, which has it before it is one.
+        `made`: the operation, which lists the watch before the kernel has it.
         """
         watch = FileWatch(self, -1, readers=readers)
         if made is not None:
@@ -295,7 +295,7 @@ class Hub:
             sharing.remove(waiter)
 
     def watched_by(self, waiter: _Waiter) -> list[int]:
-        """What it watches, though it may not know it: it was interrupted before it was told."""
+        """The watches of a waiter, including one that it was not told of, as it was interrupted."""
         with self.mutex:
             return [wd for wd, sharing in self._watches.copy().items() if waiter in sharing]
 
@@ -317,12 +317,13 @@ class Hub:
         return self.leaders.setdefault(watch.crew, watch) is watch
 
     def may_read(self, watch: _Waiter) -> bool:
-        """A thread that is about to sleep must find its events in the kernel: only it may read them then."""
+        """Whether this wait may read events. A thread that is about to sleep must find its events in the kernel: then
+        only it may."""
         leader = self.leaders.get(_THREADS) or self.leaders.get(watch.crew)
         return leader is None or leader is watch
 
     def resign(self, watch: _Waiter) -> None:
-        """N3, N6. Where nobody of a crew waits just now, the next one that does takes the lead."""
+        """Give up the lead (N3, N6). Where nobody of a crew waits just now, the next wait of the crew takes it."""
         del self.leaders[watch.crew]
         watch.promoted = False
         if _THREADS in self.leaders or self._promote(watch.crew) or watch.crew != _THREADS:
@@ -341,7 +342,7 @@ class Hub:
         return False
 
     def read(self) -> None:
-        """Hand out all events that are there."""
+        """Hand out all pending events."""
         while self.fd >= 0:
             try:
                 data = os.read(self.fd, _BUFFER)
@@ -421,7 +422,7 @@ class DirectoryLog:
 
 
 class DirectoryLogs:
-    """The instance, and the directories that it watches."""
+    """The instance of all directory logs, and the directories that it watches."""
 
     def __init__(self, descriptors: Descriptors) -> None:
         self._mutex = threading.RLock()
@@ -439,7 +440,7 @@ class DirectoryLogs:
         return self._logs.setdefault(wd, DirectoryLog(self, wd))
 
     def read(self, expected: bytes = b"") -> bytes:
-        """All events that are there (N8), noted (N9); most often it is just the expected one."""
+        """Read, note and return all pending events (N8, N9); most often that is just the expected one."""
         with self._mutex:
             if self.is_reading:
                 self._doubt()
@@ -478,7 +479,7 @@ class DirectoryLogs:
 
 
 def _token(wd: int, name: bytes) -> bytes:
-    """The event of a file that has appeared; no part of any other event is like it."""
+    """The event of a file that has appeared, as bytes; no part of any other event is like it."""
     length = (len(name) // _EVENT.size + 1) * _EVENT.size
     return _EVENT.pack(wd, IN_CREATE, 0, length) + name.ljust(length, b"\0")
 
@@ -497,7 +498,7 @@ _DIRECTORY_BUFFER = 256 * 1024
 
 
 class FolderWatch:
-    """What appears, vanishes and is written in directories (monitor.py). OSError where no instance is left.
+    """Events of whole directories: files made, removed and written (monitor.py). OSError if no instance is left.
 
     `fd` is readable when there is something to `take`.
     """
@@ -510,9 +511,9 @@ class FolderWatch:
         self._keys: dict[str, int] = {}
 
     def add(self, directory: str, *, modes: bool = False) -> bool:
-        """Watch this one too; False where that cannot be done.
+        """Watch this directory too; False if that is impossible.
 
-        `modes`: also tell of changes of what is not content: mode, owner, times.
+        `modes`: also tell of changes of metadata: mode, owner, times.
         """
         mask = _DIRECTORY_MASK | IN_ATTRIB if modes else _DIRECTORY_MASK
         wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), mask)

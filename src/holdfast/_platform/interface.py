@@ -1,7 +1,7 @@
-"""What the engine may ask of the operating system: one method is one step, so that a simulation can own every step.
+"""The operating system as an engine sees it: one method is one step, so that a simulation can own every step.
 
 An engine touches the world only through such an object. Errors are the operating system's own (`OSError`), unchanged.
-Descriptors that come from here never cross `exec`, and a forked child closes its copies.
+Its descriptors never cross `exec`, and a forked child closes its copies.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ class Watch(Protocol):
     """Tells when a lock file is closed, removed or replaced. Events may be late or lost; never rely on them alone."""
 
     def fds(self) -> tuple[int, ...]:
-        """Descriptors to wait on until one is readable; ask again before each wait. Empty: none is to be had."""
+        """Descriptors to wait on until one is readable; ask again before each wait. Empty: there are none."""
 
     def woken(self, *, over: bool = True) -> bool:
-        """To be called when a wait has ended, whatever ended it. False: nothing has happened, wait again.
+        """Take note that a wait has ended, for whatever reason. False: nothing has happened, wait again.
 
         `over`: the caller will not wait again at once, whatever the answer.
         """
 
     def take(self) -> int:
-        """What happened since the last call (`CHANGED`, `CLOSED`), without waiting."""
+        """Events since the last call (`CHANGED`, `CLOSED`), without waiting."""
 
     def close(self) -> None:
         """End the watch. Idempotent."""
 
 
 class WatchSet(Protocol):
-    """One wait for many lock files, at the price of one, for a process that keeps thousands of holds."""
+    """A wait for many lock files at the price of one, for a process that keeps thousands of holds."""
 
     def add(self, path: str) -> int:
-        """Watch this one too; its key. OSError when there is none or no watch is left."""
+        """Watch this file too; returns its key. OSError if there is no file, or no watch is left."""
 
     def discard(self, key: int) -> None:
-        """Watch it no longer. Idempotent."""
+        """Stop watching a file. Idempotent."""
 
     def discard_all_but(self, keys: Container[int]) -> None:
-        """Watch only these any longer: also what was added by a call that was interrupted before it said the key."""
+        """Stop watching all files but these, including any whose `add` was interrupted before it returned the key."""
 
     def fds(self) -> tuple[int, ...]:
         """As `Watch.fds`."""
@@ -83,31 +83,30 @@ class WatchSet(Protocol):
         """As `Watch.woken`."""
 
     def changed(self) -> set[int]:
-        """The keys of those to which something happened since the last call, without waiting."""
+        """Keys of the files with events since the last call, without waiting."""
 
     def close(self) -> None:
-        """End all of it. Idempotent."""
+        """End all watches. Idempotent."""
 
 
 class DirectoryLog(Protocol):
-    """What has appeared in a directory, for a process that publishes there so often that listing it each time costs
-    more."""
+    """New names in a directory, for a process that publishes there so often that listing it each time costs more."""
 
     names: set[str]
-    """The temporary files (`*.tmp`) that may be there still."""
+    """Temporary files (`*.tmp`) that may still be there."""
 
     def expect(self) -> None:
-        """A file of ours is about to appear."""
+        """Take note that a file of ours is about to appear."""
 
     def saw(self, name: str) -> bool:
-        """Whether it has appeared there, and every temporary file that came before it is among `names`, for certain."""
+        """Whether it has certainly appeared, and every temporary file that came before it is among `names`."""
 
     def start(self, names: Iterable[str]) -> None:
-        """The directory has just been listed, after `saw` was asked."""
+        """Begin with these names: the directory has just been listed, after `saw` was asked."""
 
 
 class Environment(Protocol):
-    """One process's view of its operating system. `holds` and `generation` belong to that process."""
+    """A process's view of its operating system. `holds` and `generation` belong to that process."""
 
     guards: bool
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
@@ -119,22 +118,22 @@ class Environment(Protocol):
     """Whether a removed file that is open somewhere stays in the way, and nothing tells when a descriptor is closed.
     Then a waiter keeps none, and waits for the process of the holder."""
     asks_first: bool
-    """Whether a child of this process is to ask a server first that would not let a process end (apart.py, AP8)."""
+    """Whether a child process first asks a server that might not let this process end (apart.py, AP8)."""
     raises_open_limit: str
-    """By what a user raises `open_limit`; empty where no user can."""
+    """The means by which a user raises `open_limit`; empty where no user can."""
     knows_mounts: bool
-    """Whether `storage` costs nothing worth speaking of, so that every acquisition may ask."""
+    """Whether `storage` costs so little that every acquisition may ask."""
     generation: int
     """Changes in a forked child, which owns nothing of what its parent held."""
     holds: dict[tuple[object, ...], Any]
     """The holds of this process, by (st_dev, st_ino) of their lock files, and descriptor where several are possible;
-    those of other engines by what the engine says."""
+    those of other engines by a key of the engine's own."""
     swept: dict[str, float]
-    """When to look next for what dead processes left, by directory."""
+    """When to look next for leftovers of dead processes, by directory."""
     local_queues: dict[str, Any]
-    """The waiters of this process, by their queue."""
+    """The waiters of this process, by queue."""
     operations: Operations
-    """What calls of this process have begun and not finished."""
+    """Calls of this process that have begun and not finished."""
     passed: dict[str, float]
     """The tickets of idle waiters that this process ignores, and until when (queue.py, Q6)."""
 
@@ -149,7 +148,7 @@ class Environment(Protocol):
     def time(self) -> float: ...
     def monotonic(self) -> float: ...
     def uptime(self) -> float:
-        """Seconds by a clock that goes on while the machine sleeps."""
+        """Seconds by a clock that also runs while the machine sleeps."""
 
     def token(self) -> str: ...
 
@@ -159,19 +158,20 @@ class Environment(Protocol):
         """Open a directory and nothing else; a link to one is NotADirectoryError."""
 
     def open_path(self, path: str, flags: int, *, dir_fd: int | None = None) -> int:
-        """Open what is only looked at, or is a step on the way."""
+        """Open a path that is only looked at, or is a step on the way to another."""
 
     def open_new_directory(self, path: str, mode: int) -> int:
-        """Make a directory and open it, in one step. One that cannot be opened goes again; FileExistsError if another
-        process has removed it before."""
+        """Make a directory and open it, in one step. If it cannot be opened, it is removed again; FileExistsError if
+        another process has removed it first."""
 
     # `dir_fd`: what `path` is relative to, for a name in a directory that others may move (queue.py, Q8).
     def open_new(self, path: str, mode: int, *, dir_fd: int | None = None) -> int: ...
     def open_existing(self, path: str, *, write: bool, dir_fd: int | None = None) -> int: ...
     def open_vanishing(self, path: str) -> int | None:
-        """A new file that the system removes when it is closed or its process ends; None where there is no such file.
+        """A new file that the system removes when it is closed or its process ends; None where the system has no such
+        files.
 
-        FileExistsError if something has the name.
+        FileExistsError if the name is taken.
         """
 
     def link_unnamed(self, fd: int, path: str) -> None: ...
@@ -184,7 +184,7 @@ class Environment(Protocol):
     def truncate(self, fd: int, size: int) -> None: ...
     def chmod(self, fd: int, mode: int) -> None: ...
     def give(self, fd: int, *, user: int = -1, group: int = -1) -> None:
-        """Give a file of ours to another user, or group; -1: as it is. PermissionError if that is not allowed."""
+        """Give a file of ours to another user, or group; -1: unchanged. PermissionError if that is not allowed."""
 
     def set_modified(self, fd: int, nanoseconds: int) -> None:
         """Set the time of the last change, since the epoch, of the file or directory of this descriptor."""
@@ -192,47 +192,49 @@ class Environment(Protocol):
     def sync(self, fd: int) -> None: ...
     def sync_directory(self, directory: str) -> None: ...
     def make_directories(self, directory: str) -> None:
-        """Make it, and what is missing above it. What is made leads through no link."""
+        """Make a directory, and all missing ones above it. No link is followed below the part of the path that
+        exists."""
 
     def list_directory(self, directory: str | int) -> list[str]: ...
     def exists(self, path: str) -> bool: ...
     def make_directory(self, path: str, mode: int) -> None: ...
     def remove_directory(self, path: str) -> None: ...
     def close(self, fd: int) -> None:
-        """Close a descriptor of ours; nothing if that was done, or in a forked child, where all are closed already."""
+        """Close a descriptor of ours. Does nothing if it is closed already, as all are in a forked child."""
 
     def is_open(self, fd: int) -> bool:
-        """Whether it has not been closed yet, here."""
+        """Whether this process has not closed it yet."""
 
     def is_lasting(self, fd: int) -> bool:
-        """Whether it is of this process, whatever opened it."""
+        """Whether it belongs to this process, whichever operation opened it."""
 
     def has_created(self, fd: int) -> bool:
         """Whether the file did not exist before it was opened (`open_new`)."""
 
     def undo_by(self, fd: int, undo: Callable[[int], object]) -> None:
-        """What undoes what is about to be done by this descriptor; it closes it, too (operations.py, J1)."""
+        """Set what undoes the next step by this descriptor, and closes it (operations.py, J1)."""
 
     def disown(self, fd: int) -> None:
         """Forget a descriptor that was closed elsewhere: the number may be another file's."""
 
     def open_limit(self) -> int | None:
-        """How many descriptors this process may have; None where that cannot be known."""
+        """The number of descriptors that this process may have; None if unknown."""
 
     def keep(self, fd: int) -> None:
-        """It stays open when the operation that opened it is undone."""
+        """Keep it open when the operation that opened it is undone."""
 
     # FIFOs, in an open directory (queue.py, Q2)
     def make_fifo(self, name: str, mode: int, *, dir_fd: int) -> None: ...
     def open_fifo(self, name: str, *, write: bool, dir_fd: int) -> int:
-        """Open a FIFO to be its reader, or a writer; neither waits. ENXIO: it has no reader; EINVAL: it is no
-        FIFO, or has another name (of a writer only). FileNotFoundError: the reader's has another name, or not this one.
+        """Open a FIFO as its reader, or as a writer; neither waits. A writer gets ENXIO if the FIFO has no reader,
+        EINVAL if it is no FIFO or has another name too. A reader gets FileNotFoundError if the FIFO has another name
+        too, or this one no longer.
 
         A reader is also a writer, so that it does not notice when others come and go.
         """
 
     def replace(self, existing: str, path: str) -> None:
-        """Give a file another name, in the place of the file that has it now."""
+        """Rename a file to a path, in the place of the file that is there now."""
 
     def rename(self, name: str, new: str, *, dir_fd: int) -> None: ...
     def hung_up(self, fd: int) -> bool:
@@ -242,120 +244,121 @@ class Environment(Protocol):
         """Write a byte to a FIFO, unless it is full."""
 
     def is_unread(self, fd: int) -> bool:
-        """Whether bytes are left in the FIFO that this descriptor writes to. True if that cannot be told."""
+        """Whether bytes are left in the FIFO that this descriptor writes to. True if unknown."""
 
     def drain(self, fd: int) -> bool:
-        """Read what is in a FIFO of ours; whether there was anything."""
+        """Read all that is in a FIFO of ours; returns whether there was anything."""
 
     # the guard
     def guard(self, fd: int, *, shared: bool = False) -> bool | None:
-        """Take the guard without waiting: True, False when another has it, None where there is none.
+        """Take the guard without waiting: True; False if another process has it; None where there are no guards.
 
-        Exclusive, or together with all who have it `shared`.
+        Exclusive, or (`shared`) together with others that have it shared.
         """
 
     def guarded(self, fd: int) -> bool | None:
-        """Whether another process has the guard, by a shared probe that leaves nothing; None: cannot be known."""
+        """Whether another process has the guard, by a shared probe that leaves nothing; None: unknown."""
 
     def is_written(self, fd: int) -> bool | None:
-        """Whether any process has the file of this descriptor, which can only read, open for writing. None: cannot be
-        known, as only its owner and root may ask."""
+        """Whether any process has this file open for writing; the descriptor itself can only read. None: unknown, as
+        only the file's owner and root may ask."""
 
     def unguard(self, fd: int) -> None:
-        """Drop the guard for every copy of the descriptor, also those that a child still has."""
+        """Drop the guard for every copy of the descriptor, including those of children."""
 
     def guard_content(self, fd: int) -> None:
-        """From now on the guard of this descriptor is the lock that programs without guards take on a file."""
+        """Make the guard of this descriptor, from now on, the lock that programs without guards take on a file."""
 
     def guard_records(self, fd: int, start: int, length: int) -> bool:
-        """From now on the guard of this descriptor is a record lock on so many bytes of the file (0: to its end), by
-        open file description. False where there are none."""
+        """Make the guard of this descriptor, from now on, a record lock of its open file description, on `length` bytes
+        of the file (0: to its end). False where there are no such locks."""
 
     def would_guard(self, fd: int, *, shared: bool) -> bool | None:
-        """Whether a record lock would be granted, which is not taken; None where that cannot be asked."""
+        """Whether a record lock would be granted, without taking it; None where that cannot be asked."""
 
-    # holders and waiters, for showing only: no decision may rest on it, as it is outdated when it is read
+    # holders and waiters, for display only: no decision may rest on them, as they are outdated when read
     def lock_owners(self, identity: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockOwner]:
         """The holders and the blocked waiters of kernel locks (`flock`, by any program) on a file (`st_dev`, `st_ino`).
 
         `records`: of record locks (`fcntl`, of either kind) that have a byte in common with this start and length.
 
-        Never raises and never hangs. Looks through the process table: milliseconds, not microseconds. Nothing where the
-        system has no such tables. Processes that this one may not look at may be missing. A probe of the guard that
-        happens at this moment shows as a shared owner.
+        Never raises and never hangs. Looks through the process table: milliseconds, not microseconds. Empty where the
+        system has no such tables. Processes that this one may not look at may be missing. A probe of the guard at this
+        very moment shows as a shared owner.
         """
 
     def watchers(self, identity: tuple[int, int]) -> list[int]:
-        """The processes, this one too, that watch the file (`st_dev`, `st_ino`) for events as a waiting `Lock` does.
+        """The processes, including this one, that watch the file (`st_dev`, `st_ino`) for events as a waiting `Lock`
+        does.
 
-        Costs and limits are those of `lock_owners`. Waits that poll, or that are of another user's or another
-        container's, do not show; nor do waiters that queue behind another: they poll its ticket.
+        Costs and limits are those of `lock_owners`. Waits that poll, and waits of other users or containers, do not
+        show; nor do waiters that queue behind another: they poll its ticket.
         """
 
     # events
     def pipe(self, *, among_sockets: bool = False) -> tuple[int, int]:
-        """Two descriptors that never block: what is sent (sockets.py) to the second makes the first readable.
+        """Two descriptors that never block: sending (sockets.py) to the second makes the first readable.
 
-        `among_sockets`: it is waited for together with sockets alone. OSError (EOPNOTSUPP) where that makes a
-        difference, and it is not so.
+        `among_sockets`: they are waited for together with sockets only. OSError (EOPNOTSUPP) where that is required,
+        but not the case.
         """
 
     def watch(self, path: str, *, readers: bool = False) -> Watch | None:
-        """Watch the file that the path names now; None where that cannot be done. FileNotFoundError: it is gone.
+        """Watch the file that the path names now; None where that is impossible. FileNotFoundError if it is gone.
 
-        `readers`: also tell when a descriptor is closed that could only read.
+        `readers`: also tell when a read-only descriptor is closed.
         """
 
     def watching(self) -> Any:
-        """The mutex of all that is watched, and of those who have it watched."""
+        """The mutex of all watches, and of their users."""
 
     def watch_set(self) -> WatchSet | None: ...
     def directory_log(self, directory: str) -> DirectoryLog | None:
-        """That of this directory, if there is one."""
+        """The log of this directory; None if it has none."""
 
     def listed(self, directory: str, seconds: float) -> None:
-        """It took so long to list the directory. There will be a log of it when that comes to more than a log costs."""
+        """Take note that listing the directory took so long. Once the sum exceeds the cost of a log, there is one."""
 
     def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:
-        """A descriptor that can be read from the end of the process on; None where that cannot be had.
+        """A descriptor that is readable once the process has ended; None if there is none.
 
-        `inherited`: one that a forked child has as well.
+        `inherited`: it must work in a forked child as well.
         """
 
     def may_block(self, path: str) -> bool:
         """Whether a step on a file here may take long: on a network or FUSE filesystem, whose server may be slow.
 
-        That server is not asked, so this cannot hang. Remembered for a while.
+        The server is not asked, so this cannot hang. Remembered for a while.
         """
 
     def server_at(self, path: str) -> str:
-        """What serves the files here, for people; empty where that cannot be known. That is not asked, either."""
+        """The server of the files here, for people; empty if unknown. It is not asked, either."""
 
     def is_away(self, path: str, error: OSError) -> bool:
-        """Whether this error of a step here says that the server is away, and that the step can be had when it is back.
-        Where a step waits for the server itself, there is no such error. The server is not asked."""
+        """Whether this error of a step here says that the server is away, and that the step can succeed once it is
+        back. There is no such error where steps wait for the server. The server is not asked."""
 
     def reconnects(self, path: str) -> bool:
         """Whether steps here succeed again when a server that was away is back; False: only a new mount helps."""
 
     def storage(self, path: str, device: int | None = None) -> Storage:
-        """What the filesystem that a file is on means for locks, symbolic links followed. Remembered for a while.
+        """The meaning for locks of the filesystem that a file is on, symbolic links followed. Remembered for a while.
 
-        `device`: the file's `st_dev`, from a caller that knows it; then no call is made for what is remembered.
+        `device`: the file's `st_dev`, from a caller that knows it; then no call is made if the answer is remembered.
         """
 
     def is_read_only(self, path: str) -> bool:
-        """Whether the system says that no process can write where this is. Not remembered: it may be mounted anew."""
+        """Whether the system says that no process can write here. Not remembered: it may be remounted."""
 
     def poll_limit(self, path: str) -> float:
         """The longest pause between polls of a file here, in seconds, where no events arrive."""
 
     def events_reach(self, path: str) -> bool:
-        """Whether every change of a file here makes an event, also one by another machine or a server."""
+        """Whether every change of a file here makes an event, including changes by another machine or a server."""
 
 
 class Entry(Protocol):
-    """The part of `os.DirEntry` that a walk reads: what a directory itself says of something that is in it."""
+    """The part of `os.DirEntry` that a walk reads: what a directory itself says of an entry."""
 
     @property
     def name(self) -> str: ...
@@ -365,17 +368,17 @@ class Entry(Protocol):
 
 
 class ProcLocks:
-    """The kernel's tables of who has which lock and who watches which file, read once.
+    """The kernel's tables of locks and their owners, and of watches on files, read once.
 
-    Of this one itself, nothing is known, as where the system has no such tables.
+    This base class knows nothing, as on systems without such tables.
     """
 
     def is_artificial(self, device: int) -> bool:  # noqa: ARG002
-        """Whether files on this device are the kernel's inventions, such as those in `/proc`."""
+        """Whether files on this device are made up by the kernel, such as those in `/proc`."""
         return False
 
     def user(self, pid: int) -> int | None:  # noqa: ARG002
-        """The user of a process, by number."""
+        """The user of a process, by number; None if unknown."""
         return None
 
     def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
@@ -383,8 +386,8 @@ class ProcLocks:
         return False
 
     def locked_numbers(self, device: int) -> Container[int] | None:  # noqa: ARG002
-        """The inode numbers of files that may be locked by the kernel, as directories on this device list them;
-        None where these may list others. Empty: there are no such files."""
+        """Inode numbers of files that the kernel may have locked, as directories on this device list them; None where
+        they may list others. Empty: there are no such files."""
         return frozenset()
 
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
@@ -400,27 +403,27 @@ class ProcLocks:
         return []
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        """Whether a waiter for this file hears of a reader that closes it."""
+        """Whether a waiter for this file gets an event when a reader closes it."""
         return False
 
 
 class ProcFiles:
-    """What processes have open and where they work, and all locks in the kernel's tables, read once.
+    """Open files and working directories of processes, and all locks in the kernel's tables, read once.
 
-    Of this one itself, nothing is known.
+    This base class knows nothing.
     """
 
     known = False
-    """Whether the system shows these things at all."""
+    """Whether the system shows any of this."""
     read_at = 0.0
-    """When it was read, or begun to be, in seconds since the epoch: of what is newer it knows nothing."""
+    """When the reading began, in seconds since the epoch: nothing newer is known."""
 
     def sees(self, uid: int) -> bool:  # noqa: ARG002
         """Whether all processes of this user that are visible at all may be looked at."""
         return False
 
     def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:  # noqa: ARG002
-        """The processes that have a file of this name and number open; `writing`: so that they can write to it."""
+        """The processes that have a file with this name and number open; `writing`: open for writing."""
         return []
 
     def running(self, programs: Collection[str]) -> list[int]:  # noqa: ARG002
@@ -428,20 +431,20 @@ class ProcFiles:
         return []
 
     def directory(self, pid: int) -> str | None:  # noqa: ARG002
-        """The working directory of a process; None where it may not be asked."""
+        """The working directory of a process; None if it may not be asked."""
         return None
 
     def variable(self, pid: int, name: str) -> str:  # noqa: ARG002
-        """A variable of the environment that a process was started with; empty where there is none, or it may not be
+        """A variable of the environment that a process was started with; empty if there is none, or it may not be
         asked."""
         return ""
 
     def locks(self) -> list[FileLock]:
-        """Every lock that the tables show, and who waits for one."""
+        """All locks in the tables, and all waiters for them."""
         return []
 
     def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:  # noqa: ARG002
-        """Those on the file of this name (`st_dev`, `st_ino`)."""
+        """Locks and waiters on the file with this name and identity (`st_dev`, `st_ino`)."""
         return []
 
 
@@ -452,31 +455,31 @@ class Surroundings(Environment, Protocol):
         """The tables as they are now; `few`: they will be asked about few files."""
 
     def proc_files(self) -> ProcFiles:
-        """What processes have open now, and where they work."""
+        """The open files and working directories of processes now."""
 
     def program(self, pid: int) -> tuple[str, list[str]] | None:
-        """The name of a process's program, and its command line, word by word; None where that cannot be known."""
+        """The name of a process's program, and its command line, word by word; None if unknown."""
 
     def read_link(self, path: str) -> str:
-        """What a symbolic link says; it is not followed."""
+        """The target of a symbolic link, which is not followed."""
 
     def scan(self, directory: str, kept: Callable[[Entry], T | None]) -> list[T]:
-        """What `kept` returns for each entry of a directory, but None; in no order."""
+        """The results of `kept` for the entries of a directory, except None; in no order."""
 
     def way_to(self, fd: int) -> str | None:
         """A path that leads to the directory of this descriptor, wherever it is moved; None where there is none."""
 
     def btime(self, path: str) -> str | None:
-        """The number and the birth of the file at the path, as far as they are kept; None: there is none. It tells a
-        file from those that had its place and its number before."""
+        """Number and birth of the file at the path, as far as they are kept; None: there is no file. They tell a file
+        from earlier ones with the same path and number."""
 
 
 class Abilities(Value):
-    """What can be done in a directory. None: that cannot be tried there.
+    """Abilities of a directory, found by trying. None: it cannot be tried there.
 
-    `storage`: what is known of it by how it is mounted. `guard_by_names` and `guard_by_mounts`: whether a held guard is
-    seen through another name of the file, and where else the directory is mounted without it being seen. `events`:
-    whether all changes are told of. `ordered`: whether waiters of several processes have a queue.
+    `storage`: what its mount says. `guard_by_names`: whether a held guard is seen through another name of the file.
+    `guard_by_mounts`: other mounts of the directory through which it is not seen. `events`: whether every change makes
+    an event. `ordered`: whether waiters of several processes have a queue.
     """
 
     storage: Storage
@@ -497,7 +500,7 @@ class Abilities(Value):
 
 
 class Limits(Value):
-    """What may run out. None: there is no limit, or it cannot be known."""
+    """Resources that may run out: in use, at most, or free. None: there is no limit, or it is unknown."""
 
     instances: int
     most_instances: int | None

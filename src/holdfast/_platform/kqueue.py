@@ -1,11 +1,11 @@
 """Events by kqueue(2): changes of lock files, and ends of processes.
 
-KQ1 Each watch has a kqueue of its own: to make and to close one takes microseconds, and only the number of descriptors
-    limits them. It is closed with Python's object of it, so none is left by an interruption between two steps.
-KQ2 A file is watched by a descriptor of its own, and no longer when that is closed. It is opened, and then armed: a
-    change before that makes no event, and is found by the look that comes after the arming (watched.py, WF1).
-KQ3 A forked child has no kqueue of its parent, and its numbers are free there: it closes none of them.
-KQ4 A file is watched only where it is told that its guard has been dropped: a holder's death is a change like others.
+KQ1 Each watch has a kqueue of its own: making and closing one takes microseconds, and only the number of descriptors
+    limits them. It is closed with its Python object, so an interruption between two steps leaves none.
+KQ2 A file is watched by a descriptor of its own, until that is closed. It is opened, and then armed: a change before
+    that makes no event, and is found by the look that comes after the arming (watched.py, WF1).
+KQ3 A forked child has no kqueue of its parent, and their numbers are free there: it closes none of them.
+KQ4 Files are watched only on systems that tell of dropped guards: there, a holder's death is a change like others.
     macOS tells that a file was unlocked, FreeBSD and NetBSD that it was closed. Elsewhere waits poll.
 """
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from .descriptors import Descriptors
 
 api: Any = _select
-"""What has `kqueue`, `kevent` and their constants."""
+"""The module that has `kqueue`, `kevent` and their constants."""
 _ONLY_EVENTS: int = getattr(os, "O_EVTONLY", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 UNLOCKED = {"darwin": (0x100, 0x100), "freebsd": (0x200, 0x300), "netbsd": (0x200, 0x300)}
 """The notes of dropped guards, for which Python has no names: of holders that can write, and of all (KQ4)."""
 _MOST = 64
-"""Events that are taken at once."""
+"""The most events taken at once."""
 
 
 def is_there() -> bool:
-    """Whether this system has it."""
+    """Whether this system has kqueues."""
     return hasattr(api, "kqueue")
 
 
 def unlocked() -> tuple[int, int]:
-    """The notes that tell of dropped guards here: of those that can write, and of all; 0 where there are none."""
+    """The notes of dropped guards on this system: of holders that can write, and of all; 0 where there are none."""
     return next((notes for name, notes in UNLOCKED.items() if sys.platform.startswith(name)), (0, 0))
 
 
 class _Queue(Descriptor):
-    """A kqueue of ours, by its number."""
+    """The descriptor of a kqueue of ours."""
 
     made: Any
 
@@ -61,7 +61,7 @@ class _Queue(Descriptor):
         self.made.control([api.kevent(ident, kind, flags, notes)], 0, 0)
 
     def take(self) -> list[Any]:
-        """The events that are there."""
+        """All pending events, up to `_MOST`."""
         try:
             found: list[Any] = self.made.control(None, _MOST, 0)
         except ValueError:
@@ -77,7 +77,7 @@ def _opened(descriptors: Descriptors, *, lasting: bool = False) -> _Queue:
 
 
 def _watch(descriptors: Descriptors, queue: _Queue, path: str, told: int, *, lasting: bool = False) -> Descriptor:
-    """KQ2."""
+    """Open a descriptor of the file, and watch it by that (KQ2)."""
     fd = descriptors.open(os.open, path, _ONLY_EVENTS, lasting=lasting)
     notes = (
         told | api.KQ_NOTE_DELETE | api.KQ_NOTE_RENAME | api.KQ_NOTE_WRITE | api.KQ_NOTE_EXTEND
@@ -125,7 +125,7 @@ class FileWatch:
 
 
 class WatchSet:
-    """One wait for many files. See `WatchSet` in interface.py; a key is the descriptor by which a file is watched."""
+    """A wait for many files. See `WatchSet` in interface.py; a key is the descriptor by which a file is watched."""
 
     __slots__ = ("_descriptors", "_files", "_queue")
 
@@ -167,7 +167,7 @@ class WatchSet:
 
 
 def watch_process(descriptors: Descriptors, pid: int) -> int:
-    """A descriptor that can be read from the end of the process on. OSError if there is none, or it is a zombie."""
+    """A descriptor that is readable once the process has ended. OSError if there is none, or it is a zombie."""
     queue = _opened(descriptors)
     try:
         queue.register(pid, api.KQ_FILTER_PROC, api.KQ_NOTE_EXIT, clear=False)

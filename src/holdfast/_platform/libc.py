@@ -1,8 +1,8 @@
 """The C library, for calls that Python has no function for; ImportError where it cannot be called (in a subinterpreter
 before Python 3.13, for one).
 
-This is `ctypes.CDLL(None, use_errno=True)`, made of what CPython's `ctypes` is made of: all of that takes longer to
-load than acquiring a lock.
+This is `ctypes.CDLL(None, use_errno=True)`, built from the parts of CPython's `ctypes`: loading all of that takes
+longer than acquiring a lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ else:
         _restype_ = _Int
 
     class _Library:
-        """Its functions by name, each returning an `int`. AttributeError for one that it does not have."""
+        """The library's functions by name, each returning an `int`. AttributeError if there is none of that name."""
 
         def __init__(self) -> None:
             self._handle = dlopen(None, 0)  # type: ignore[arg-type]  # this program, as for dlopen(3)

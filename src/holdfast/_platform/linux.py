@@ -1,13 +1,13 @@
 """Linux: events are `inotify(7)`, processes are `pidfd_open(2)` and `/proc`. Guards and tickets are in posix.py.
 
-The C library is loaded by the few calls that need it (libc.py): it is not to be had everywhere.
+The C library is loaded by the few calls that need it (libc.py): it is not available everywhere.
 
-LX1 On SMB, EACCES says that another process has a lock: a lock is refused so, and a file with a lock is not read; it
-    counts as empty. Elsewhere, a lock that is refused so is an error (AppArmor, SELinux).
-LX2 A lease for reading is granted only while nobody has the file open for writing, and only to its owner and root. It
-    ends at once. A process that opens the file for writing in that instant is refused, as by a lock (inspect.py, L10),
-    or waits for the end. We would be asked for that by SIGIO, which ends a process; so it is to be SIGURG, which a
-    process ignores unless it wants it.
+LX1 On SMB, EACCES says that another process has a lock: locking fails with it, and so does reading a locked file, which
+    counts as empty. Elsewhere, EACCES from locking is an error (AppArmor, SELinux).
+LX2 A lease for reading is granted only while no process has the file open for writing, and only to its owner and root.
+    It is given up at once. A process that opens the file for writing in that instant is refused, as by a lock
+    (inspect.py, L10), or waits until then. The kernel would ask us to give it up by SIGIO, which ends a process; so
+    SIGURG is set in its place, which a process ignores unless it wants it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _UNNAMED: int = getattr(os, "O_TMPFILE", os.O_DIRECTORY | 0x400000) | os.O_RDWR 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _MOST_DIRECTORIES = 256
 _WORTH_A_LOG = 0.010
-"""Seconds of listing a directory after which a log of it is cheaper: closing its instance takes so long."""
+"""Seconds of listing a directory after which a log of it is cheaper: closing its instance takes that long."""
 _MOUNT_LASTS = 1.0
-"""Seconds that what a mount means is remembered: reading the mount table takes as long as a whole acquisition."""
+"""Seconds that the meaning of a mount is remembered: reading the mount table takes as long as a whole acquisition."""
 _STATX_INO, _STATX_BTIME = 0x100, 0x800
 _SIZE, _INODE_AT, _BIRTH_AT = 256, 32, 80
 _PIDFD_OPEN = 434
@@ -68,16 +68,16 @@ class LinuxEnvironment(PosixEnvironment):
         self._hub: Hub | None = None
         self._blocking: dict[str, tuple[bool, float]] = {}
         self._all_local_until = 0.0
-        """Until then, nothing that is mounted has a server or a process to wait for."""
+        """Monotonic time until which no mount is taken to have a server or a process to wait for."""
         self._table: list[procfs.Mount] = []
         self._slow: tuple[list[procfs.Mount], list[procfs.Mount]] = ([], [])
-        """A table, and what of it may be slow, as far as that was asked for."""
+        """A table, and those of its mounts that may be slow, as far as that was asked for."""
         self._table_text, self._table_until = "", 0.0
         self._mounts: dict[int, tuple[Storage, float]] = {}
         self._directory_logs: DirectoryLogs | None = None
         self._logs: dict[str, DirectoryLog] = {}
         self._listed: dict[str, float] = {}
-        """Seconds that it took to list each directory, since there is a log of it or could be."""
+        """Seconds that listing each directory has taken since its log began, or without one."""
 
     def _in_child(self) -> None:
         super()._in_child()
@@ -139,10 +139,10 @@ class LinuxEnvironment(PosixEnvironment):
         return (name, [os.fsdecode(word) for word in words]) if name or words[0] else None
 
     def setproctitle(self, name: str, about: str) -> None:
-        """Show this process as `name about`, cut to the room that its first command line had. Nothing where that fails.
+        """Show this process as `name about`, cut to the room of its first command line. Does nothing where that fails.
 
-        The command line is written over in place, as `setproctitle` does: Python has copied it long ago. The last byte
-        stays NUL: without it, the kernel would take the environment behind it for a part of it.
+        The command line is overwritten in place, as the package `setproctitle` does: Python has copied it long ago. The
+        last byte stays NUL: without it, the kernel would take the environment behind it for a part of it.
         """
         try:
             with open("/proc/self/comm", "wb", buffering=0) as file:
@@ -201,7 +201,7 @@ class LinuxEnvironment(PosixEnvironment):
     # -- the guard -----------------------------------------------------------------------------------------------------
 
     def is_written(self, fd: int) -> bool | None:
-        """LX2."""
+        """Whether a process has the file open for writing, by a lease for reading that is given up at once (LX2)."""
         if _SET_LEASE is None or "flock" in self.without:
             return None
         try:
@@ -360,7 +360,7 @@ class LinuxEnvironment(PosixEnvironment):
         return found
 
     def _mount_table(self) -> list[procfs.Mount]:
-        """What is mounted, as it was at most a moment ago."""
+        """The mount table, as it was at most a moment ago."""
         now = time.monotonic()
         if now >= self._table_until:
             text = procfs.read(procfs.MOUNTS) or self._table_text  # no descriptor may be left
@@ -415,7 +415,7 @@ def link_empty_path(fd: int, path: str) -> None:
 
 
 def btime(path: str) -> str | None:
-    """The inode's number and the moment of its birth; the number alone where no births are kept; None: not there."""
+    """Number and time of birth of the inode; the number alone where births are not kept; None: there is no file."""
     try:
         import ctypes
 

@@ -1,31 +1,32 @@
-"""Operations: what a call of this process has made so far, so that nothing is left of one that is interrupted.
+"""Operations: what each call of this process has made so far, so that an interrupted one leaves nothing behind.
 
-A KeyboardInterrupt, or whatever else a signal handler raises, may come between any two bytecodes, and a second one
-while the first is cleaned up after. So whatever has to be undone is never known to a local variable alone.
+A KeyboardInterrupt, or any other exception of a signal handler, may come between any two bytecodes, and a second one
+during the clean-up after the first. So nothing that has to be undone is known to a local variable alone.
 
 J1  A descriptor enters the table of the process, under the number of its operation, by the same C call that opens it,
     and leaves it by the same C call that closes it (descriptors.py). It is an object of its own: a caller that still
-    has one that was closed cannot touch another file that has got its number.
-J2  An operation is on the list of the process before its first step, and until its result is the caller's. It is taken
-    off by `del`, which is one bytecode, and nothing is called between that and the caller. A caller that is interrupted
-    there all the same puts it back first, where Python looks for no second signal. A hold that is being released is on
-    the same list, from before its first step until its descriptor is closed and the keeper knows (hold.py).
-J3  `undo` may be broken off anywhere and begun anew: each of its steps looks whether it is still due, and what says
-    that it was done changes after it.
-J4  An operation that begins, and the exit of a process that has held a lock, first undo those whose frame has ended.
-    One that still runs, in another thread or greenlet or below the signal handler that we are in, is left alone, and so
-    is all that it began itself.
-J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So the `with` of a lock has an object
-    of its own to call when it is left (lock.py, Leaving); that of a hold has the hold. If the call does not happen, or
-    is broken off, the object is dropped, and its finalizer releases. If that is interrupted too, the next contender
-    that waits finds the object gone, and releases. What was acquired before its `with` is not entered yet for an
-    instant: one interruption, after the first line of that entry, releases it (guarantees.md).
-J6  What cannot be undone, because a step of that raises an error, is tried once more by the next operation, as a
-    signal handler may have raised it, and then taken off the list. The error is raised when all the others have been
-    undone, so it keeps none of them from that, and no operation after the next one.
-J7  A signal handler or a finalizer may run in the midst of what `exclusive` is around, and wait for what a thread has
-    that waits for `exclusive`: a mutex, or a lock. So whatever may wait lets others have it meanwhile. Nothing is half
-    done then: what it is around is one call of C, or a look and a step with no call between them.
+    has a closed one cannot touch another file that has got its number.
+J2  An operation is on the list of the process from before its first step until its caller has the result. It is taken
+    off by `del`, which is one bytecode, and nothing is called between that and the return to the caller. A caller that
+    is interrupted there all the same puts it back first, where Python looks for no second signal. A hold that is being
+    released is on the same list, from before its first step until its descriptor is closed and the keeper knows
+    (hold.py).
+J3  `undo` may be broken off anywhere and begun anew: each of its steps looks whether it is still due, and the mark that
+    it was done is set after it.
+J4  An operation that begins, and the exit of a process that has held a lock, first undo all those whose frame has
+    ended. Those that still run, in another thread or greenlet or below the current signal handler, are left alone, and
+    so is all that they began themselves.
+J5  Python may raise before the first line of an `__exit__`, or of a finalizer. So the `with` of a lock has an object of
+    its own to call when it is left (lock.py, Leaving); that of a hold has the hold. If the call does not happen, or is
+    broken off, the object is dropped, and its finalizer releases. If that is interrupted too, the next contender that
+    waits finds the object gone, and releases. A hold acquired before its `with` is for an instant not entered yet: one
+    interruption, after the first line of that entry, releases it (guarantees.md).
+J6  An `undo` that raises an error is tried once more by the next operation, as a signal handler may have raised it, and
+    then taken off the list. The error is raised when all the others have been undone, so it keeps none of them from
+    that, and no operation after the next one.
+J7  A signal handler or a finalizer may run in the midst of a block under `exclusive`, and wait for a mutex or a lock of
+    a thread that waits for `exclusive`. So code that may wait lets other threads have it meanwhile. Nothing is half
+    done then: such a block is one call of C, or a look and a step with no call between them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
         def st_mode(self) -> int: ...
 
     class Environment(Protocol):
-        """What undoing needs of one (interface.py)."""
+        """The part of an environment that undoing needs (interface.py)."""
 
         holds: dict[tuple[object, ...], Any]
         operations: Operations
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
         def has_created(self, fd: int) -> bool: ...
 
     class Unfinished(Protocol):
-        """What may be on the list."""
+        """An entry on the list: an operation, or a hold that is being released."""
 
         frame: FrameType | None
         outer: Operation | None
@@ -92,40 +93,40 @@ else:
 
 
 _SWEPT_LASTS = 60.0
-"""Seconds."""
+"""Seconds between two sweeps of a directory."""
 numbers = itertools.count(1)
 has_forking: Callable[[], bool] = getattr(forking, "_is_owned")  # noqa: B009 - of the standard library
 
 
 class Operation:
-    """One call that is still running: acquiring, waiting, looking, breaking."""
+    """A call that is still running: acquiring, waiting, looking, breaking."""
 
     task: Callable[[], Any] | None = None
-    """A weak reference to the task that it is done by, if it is one."""
+    """A weak reference to the task that performs it, if a task does."""
     attempt: Any = None
     watches: Any = ()
     temporary: tuple[str, ...] = ()
     """Paths that carry a token of ours, so that removing them is right at any time."""
     undo_created: Callable[[int], object] | None = None
-    """What removes a file that it may have created, and closes its descriptor."""
+    """Removes a file that it may have created, and closes its descriptor."""
     undo_claims: Callable[[], object] | None = None
-    """What removes claims that it may have made (lease.py, LE6)."""
+    """Removes claims that it may have made (lease.py, LE6)."""
 
     left_to: Callable[[], Any] | None = None
-    """What undoes it, once that is no longer the caller's to do: a thread (_drivers/apart.py, AP2)."""
+    """The thread that undoes it, once that is no longer the caller's to do (_drivers/apart.py, AP2)."""
 
     def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
         self.env = env
         self.frame = frame
-        """The function that the caller has called; None for a task, whose frame sleeps while it lives."""
+        """The frame of the function that the caller has called; None for a task, whose frame sleeps while it lives."""
         self.outer = outer
-        """The one that a signal handler has interrupted, or that this one is a part of."""
+        """The operation that a signal handler has interrupted, or that this one is a part of."""
         self.gave: Any = ()
-        """What it has let others have, until it ends (J7)."""
+        """Saved states of `exclusive`, which other threads may have until this operation ends (J7)."""
         self.number = next(numbers)
 
     def undo(self) -> None:
-        """Give up all that it has and that is not the caller's (J3)."""
+        """Give up all that it has, except what is the caller's (J3)."""
         env = self.env
         if self.attempt is not None:
             self.attempt.close()
@@ -149,7 +150,7 @@ class Operation:
 
 
 class _Here(_local):
-    """Of each thread."""
+    """State of each thread."""
 
     current: Operation | None = None
     may_hang = False
@@ -157,32 +158,32 @@ class _Here(_local):
 
 
 class Operations:
-    """Those of one process.
+    """The operations of one process.
 
-    Tables like these are looked through as a `copy()`: it is made at once, while in `list(….items())` Python 3.11 may
-    run a finalizer, which releases, and changes the table.
+    Tables like these are iterated as a `copy()`: it is made at once, while in `list(….items())` Python 3.11 may run a
+    finalizer, which releases, and changes the table.
     """
 
     def __init__(self, exclusive: Any) -> None:
         self.made: dict[tuple[int, int], Any] = {}
-        """The open descriptors, by the number of the operation that opened each, and one of its own."""
+        """The open descriptors, by the number of the operation that opened each, and one of their own."""
         self.running: dict[object, Unfinished] = {}
         """Operations by number, and holds that are being released."""
         self.entered: dict[Any, Callable[[], object]] = {}
-        """What the `with` of each hold drops when it is left, by a weak reference."""
+        """Weak references to the object that the `with` of each hold drops when it is left (J5)."""
         self._failed: set[object] = set()
-        """Those on the list whose `undo` has raised once (J6)."""
+        """Entries of the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
         names = ("_is_owned", "_release_save", "_acquire_restore")  # what `threading.Condition` uses of an RLock
         self.is_inside, self._give, self._take = (getattr(exclusive, name) for name in names)
         self._here = _Here()
         self._may_hang = False
-        """Whether any thread has ever said that its calls may."""
+        """Whether any thread has ever announced calls that may last for ever."""
 
     def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:
-        """A new one, of the function that calls this or of the `task`, by a weak reference. `end` or `del` ends it.
+        """A new operation of the calling function, or of the `task` (a weak reference). `end` or `del` ends it.
 
-        `finish`: first undo what was broken off; not while a mutex is held, as that takes others.
+        `finish`: first undo what was broken off; not while a mutex is held, as undoing takes others.
         """
         outer = None
         gave: Any = ()
@@ -225,29 +226,29 @@ class Operations:
         return result
 
     def resume(self, operation: Operation) -> None:
-        """The steps that this thread takes from here on are of that operation."""
+        """Take the next steps of this thread for steps of that operation."""
         self._here.current = operation
 
     def end(self, operation: Operation) -> None:
-        """It has nothing left to be undone."""
+        """End an operation that has nothing left to be undone."""
         self.about_to_deliver(operation)
         self.running.pop(operation.number, None)
         operation.frame = None
 
     def about_to_deliver(self, operation: Operation) -> None:
-        """The caller takes it off the list next, by `del`, and returns (J2)."""
+        """Prepare for the caller, which takes it off the list next, by `del`, and returns (J2)."""
         self._here.current = operation.outer
         if operation.gave:
             self.take_back(operation.gave)
 
     def give_way(self, gave: list[Any]) -> None:
-        """Let other threads have `exclusive`, if we are in the midst of it (J7)."""
+        """Let other threads have `exclusive`, if this one is in the midst of it (J7)."""
         if self.is_inside():
             for _ in map(gave.append, map(call, (self._give,))):
                 pass
 
     def take_back(self, gave: list[Any]) -> None:
-        """What we have let others have. May be broken off anywhere, and begun anew: the first time, by itself."""
+        """Take back what `give_way` gave. May be broken off anywhere, and begun anew: the first time, by itself."""
         try:
             self._take_all(gave)
         finally:
@@ -268,39 +269,39 @@ class Operations:
             self.take_back(gave)
 
     def about_to_hang(self, may_hang: bool = True) -> None:
-        """System calls of this thread may last for ever from here on: no other thread is to wait for one of them."""
+        """Announce that system calls of this thread may last for ever from here on: no other is to wait for them."""
         self._may_hang = self._may_hang or may_hang
         self._here.may_hang = may_hang
 
     def exclusive(self) -> Any:
-        """Around a call that no fork is to come between: `opening`, unless the call may last for ever. Who has
-        `forking` has that already, and does not wait for `opening` (fork.py)."""
+        """A context for a call that no fork may come between: `opening`, unless the call may last for ever. A thread
+        that has `forking` is safe already, and does not wait for `opening` (fork.py)."""
         if self._may_hang and self._here.may_hang:
             return MayHang()
         return forking if has_forking() else self._exclusive
 
     def number(self) -> int:
-        """That of the current one; 0 where there is none."""
+        """The number of the current operation; 0 if there is none."""
         current = self._here.current
         return current.number if current is not None and current.number in self.running else 0
 
     def current(self) -> Operation | None:
-        """Which one this thread is in."""
+        """The operation that this thread is in, if any."""
         current = self._here.current
         return current if current is None or current.number in self.running else None
 
     def about_to_make(self, path: str) -> None:
-        """The current operation is about to make a file of this name, which nobody else uses: it may go at any time."""
+        """Announce a new file of the current operation, whose name nobody else uses: it may be removed at any time."""
         current = self.current()
         if current is not None:
             current.temporary = (*current.temporary, path)
 
     def leave_to(self, operation: Operation, thread: Callable[[], Any]) -> None:
-        """From now on it is for a thread to `undo` and `end` it; `thread()` has a method `done`, as a task has."""
+        """Leave it to a thread to `undo` and `end` the operation; `thread()` has a method `done`, as a task has."""
         operation.task = operation.left_to = thread
 
     def abort(self, operation: Operation) -> None:
-        """Undo it, and end it; unless it was left to a thread."""
+        """Undo the operation and end it, unless it was left to a thread."""
         if operation.left_to is not None:
             self.about_to_deliver(operation)
             if operation.left_to().done():
@@ -316,7 +317,8 @@ class Operations:
         self.end(operation)
 
     def finish_broken_off(self) -> None:
-        """Undo what was broken off (J4). The first error of those that cannot be undone, when all were tried (J6)."""
+        """Undo what was broken off (J4). When all were tried, raise the first error of those that cannot be undone
+        (J6)."""
         self._finish_broken_off(sys._getframe())  # in a variable of its own, it would be a cycle
 
     def _finish_broken_off(self, mine: FrameType) -> None:
@@ -350,14 +352,14 @@ class Operations:
             raise errors.pop(0)
 
     def leave_dropped(self) -> None:
-        """Release what a `with` statement held that has been left without doing so (J5)."""
+        """Release the holds of `with` statements that have been left without doing so (J5)."""
         for ref, statement in self.entered.copy().items():
             if statement() is None:
                 ref.held.drop(ref)
                 self.entered.pop(ref, None)
 
     def forked(self) -> None:
-        """In the child: what other threads did is not done here, and what this one does is the parent's."""
+        """Forget all operations but those that this thread is in, in a forked child, where no other thread runs."""
         mine = self.current()
         self.running.clear()
         self._failed.clear()
@@ -381,7 +383,7 @@ class Operations:
 
 
 def is_running(frame: FrameType) -> bool:
-    """Whether the function has not ended yet. Of one that has, the variables go: they are no longer used."""
+    """Whether the function has not ended yet. If it has, its variables are cleared: they are no longer used."""
     try:
         frame.clear()
     except RuntimeError:
@@ -407,7 +409,7 @@ def unlink_quietly(env: Environment, path: str) -> None:
 
 
 def sweep_when_due(env: Environment, directory: str) -> None:
-    """`sweep`, but not each time: the directory may hold thousands of locks. Not where it may not be listed."""
+    """`sweep`, at most once a minute: the directory may hold thousands of locks. Nothing where it may not be listed."""
     now = env.monotonic()
     if now >= env.swept.get(directory, now):
         env.swept[directory] = now + _SWEPT_LASTS

@@ -1,6 +1,6 @@
-"""The portable environment: what every system gets for which there is none of its own.
+"""The portable environment, for every system without one of its own.
 
-There is no guard (its place is taken by the identity of the holder's process) and there are no events (waits poll). PID
+There is no guard (the identity of the holder's process takes its place) and there are no events (waits poll). PID
 evidence comes from psutil where it is installed, else from `kill(pid, 0)` on POSIX, else there is none.
 """
 
@@ -36,16 +36,16 @@ _HERE: int = (
     | getattr(os, "O_NONBLOCK", 0)
 )
 _SLEEPLESS: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-"""The clock that goes on while the machine sleeps; on macOS that is CLOCK_MONOTONIC."""
+"""The clock that also runs while the machine sleeps; on macOS that is CLOCK_MONOTONIC."""
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 
 
 def make_directories(env: GenericEnvironment, directory: str) -> None:
-    """Make the directory, and what is missing above it; that it is there is no error.
+    """Make a directory, and all missing ones above it; no error if it exists.
 
-    Others may write to the last directory that is there already, and put a link where the next one is to be. So each
-    one is made in the one above it, by its descriptor, and is entered only if it is no link. NotADirectoryError if it
-    is, or is something else.
+    Other users may write to the last directory that exists, and put a link where the next one is to be. So each one is
+    made in the one above it, by its descriptor, and is entered only if it is no link. NotADirectoryError if it is, or
+    is something else.
     """
     at, missing = directory, []
     while True:
@@ -75,22 +75,22 @@ def make_directories(env: GenericEnvironment, directory: str) -> None:
 
 _OURS, _CHILDREN = "/proc/self/ns/time", "/proc/self/ns/time_for_children"
 _WRAPS = 2**64 / 1e9
-"""Seconds after which the time in /proc/PID/stat begins anew: in the kernel it is nanoseconds, without a sign."""
+"""Seconds after which the time in /proc/PID/stat begins anew: in the kernel it is in unsigned nanoseconds."""
 
 
 def unwrapped(seconds: float) -> float:
-    """When a process was started, or so many seconds after the boot: before the zero of our clock it looks like 584
+    """The start of a process, in seconds since the epoch or the boot: before the zero of our clock it looks like 584
     years later."""
     return seconds - _WRAPS if seconds > _WRAPS / 2 else seconds
 
 
 def clock_shift() -> float:
-    """Seconds by which the monotonic clock of this process is ahead of the machine's; 0 where that cannot be known."""
+    """Seconds by which the monotonic clock of this process is ahead of the machine's; 0 if unknown."""
     try:
         with FileIO("/proc/self/timens_offsets") as file:
             words = file.read(256).split()
         shift = int(words[1]) + int(words[2]) / 1e9  # the monotonic clock's are first
-        # Where it has made a namespace for its children, the offsets are those of that one.
+        # If it has made a namespace for its children, the offsets are those of that namespace.
         return shift if not shift or os.stat(_OURS).st_ino == os.stat(_CHILDREN).st_ino else 0.0
     except (OSError, ValueError, IndexError):
         return 0.0
@@ -100,10 +100,10 @@ _BINARY: int = getattr(os, "O_BINARY", 0)
 CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _PS_WITHIN = 2.0
-"""Seconds: what it tells is for a message, and worth no more."""
+"""Seconds that `ps` may take: its answer is for a message, and worth no more."""
 _MAY_FOLLOW = sys.platform != "linux" and getattr(os, "link", None) in os.supports_follow_symlinks
 _AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
-"""For link(2), which follows no link on Linux, but may elsewhere."""
+"""Options of `os.link`, so that it follows no link. link(2) does not on Linux, but may elsewhere."""
 
 
 class GenericEnvironment:
@@ -115,9 +115,9 @@ class GenericEnvironment:
     lingering = False
     knows_mounts = True
     has_jobs = False
-    """Whether the processes that a command starts can be kept together by the system: Windows."""
+    """Whether the system can keep together all processes that a command starts: Windows."""
     limits = "ulimit -n, -u or -v"
-    """Where a user looks for the limit that is reached, when a process, a thread or memory is refused."""
+    """Limits to look at, for a user, when a process, a thread or memory is refused."""
     raises_open_limit = "ulimit -n, RLIMIT_NOFILE"
     asks_first = False
     monotonic = staticmethod(time.monotonic)
@@ -170,21 +170,21 @@ class GenericEnvironment:
         self.generation += 1
 
     def watching(self) -> Any:
-        """The mutex of all that is watched, and of those who have it watched: with two, a signal handler in the midst
-        of the one could wait for the other, and a thread the other way round. Re-entrant for the same reason."""
+        """The mutex of all watches, and of their users: with two, a signal handler in the midst of the one could wait
+        for the other, and a thread the other way round. Re-entrant for the same reason."""
         if self._watching is None:
             with self._forking:
                 if self._watching is None:
-                    # That of `threading` where it is loaded: gevent replaces it there.
+                    # From `threading` where it is loaded: gevent replaces it there.
                     self._watching = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
         return self._watching
 
     def adopt(self, fd: int, kind: Callable[[int], Descriptor] = Descriptor) -> Descriptor:
-        """Enter a descriptor among those of ours, and use what is returned in its place."""
+        """Enter a descriptor among ours; use the returned one in its place."""
         return self._descriptors.open(int, fd, kind=kind, lasting=True)
 
     def take(self, opened: Callable[[], int], kind: Callable[[int], Descriptor] = Descriptor) -> Descriptor:
-        """Enter what a call gives up, by that very call. It is the current operation's, until `keep`."""
+        """Enter the descriptor that a call gives up, by that very call. It is the current operation's, until `keep`."""
         return self._descriptors.open(opened, kind=kind)
 
     def is_open(self, fd: int) -> bool:
@@ -221,9 +221,9 @@ class GenericEnvironment:
         return Identity(pid, self._boot(), self._pid_namespace(), self.inspect(pid).started, _host())
 
     def _boot(self) -> str:
-        # No boot id is portable. The machine's own number is as good for recognising records of this machine; that a
-        # reboot is then invisible is safe, because a number in use counts as alive. With its name, because virtual
-        # machines and containers on several hosts have the same number.
+        # No boot id is portable. The machine's own number is as good for recognising records of this machine. A reboot
+        # is then invisible, which is safe, because a pid in use counts as alive. The host name is added because virtual
+        # machines and containers on several hosts may have the same number.
         with self._forking:
             import uuid
             import zlib
@@ -518,7 +518,8 @@ class GenericEnvironment:
         pass
 
     def folder_watch(self) -> FolderWatch | None:
-        """Events of whole directories, on an instance of its own; None where there are none, or none is left."""
+        """Events of whole directories, on an instance of its own; None where there are no events, or no instance is
+        left."""
         return None
 
     def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:  # noqa: ARG002

@@ -1,12 +1,12 @@
-"""POSIX: the guard is `flock(2)`, tickets are FIFOs, and what else macOS and the BSDs have in common with Linux.
+"""POSIX: the guard is `flock(2)`, tickets are FIFOs, with all else that macOS and the BSDs share with Linux.
 
-What they call by names of their own is in bsd.py. Without kqueue(2) waits look at bounded intervals.
+Calls of their own are in bsd.py. Without kqueue(2), waits poll at bounded intervals.
 
-PX1 Not every kernel tells a FIFO's writers that its reader has gone, or tells it to `poll` and not to the selector of
+PX1 Not every kernel tells a FIFO's writers that its reader has gone, and some tell `poll` but not the selector of
     asyncio. So the first ticket of a process is used to try it. Where it is not told, no ticket can be followed: the
     waiter behind looks again and again, and opening the ticket says the same (ENXIO).
-PX2 A kernel that steps its clock may show another start time of the same process. Only macOS keeps what it showed
-    first; elsewhere the time is for showing, and does not tell two processes apart.
+PX2 A kernel that steps its clock may show another start time of the same process. Only macOS keeps the one that it
+    showed first; elsewhere the time is for display, and does not tell two processes apart.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
 _NO_FLOCK = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 _SET_RECORDS: int | None = getattr(fcntl, "F_OFD_SETLK", None)
 _GET_RECORDS: int | None = getattr(fcntl, "F_OFD_GETLK", None)
-"""Locks of an open file description: Linux, and macOS where its Python knows of them."""
+"""Commands for locks of an open file description: Linux, and macOS where its Python knows of them."""
 _READ_LOCK, _WRITE_LOCK = fcntl.F_RDLCK, fcntl.F_WRLCK
 _FULL_SYNC: int = getattr(fcntl, "F_FULLFSYNC", 0)
 _BY_DESCRIPTOR = {os.open, os.mkfifo, os.rename, os.unlink, os.stat}
-"""What a queue needs to be able to do in a directory that it has open."""
+"""Calls that a queue makes by the descriptor of its directory."""
 _MOST_SEEN = 256
 _LOOK_LASTS = 1.0
-"""Seconds that what `ps` said of a process is remembered: asking takes 10 ms."""
+"""Seconds that the answer of `ps` about a process is remembered: asking takes 10 ms."""
 _MOUNT_LASTS = 60.0
-"""Seconds that what `mount` said of a directory is."""
+"""Seconds that the answer of `mount` about a directory is remembered."""
 
 
 def _records(fd: int) -> tuple[int, int]:
@@ -54,7 +54,7 @@ def _records(fd: int) -> tuple[int, int]:
 
 
 def _sync_all(fd: int) -> None:
-    """On macOS, `fsync` leaves data in the memory of the drive."""
+    """Flush the file as far as the drive itself: on macOS, `fsync` leaves data in the memory of the drive."""
     try:
         fcntl.fcntl(fd, _FULL_SYNC)
     except OSError:  # a filesystem that cannot
@@ -66,7 +66,7 @@ class PosixEnvironment(GenericEnvironment):
     knows_mounts = False
     fifos = os.supports_dir_fd >= _BY_DESCRIPTOR
     tells_ends: bool | None = None
-    """Whether the end of a FIFO's reader is told to its writers; None: that has not been tried (PX1)."""
+    """Whether a FIFO's writers are told that its reader has ended; None: not tried yet (PX1)."""
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         super().__init__(without)
@@ -135,8 +135,8 @@ class PosixEnvironment(GenericEnvironment):
         return self._descriptors.open(call, partial(os.open, name, flags, dir_fd=dir_fd))
 
     def _try_ends(self, name: str, dir_fd: int) -> None:
-        """PX1, with a FIFO that is ours and not yet in use. If another process takes it for a dead one's and removes
-        it meanwhile, its maker starts over (queue.py, Q2)."""
+        """Set `tells_ends` (PX1), with a FIFO that is ours and not yet in use. If another process takes it for a dead
+        one's and removes it meanwhile, its maker starts over (queue.py, Q2)."""
         reader = self._open_fifo(name, dir_fd, write=False)
         writer = -1
         try:
@@ -243,7 +243,7 @@ class PosixEnvironment(GenericEnvironment):
         return None if taken is None else not taken
 
     def _is_on_smb(self, fd: int) -> bool:  # noqa: ARG002
-        """LX1 (linux.py)."""
+        """Whether the file is known to be on SMB (linux.py, LX1)."""
         return False
 
     def unguard(self, fd: int) -> None:

@@ -1,8 +1,8 @@
-"""What a directory's filesystem and this system can do for locks, found out by trying.
+"""Abilities of a directory's filesystem and of this system for locks, found out by trying.
 
-PB1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that what a
-    kill leaves is removed by the next process that publishes through names there.
-PB2  No lock is touched: every probe is of a file that this made.
+PB1  Nothing is left: each file of ours is unnamed, or has a name that tells whose it is (publish.py), so that a
+    leftover of a kill is removed by the next process that publishes through names there.
+PB2  No lock is touched: every probe is of a file made here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_MOUNTS = 8
 
 
 def abilities(env: GenericEnvironment, directory: str) -> Abilities:
-    """What can be done in the directory. OSError if nothing can: it is not there, or nothing may be made in it."""
+    """The abilities of a directory. OSError if it has none: it is not there, or nothing may be made in it."""
     found = os.stat(directory)
     probe = _Probe(env, directory)
     try:
@@ -46,7 +46,7 @@ def abilities(env: GenericEnvironment, directory: str) -> Abilities:
 
 
 class _Probe:
-    """One file of ours, open, and whatever names it has."""
+    """A file of ours, open, and its names."""
 
     def __init__(self, env: GenericEnvironment, directory: str) -> None:
         self._env = env
@@ -62,7 +62,7 @@ class _Probe:
             raise
 
     def _name(self) -> str:
-        """PB1."""
+        """A new name for a file of ours, which `end` removes (PB1)."""
         path = f"{self._directory}/{temporary_name(self._env.identity(), self._env.token())}"
         self._names.append(path)
         return path
@@ -74,7 +74,7 @@ class _Probe:
 
     def end(self) -> None:
         for fd in self._fds:
-            os.close(fd)  # first: on Windows, what is open cannot be removed
+            os.close(fd)  # first: on Windows, an open file cannot be removed
         for path in self._names:
             try:
                 os.unlink(path)
@@ -121,7 +121,7 @@ class _Probe:
         return True
 
     def guard_by_names(self) -> bool | None:
-        """Whether it is seen through another name of the same file; None where there are no names, or no guards.
+        """Whether a guard is seen through another name of the file; None where there are no such names, or no guards.
 
         On SMB there are names by which the file cannot be opened.
         """
@@ -133,7 +133,7 @@ class _Probe:
             return None
 
     def guard_by_mounts(self) -> tuple[str, ...]:
-        """Where else the directory is to be seen, but a guard is not."""
+        """Other places where the directory is visible, but a guard is not."""
         found = os.fstat(self.fd)
         name = os.path.basename(self.path)
         missed = []
@@ -165,11 +165,11 @@ class _Probe:
             os.close(fd)
 
     def events(self) -> bool:
-        """Whether a change makes an event, and one that everybody's change would make."""
+        """Whether a change makes an event, whoever makes the change."""
         watch = self._env.watch(self.path)
         if watch is None:
             return False
-        if self._env.lingering:  # nothing can be removed that this has open
+        if self._env.lingering:  # a file that this has open cannot be removed
             watch.close()
             return self._env.events_reach(self.path)
         try:
@@ -200,7 +200,8 @@ class _Probe:
 
 
 def _elsewhere(directory: str) -> list[str]:
-    """Where the directory is mounted besides, as far as the mount table tells; the upper one of an overlay, too."""
+    """Other places where the directory is mounted, as far as the mount table tells; and an overlay's upper
+    directory."""
     real = os.path.realpath(directory)
     mounts = procfs.mounts()
     ours = procfs.mount_at(real, mounts)
@@ -218,7 +219,7 @@ def _elsewhere(directory: str) -> list[str]:
 
 
 def limits(directory: str) -> Limits:
-    """What may run out."""
+    """Resources that may run out for locks in a directory."""
     soft, hard = _descriptors()
     instances, watches = _in_use(os.getuid()) if hasattr(os, "getuid") else (0, 0)
     free_bytes, free_files = _space(directory)
@@ -235,7 +236,7 @@ def limits(directory: str) -> Limits:
 
 
 def _descriptors() -> tuple[int | None, int | None]:
-    """How many a process may have open, and up to how many it may raise that."""
+    """Soft and hard limit of open descriptors of a process; None: no limit, or unknown."""
     try:
         import resource
     except ImportError:
@@ -254,7 +255,7 @@ def _space(directory: str) -> tuple[int, int | None]:
 
 
 def _in_use(uid: int) -> tuple[int, int]:
-    """How many inotify instances and watches a user's processes have."""
+    """Numbers of inotify instances and watches that a user's processes have."""
     if not os.path.isdir("/proc/self"):
         return 0, 0
     from .proc_locks import OpenFiles, parse_watches

@@ -1,18 +1,19 @@
-"""What processes have open, where they work, and every lock in the kernel's tables, by `/proc`. For showing: no
+"""Open files and working directories of processes, and every lock in the kernel's tables, by `/proc`. For display: no
 decision rests on it.
 
-PF1  Only what is in `/proc` is read; no path that it names is followed, no file is opened or asked (`stat`), and no
-     server either. So a lease is not broken by this, and a dead mount cannot make it hang.
-PF2  All descriptors of all processes are listed at most once, and so are their programs, however many files are asked
-     about. `read_at` is the moment before the first of these, by the clock that gives files their times, which is that
-     of the last tick: of a file that was made later, it cannot be said that nobody has it open, or works with it.
-PF3  That nobody is seen to have a file open means something only where all processes of its user could be looked at
-     (`sees`). A process that ends has no file open any more: from `exit_mm` on until it is reaped, `/proc/PID/fd` is
+PF1  Only `/proc` is read; no path that it names is followed, no file is opened or queried (`stat`), and no server is
+     asked. So no lease is broken by this, and a dead mount cannot make it hang.
+PF2  The descriptors of all processes are listed at most once, and so are their programs, however many files are asked
+     about. `read_at` is the moment before the first of these lists, by the clock of file times, which is that of the
+     last tick: of a file made later, nobody can say that no process has it open, or works with it.
+PF3  A file that no process is seen to have open counts as closed only where all processes of its user could be looked
+     at (`sees`). A process that ends has no file open any more: from `exit_mm` on until it is reaped, `/proc/PID/fd` is
      closed to its own user.
-PF4  A file is known by its name and its inode number, not by the path that the kernel shows, which is another one in
-     another mount namespace. Before Linux 5.14 the number is not to be had; there the name alone decides.
-PF5  A lock by open file description (`OFDLCK`) has no pid in the table, and the pid of a `flock` is that of who took it
-     (proc_locks.py, W3): both are named by the processes that show the lock among their descriptors, if any does.
+PF4  A file is identified by its name and its inode number, not by the path that the kernel shows, which differs in
+     another mount namespace. Before Linux 5.14 there is no number; there the name alone decides.
+PF5  A lock by open file description (`OFDLCK`) has no pid in the table, and the pid of a `flock` is that of the process
+     that took it (proc_locks.py, W3): both are attributed to the processes that show the lock among their descriptors,
+     if any does.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ _PF_EXITING = 0x4
 _TICK = 0.01
 """Seconds between two ticks of the kernel's clock, at most."""
 _MOST_NAMES = 200_000
-"""So many descriptors are remembered at most: what is beyond that is not seen."""
+"""The most descriptors that are remembered; others are not seen."""
 _INODE = re.compile(r"^ino:\t([0-9]{1,20})$", re.MULTILINE)
 _FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
 
 
 def _ends(pid: int) -> bool:
-    """Whether the last thread of it has begun to end, or waits to be reaped."""
+    """Whether the last thread of a process has begun to end, or waits to be reaped."""
     fields = procfs.stat_fields(pid)
     return len(fields) > 17 and bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) <= 1
 
 
 class LinuxProcFiles(ProcFiles):
-    """Those of Linux."""
+    """The `ProcFiles` of Linux."""
 
     def __init__(self, *, tables: bool) -> None:
         self.known = tables
@@ -59,10 +60,10 @@ class LinuxProcFiles(ProcFiles):
         self.read_at = math.inf
         self._open: dict[str, list[tuple[int, str, str]]] | None = None
         self._hidden: set[int] = set()
-        """The users of processes that may not be looked at."""
+        """Users of processes that may not be looked at."""
         self._programs: dict[int, str] | None = None
         self._cut = False
-        """Whether there are more open files than are remembered: then it is not known who has none open."""
+        """Whether more files are open than are remembered: then no file can be said to be open nowhere."""
         self._locks: list[FileLock] | None = None
 
     def _begin(self) -> None:
@@ -117,7 +118,7 @@ class LinuxProcFiles(ProcFiles):
                 yield fd, target
 
     def _hide(self, pid: int) -> None:
-        """It may not be looked at: nor do we know anything of its user's files any more (PF3)."""
+        """Take note that a process may not be looked at: nothing is known of its user's files any more (PF3)."""
         try:
             self._hidden.add(os.stat(f"/proc/{pid}").st_uid)
         except OSError:
@@ -165,7 +166,8 @@ class LinuxProcFiles(ProcFiles):
         return procfs.read("/proc/locks") if self.known else ""
 
     def _named(self, table: list[LockEntry], opened: list[tuple[int, str, str]]) -> list[FileLock]:
-        """PF5: who shows which lock among these descriptors, and how that process has opened the file."""
+        """The locks of the table, with the processes that show them among these descriptors, and the paths of the files
+        as they were opened (PF5)."""
         files = {entry.file for entry in table}
         keepers: dict[LockEntry, dict[int, None]] = {}
         paths: dict[tuple[int, int], str] = {}

@@ -1,19 +1,19 @@
-"""Holders and waiters, by the kernel's own tables in `/proc`. For showing: no decision rests on it.
+"""Holders and waiters, by the kernel's own tables in `/proc`. For display: no decision rests on them.
 
-W1  Only what is in `/proc` is read, and a file is asked (`stat`) only on the few filesystems where that is needed, none
-    of them on a network: no dead server can make this hang. A process that ends in the middle, or that may not be
-    looked at, is left out.
+W1  Only `/proc` is read, and a file is queried (`stat`) only on the few filesystems where that is needed, none of them
+    on a network: no dead server can make this hang. A process that ends meanwhile, or that may not be looked at, is
+    left out.
 W2  The tables name a file by its superblock's device and its inode number. On btrfs, and on an overlay of several
     filesystems, that device is not `st_dev`; then a process that has the file open, and may be looked at, tells which
-    it is. Where inodes of two subvolumes share their number, so do their entries: one that a process is seen to have
-    taken on another file is left out.
-W3  The pid of a kernel lock is that of the process which took it: it may have ended, and its number be another's, while
-    the lock lives on in processes that inherited the descriptor. So it is named if it is seen to keep the lock; else
-    those that are; and if none is, it is named only where it lives and may not be looked at.
-W4  Seen from a container, `/proc/locks` lacks the locks that were taken outside, or by a process that has ended,
-    and their waiters as well. The first are found by their descriptors (`fdinfo`).
+    it is. Where inodes of two subvolumes share their number, so do their entries: an entry that a process is seen to
+    have taken on another file is left out.
+W3  The pid of a kernel lock is that of the process that took it: it may have ended, and its number be another's, while
+    the lock lives on in processes that inherited the descriptor. So the taker is named if it is seen to keep the lock;
+    else the processes that are; and if none is, the taker is named only where it lives and may not be looked at.
+W4  Seen from a container, `/proc/locks` lacks locks that were taken outside, or by a process that has ended, and their
+    waiters as well. Such locks are found by their descriptors (`fdinfo`).
 W5  `/proc/locks` is no snapshot: it is read in pieces, and while other locks come and go, an entry may be missing or
-    come twice. So it is read again, until it says the same of our file twice, and holders are found without it (W4).
+    come twice. So it is read again, until two readings agree about our file, and holders are found without it (W4).
 W6  The kernel shows the mask of an inotify watch without the flags that only govern its creation. What is left is
     compared whole: `tail -f` and an editor watch as well, but for something else.
 
@@ -24,7 +24,7 @@ W7  `/proc/locks` is read once, the descriptors of all processes at most once fo
     many files are asked about. So all answers are of about the same moment.
 W8  Where the tables may name a file by another device than `st_dev` (W2), an entry with its inode number is only a
     hint: then the file is asked about by itself.
-W10 Two readings are put together (W5). Of locks that exclude each other, the one that was read last counts: the file
+W10 Two readings are put together (W5). Of locks that exclude each other, the one that was read last counts: the lock
     has changed hands meanwhile.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 _SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
-"""Where `st_dev` may differ from the superblock's device. A `stat` there asks no server."""
+"""Filesystems where `st_dev` may differ from the superblock's device. A `stat` there asks no server."""
 
 _INSTANCE = "anon_inode:inotify"
 _NO_FILE = ("socket:", "pipe:", "anon_inode:")
@@ -56,7 +56,7 @@ IN_ALL_EVENTS, IN_EXCL_UNLINK, IN_ONESHOT = 0xFFF, 0x4000000, 0x80000000
 _SHOWN = IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT  # before Linux 5.19, only the first
 _OURS = frozenset(mask & _SHOWN for mask in MASKS)
 
-# Bounded numbers: what is longer is not of the kernel, and must not overflow here.
+# Bounded numbers: longer ones are not the kernel's, and must not overflow here.
 _LOCK = re.compile(
     r"^(?:lock:\t)?[0-9]+: +(-> +)?(FLOCK|POSIX|OFDLCK|LEASE|DELEG) +[A-Z*]+ +(READ|WRITE|UNLCK) +(-?[0-9]{1,10}) "
     r"([0-9a-f]{2,3}):([0-9a-f]{2,5}):([0-9]{1,20}) ([0-9]{1,20}) (EOF|[0-9]{1,20})$",
@@ -71,32 +71,33 @@ _MOUNT_ID = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.MULTILINE)
 
 
 class LockEntry(Value):
-    """One lock in `/proc/locks` or in the `fdinfo` of a descriptor."""
+    """A lock in `/proc/locks` or in the `fdinfo` of a descriptor."""
 
     pid: int
-    """0 where it means nothing here: of another namespace, or of a lock by open file description."""
+    """The process that took it; 0 where that means nothing here: of another namespace, or of a lock by open file
+    description."""
     exclusive: bool
     waiting: bool
     file: tuple[int, int]
     kind: str = "flock"
     span: tuple[int, int | None] = (0, None)
-    """Its first and its last byte; None: as far as the file may ever go."""
+    """Its first and its last byte; None: to the end of the file, however long."""
 
     def meets(self, start: int, length: int) -> bool:
-        """Whether it has a byte in common with these; 0: as far as the file may ever go."""
+        """Whether it has a byte in common with these; `length` 0: to the end of the file, however long."""
         first, last = self.span
         return (last is None or start <= last) and (not length or first < start + length)
 
 
 class WatchEntry(Value):
-    """One watch in the `fdinfo` of an inotify instance."""
+    """A watch in the `fdinfo` of an inotify instance."""
 
     mask: int
     file: tuple[int, int]
 
 
 def parse_locks(text: str) -> list[LockEntry]:
-    """The locks in the text of `/proc/locks` or of an `fdinfo`; what is torn or of an unknown kind is passed over."""
+    """The locks in the text of `/proc/locks` or of an `fdinfo`; torn lines and unknown kinds are skipped."""
     found = []
     for arrow, word, access, pid, high, low, inode, first, last in _LOCK.findall(text):
         kind = _KINDS[word]
@@ -109,7 +110,7 @@ def parse_locks(text: str) -> list[LockEntry]:
 
 
 def entries(text: str, records: tuple[int, int] | None = None) -> list[LockEntry]:
-    """Those by `flock`; or else the record locks that have a byte in common with this start and length."""
+    """The locks by `flock`; with `records`, the record locks that have a byte in common with this start and length."""
     found = parse_locks(text)
     if records is None:
         return [entry for entry in found if entry.kind == "flock"]
@@ -126,21 +127,21 @@ def parse_watches(text: str) -> list[WatchEntry]:
 
 
 class OpenFiles:
-    """What one process has open, as far as it may be looked at."""
+    """The open files of one process, as far as it may be looked at."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._mounts: dict[str, procfs.Mount] | None = None
 
     def descriptors(self) -> list[str] | None:
-        """Its descriptors; None where it may not be looked at, or is gone."""
+        """The descriptors of the process; None if it may not be looked at, or is gone."""
         try:
             return os.listdir(f"/proc/{self.pid}/fd")
         except OSError:
             return None
 
     def information(self, fd: str, *, events: bool = False) -> str:
-        """What the kernel says of a descriptor that leads to a file, or else to an inotify instance."""
+        """The `fdinfo` of a descriptor that leads to a file (`events`: to an inotify instance); empty for others."""
         try:
             target = os.readlink(f"/proc/{self.pid}/fd/{fd}")
         except OSError:
@@ -159,7 +160,7 @@ class OpenFiles:
         return (-1, "") if mount is None else (mount.device, mount.kind)
 
     def leads_to(self, fd: str, information: str, identity: tuple[int, int]) -> bool:
-        """Whether the descriptor leads to this very file. Only where W1 lets that be asked."""
+        """Whether the descriptor leads to this very file; False where W1 forbids to ask."""
         inode = _INODE.search(information)  # from Linux 5.14 on
         if (inode and int(inode[1]) != identity[1]) or self.mount(information)[1] not in _SUBVOLUMES:
             return False
@@ -170,13 +171,13 @@ class OpenFiles:
         return (found.st_dev, found.st_ino) == identity
 
     def has_open(self, identity: tuple[int, int]) -> bool | None:
-        """Whether it has this file open, where W1 lets that be asked; None: it may not be looked at."""
+        """Whether the process has this file open, where W1 permits to ask; None: it may not be looked at."""
         fds = self.descriptors()
         return None if fds is None else any(self.leads_to(fd, self.information(fd), identity) for fd in fds)
 
 
 def _superblock(identity: tuple[int, int]) -> int:
-    """W2: the device by which the tables name this file."""
+    """The device by which the tables name this file (W2)."""
     if all(mount.device != identity[0] for mount in procfs.mounts()):
         for pid in (os.getpid(), *procfs.pids()):
             process = OpenFiles(pid)
@@ -188,7 +189,7 @@ def _superblock(identity: tuple[int, int]) -> int:
 
 
 class _Holders:
-    """Who keeps which of the locks on one file: one lock is known by its kind and by who took it."""
+    """Processes that keep the locks on one file; a lock is known by its kind and by the process that took it."""
 
     def __init__(self, identity: tuple[int, int], file: tuple[int, int], records: tuple[int, int] | None) -> None:
         self._identity = identity
@@ -202,7 +203,7 @@ class _Holders:
         return {(e.exclusive, e.pid) for e in _table(self._file, self._records) if not e.waiting}
 
     def look_at(self, pid: int) -> None:
-        """Find the locks that a process keeps, also those that another one took."""
+        """Find the locks that a process keeps, including those that another process took."""
         process = OpenFiles(pid)
         for fd in process.descriptors() or ():
             information = process.information(fd)
@@ -221,7 +222,7 @@ class _Holders:
         return any(exclusive for exclusive, _ in self.keepers)
 
     def named(self, lock: tuple[bool, int], inspect: Callable[[int], Process]) -> list[int | None]:
-        """W3: who is to be named for a lock; empty when it is none, or not of this file."""
+        """The processes to name for a lock (W3); empty if it is none, or not of this file."""
         taker = lock[1]
         pids = self.keepers.get(lock)
         if pids:
@@ -245,7 +246,7 @@ def lock_owners(
     if not found.exclusively():
         for pid in procfs.pids():  # W4
             found.look_at(pid)
-    # A process that is seen to hold exclusively is alone: what else is in the table is outdated, or of another file
+    # A process that is seen to hold exclusively is alone: other entries in the table are outdated, or of another file
     # (W2).
     locks = set(found.keepers) if found.exclusively() else taken | found.keepers.keys()
     owners = [LockOwner(pid, lock[0]) for lock in sorted(locks) for pid in found.named(lock, inspect)]
@@ -258,7 +259,7 @@ def lock_owners(
 
 
 def _watches_by(pid: int) -> Iterator[WatchEntry]:
-    """Those of a process that are for what holdfast waits for (W6)."""
+    """The watches of a process that are for what holdfast waits for (W6)."""
     process = OpenFiles(pid)
     for fd in process.descriptors() or ():
         for watch in parse_watches(process.information(fd, events=True)):
@@ -267,7 +268,7 @@ def _watches_by(pid: int) -> Iterator[WatchEntry]:
 
 
 def _table(file: tuple[int, int], records: tuple[int, int] | None = None) -> list[LockEntry]:
-    """W5: what `/proc/locks` says of one file, each entry once."""
+    """The entries of one file in `/proc/locks`, each once (W5)."""
     found: list[LockEntry] = []
     for _ in range(4):
         before = found
@@ -283,12 +284,12 @@ _ARTIFICIAL = frozenset(
     {"proc", "sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "devpts", "mqueue", "bpf", "configfs"}
     | {"pstore", "fusectl", "binfmt_misc", "efivarfs", "rpc_pipefs", "selinuxfs", "autofs", "nsfs"}
 )
-"""Where no lock file can be, and where looking at all files may make something happen."""
+"""Filesystems that can have no lock files, and where looking at all files may make something happen."""
 
 
 class LinuxProcLocks(ProcLocks):
-    """Of the table of locks, which may be long, only the lines of the files that are asked about are parsed, if they
-    are `few`."""
+    """The `ProcLocks` of Linux. If `few` files are asked about, only their lines are parsed of the table of locks,
+    which may be long."""
 
     def __init__(self, inspect: Callable[[int], Process], *, tables: bool, few: bool) -> None:
         self._inspect = inspect
@@ -299,7 +300,7 @@ class LinuxProcLocks(ProcLocks):
         self._texts = self._read_texts() if few else None
         self._locks: dict[tuple[int, int], list[LockEntry]] = {}
         self._learned: set[int] = set()
-        """The inodes whose lines have been parsed, where they are few."""
+        """Inodes whose lines have been parsed, if the files are few."""
         self._inodes: set[int] = set()
         self._keepers: dict[tuple[tuple[int, int], bool, int], list[int]] | None = None
         self._watches: dict[tuple[int, int], dict[int, bool]] | None = None
@@ -354,7 +355,7 @@ class LinuxProcLocks(ProcLocks):
         return {entry.pid for entry in found if entry.pid and not entry.waiting}
 
     def _keepers_of(self, identity: tuple[int, int], entry: LockEntry) -> list[int | None]:
-        """W3: the process that took it, if it lives; else those that are seen to have it from there."""
+        """The process that took the lock, if it lives; else those that are seen to have inherited it (W3)."""
         if entry.pid and self._inspect(entry.pid).presence is Presence.RUNNING:
             return [entry.pid]
         if self._keepers is None:
@@ -370,7 +371,7 @@ class LinuxProcLocks(ProcLocks):
         return [*dict.fromkeys(found)] or [None]
 
     def _locks_of(self, inode: int = 0) -> dict[tuple[int, int], list[LockEntry]]:
-        """The locks; of files with this inode number at least."""
+        """The locks, by file; at least those on files with this inode number."""
         if self._texts is None:
             self._texts = self._read_texts()
             self._learn(self._texts)
@@ -380,7 +381,7 @@ class LinuxProcLocks(ProcLocks):
         return self._locks
 
     def _read_texts(self) -> list[str]:
-        """Twice, because entries may be missing from one reading (W5)."""
+        """The texts of two readings, because entries may be missing from one (W5)."""
         return list(dict.fromkeys(procfs.read("/proc/locks") for _ in range(2 if self._tables else 0)))
 
     def _learn(self, texts: Iterable[str]) -> None:
@@ -401,14 +402,15 @@ class LinuxProcLocks(ProcLocks):
         return True if watches is None else any(watches.values())
 
     def _watches_of(self, identity: tuple[int, int]) -> dict[int, bool] | None:
-        """None: a process watches a file of that number, which may or may not be this one."""
+        """The watchers of a file, and whether they hear of readers. None: a process watches a file with that number,
+        which may or may not be this one."""
         watches = self._read_watches()
         if identity in watches or not self._is_doubtful(identity, self._watched_inodes):
             return watches.get(identity, {})
         return watches.get((_superblock(identity), identity[1]))  # W8
 
     def _read_watches(self) -> dict[tuple[int, int], dict[int, bool]]:
-        """The processes that watch a file as holdfast does, and whether they would hear of a reader that closes it."""
+        """Processes that watch each file as holdfast does, and whether they would hear of a reader that closes it."""
         if self._watches is None:
             self._watches = {}
             for pid in procfs.pids() if self._tables else ():
@@ -420,7 +422,7 @@ class LinuxProcLocks(ProcLocks):
 
 
 def _lines(text: str, word: str) -> str:
-    """Those with the word in them."""
+    """The lines of a text that have the word in them."""
     found, at = [], text.find(word)
     while at >= 0:
         start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)

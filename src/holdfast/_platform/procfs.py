@@ -1,6 +1,7 @@
-"""What `/proc` says of processes, and of what is mounted here.
+"""Processes and mounts, as `/proc` shows them.
 
-No server is asked, so nothing here can hang. What is hidden, gone or torn is missing from the answer, and is no error.
+No server is asked, so nothing here can hang. Hidden, vanished and torn entries are missing from the answer, and are no
+errors.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def stat_fields(pid: int | str) -> list[str]:
 
 
 def words(pid: int, most: int) -> list[bytes] | None:
-    """The command line of a process, as far as it is in the first `most` bytes; None if it cannot be known."""
+    """The command line of a process, as far as it is in the first `most` bytes; None if unknown."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read(most).rstrip(b"\0").split(b"\0")
@@ -63,7 +64,7 @@ def words(pid: int, most: int) -> list[bytes] | None:
 
 
 def comm(pid: int) -> str:
-    """The name of a process's program, for people; empty if it cannot be known."""
+    """The name of a process's program, for people; empty if unknown."""
     return read(f"/proc/{pid}/comm").encode("latin-1").decode("utf-8", "replace").strip()
 
 
@@ -71,7 +72,7 @@ def comm(pid: int) -> str:
 
 
 class Mount:
-    """One line of a `mountinfo`. Its parts are read when they are asked for, as most never are."""
+    """A line of a `mountinfo`. Its parts are read when they are asked for, as most never are."""
 
     __slots__ = ("_right", "_words")
 
@@ -89,7 +90,7 @@ class Mount:
 
     @property
     def device(self) -> int:
-        """Of its superblock; -1 if it cannot be read."""
+        """The device of its superblock; -1 if it cannot be read."""
         major, _, minor = self.numbers.partition(":")
         try:
             return os.makedev(int(major), int(minor))
@@ -103,7 +104,7 @@ class Mount:
 
     @property
     def point(self) -> str:
-        """Where it is mounted."""
+        """The directory where it is mounted."""
         return _plain(self._words[4])
 
     @property
@@ -113,38 +114,38 @@ class Mount:
 
     @property
     def source(self) -> str:
-        """What is mounted: a device, a server's directory, or any word."""
+        """The device, the server's directory, or any word that is mounted."""
         return _plain(self._right.split(" ", 2)[1]) if " " in self._right else ""
 
     @property
     def options(self) -> dict[str, str]:
-        """Those of the filesystem, and those of this mount; empty where one has no value."""
+        """Options of the filesystem, and of this mount; empty where one has no value."""
         words = [*self._right.rpartition(" ")[2].split(","), *self._words[5].split(" ", 1)[0].split(",")]
         return {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
 
     @property
     def upper(self) -> str:
-        """The upper directory, if it is an overlay."""
+        """The upper directory, if it is an overlay; else empty."""
         return self.options.get("upperdir", "") if "upperdir=" in self._right else ""
 
     @property
     def numbers(self) -> str:
-        """Those of the device, as they are written."""
+        """Numbers of the device, as they are written."""
         return self._words[2]
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The mounts in a `mountinfo`, in its order; what is torn is passed over."""
+    """The mounts in a `mountinfo`, in its order; torn lines are skipped."""
     return [mount for mount in map(Mount, text.split("\n")) if mount.is_whole]
 
 
 def mounts() -> list[Mount]:
-    """What is mounted here."""
+    """All mounts that this process sees."""
     return parse_mounts(read(MOUNTS))
 
 
 def mount_at(path: str, table: list[Mount]) -> Mount | None:
-    """The mount with the longest matching name; None if it cannot be known.
+    """The mount with the longest matching mount point; None if there is none.
 
     Symbolic links are not followed, so it is a first answer and not the last one.
     """
@@ -158,9 +159,10 @@ def mount_at(path: str, table: list[Mount]) -> Mount | None:
 
 
 def mount_on_the_way(path: str, table: list[Mount], wanted: Collection[Mount]) -> Mount | None:
-    """The first of the wanted mounts that a call would come to which follows this path, and its symbolic links.
+    """The first of the wanted mounts that a call meets which follows this path, and its symbolic links; None if there
+    is none.
 
-    Nothing is asked of such a mount: what lies on it is not looked at.
+    Nothing that lies on such a mount is looked at.
     """
     at, rest, links = "/", path.split("/")[::-1], 0
     while True:
@@ -195,7 +197,8 @@ def mount_of(device: int, table: list[Mount]) -> Mount | None:
 
 
 def _plain(text: str) -> str:
-    """A path as it is: blanks, tabs, newlines and backslashes are written as a backslash and three octal digits."""
+    """The path that is meant: blanks, tabs, newlines and backslashes are written as a backslash and three octal
+    digits."""
     if "\\" not in text:
         return os.fsdecode(text.encode("latin-1"))
     first, *others = text.split("\\")

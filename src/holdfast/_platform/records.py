@@ -10,7 +10,7 @@ _FORMAT, _TYPE = ("@qqihh0q", 3) if sys.platform == "darwin" else ("@hhqqi0q", 0
 
 
 def asked(kind: int, records: tuple[int, int]) -> bytes:
-    """A lock of this kind on these bytes, from where and how many; 0 of them: to the end of the file, however long."""
+    """A lock of this kind on these bytes: start and length; length 0: to the end of the file, however long."""
     start, length = records
     if _TYPE:
         return struct.pack(_FORMAT, start, length, 0, kind, 0)

@@ -1,5 +1,4 @@
-"""Sockets by their descriptors. On Windows these are numbers of another kind: what reads, writes and closes files does
-not take them."""
+"""Sockets by their descriptors. On Windows these are other numbers, which the functions for files do not take."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What a mount means for locks: one table, by the type of the filesystem and the options that it is mounted with.
+"""The meaning of a mount for locks: one table, by the type of the filesystem and the options that it is mounted with.
 
-ST1  A row says only what the source named beside it says. What depends on a server, on a daemon or on its
+ST1  A row says only what the source named beside it says. Whatever depends on a server, on a daemon or on its
      configuration is unknown (`guards` is None), and `text` says so.
 ST2  The options are those in force (`/proc/self/mountinfo`), not those that were asked for: NFS shows `local_lock=all`
      for `nolock`, and ignores both in version 4.
-ST3  What is not in the table is local, unless its source names a host; then it is shared, and nothing more is known.
+ST3  A type that is not in the table is local, unless its source names a host; then it is shared, and nothing more is
+    known.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NO_LINKS = "it has no hard links"
 
 
 def storage_of(kind: str, options: Mapping[str, str], source: str = "", release: str = "") -> Storage:
-    """What a mount of this type means. `release`: that of the Linux kernel, where it runs; empty: a current one."""
+    """The storage of a mount of this type. `release`: of the Linux kernel; empty on other systems."""
     row = _ROWS.get(kind)
     if row is not None:
         return row(kind, {**options, "release": release})
@@ -43,7 +44,7 @@ def storage_of(kind: str, options: Mapping[str, str], source: str = "", release:
 
 
 def storage_at(mount: procfs.Mount | None, table: list[procfs.Mount], release: str = "") -> Storage:
-    """What this mount means; an overlay has the storage of its upper directory, as far as the table shows that."""
+    """The storage of this mount; an overlay has that of its upper directory, as far as the table shows it."""
     if mount is None:
         return Storage("", text="of a type that cannot be known")
     found = storage_of(mount.kind, mount.options if mount.kind in _ROWS else {}, mount.source, release)
@@ -74,10 +75,10 @@ def shared(
     lasting: bool = False,
     apart: bool | None = None,
 ) -> Storage:
-    """The storage of a mount that is not local; nothing more is said of a type that the table does not know.
+    """The storage of a mount that other machines share; the defaults are for a type that the table does not know.
 
-    `said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that is
-    another matter than with `flock`.
+    `said`: why the guards are so, in place of the plain sentence. `apart`: whether record locks are seen, where that
+    differs from `flock`.
     """
     words = [said or {True: _SEEN, False: _UNSEEN, None: _UNKNOWN}[guards]]
     lasting = lasting and guards is not False
@@ -96,7 +97,8 @@ def _served(kind: str) -> Storage:
 
 
 def _names_a_host(kind: str, source: str) -> bool:
-    """ST3. A colon before the first slash is a host's, or a service's, where a process serves the files."""
+    """Whether the source names a host (ST3). A colon before the first slash is a host's, or a service's, where a
+    process serves the files."""
     before = source.partition("/")[0]
     if "fuse" in kind:
         return source.startswith("//") or ":" in before
@@ -107,8 +109,8 @@ def _names_a_host(kind: str, source: str) -> bool:
 
 
 def _nfs(kind: str, options: Mapping[str, str]) -> Storage:
-    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3; it
-    drops those of a machine when it has started again (sm-notify(8)). `nocto` gives up that an open asks the server.
+    """nfs(5), flock(2): since Linux 2.6.12 a byte-range lock of the whole file on the server, by lockd in version 3,
+    which drops a machine's locks when that has restarted (sm-notify(8)). With `nocto`, an open does not ask the server.
     open(2): O_EXCL needs version 3. `nolocks`, `locallocks`: macOS mount_nfs(8); `nolockd`: that of FreeBSD."""
     version = options.get("vers", "4" if kind == "nfs4" else "")
     lock = options.get("local_lock", "")
@@ -268,7 +270,7 @@ _ROWS: dict[str, Row] = {
     "osxfuse": lambda kind, _options: _served(kind),
 }  # fmt: skip
 _LOCAL = ALWAYS_LOCAL | {"overlay", "apfs"}
-"""Types whose source is any word."""
+"""Types whose source may be any word."""
 
 
 def _is_older(release: str, than: tuple[int, int]) -> bool:

@@ -1,6 +1,6 @@
-"""The processes that descend from this one, and signals for exactly those; and those that it descends from.
+"""Descendants of this process, and signals for exactly those; and its ancestors.
 
-Where there is no `/proc`, none are seen.
+Without `/proc`, no process is seen.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ else:
 _PR_SET_CHILD_SUBREAPER = 36
 _CLD_EXITED = 1
 SIGINFO = (8, 12, 20)
-"""Where `si_code`, `si_pid` and `si_status` are in a `siginfo_t` of macOS."""
+"""Offsets of `si_code`, `si_pid` and `si_status` in a `siginfo_t` of macOS."""
 
 
 class Member(Value):
-    """One process; `started`, in ticks since the boot, tells it from a later one of the same number."""
+    """A process; `started`, in ticks since the boot, tells it from a later one of the same number."""
 
     pid: int
     parent: int
@@ -32,7 +32,8 @@ class Member(Value):
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of whichever descendant loses its own, so that all of them stay descendants."""
+    """Become the parent of each descendant that loses its own, so that all of them stay descendants; False if that
+    fails."""
     try:
         from .libc import LIBC
 
@@ -42,7 +43,7 @@ def adopt_orphans() -> bool:
 
 
 def ended_child() -> tuple[int, int]:
-    """A child that has ended, and that nobody has waited for: its pid, and its exit status or minus the signal; 0, if
+    """A child that has ended, and that nobody has waited for: its pid, and its exit status or minus the signal; 0, 0 if
     there is none. It stays to be waited for. ChildProcessError: there are no children."""
     if not hasattr(os, "waitid"):
         return _ended_child()
@@ -53,7 +54,7 @@ def ended_child() -> tuple[int, int]:
 
 
 def _ended_child() -> tuple[int, int]:
-    """The same on macOS, where Python has no `waitid` before 3.13."""
+    """`ended_child` on macOS, where Python has no `waitid` before 3.13."""
     import ctypes
     import struct
 
@@ -68,16 +69,17 @@ def _ended_child() -> tuple[int, int]:
 
 
 def children() -> frozenset[Member]:
-    """Those of this process."""
+    """The children of this process."""
     found = _children_of(os.getpid()) if procfs.is_ours() else []
     return frozenset(one for one in _all() if one.parent == os.getpid()) if found is None else frozenset(found)
 
 
 def descendants(spared: frozenset[Member] = frozenset(), root: int = 0) -> list[Member]:
-    """Those of this process, or of `root`, that have not ended, parents first; without the `spared` ones and what is
-    below them.
+    """The living descendants of this process, or of `root`, parents first; without the `spared` ones and their
+    descendants.
 
-    The kernel's lists of children may lack some while others end, so that there are none is said by all processes only.
+    The kernel's lists of children may lack some while others end, so only a look at all processes can say that there
+    are none.
     """
     return _below(spared, _children_of, root) or _below(spared, _by_parent().get, root)
 
@@ -114,7 +116,7 @@ def _by_parent() -> dict[int, list[Member]]:
 
 
 def _children_of(pid: int) -> list[Member] | None:
-    """By the kernel's lists; None where it has none."""
+    """The children of a process, by the kernel's lists; None where it has none."""
     pids: list[bytes] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -132,12 +134,12 @@ def is_running(member: Member) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether that process was stopped, and nobody has continued it; False where that cannot be seen."""
+    """Whether that process was stopped and not continued; False where that cannot be seen."""
     return bool(pid) and procfs.is_ours() and procfs.stat_fields(pid)[:1] == ["T"]
 
 
 def send(member: Member, number: int) -> bool:
-    """Send it a signal, if it is still that process; whether it was. PermissionError as the system gives it.
+    """Send it a signal, if it is still that process; returns whether it was. PermissionError as the system raises it.
 
     An older kernel has no pidfds, and a filter of system calls may refuse them (EPERM in old containers); then another
     process could get the number between the look and the signal.
@@ -170,12 +172,12 @@ def _sent_by(fd: int, number: int) -> bool:
 
 
 def look_at(pid: int) -> Member | None:
-    """One process; None if it has ended, or there is no `/proc`."""
+    """The process with this pid; None if it has ended, or there is no `/proc`."""
     return _read(pid) if procfs.is_ours() else None
 
 
 def ancestors(pid: int) -> list[int]:
-    """That process, its parent, and so on; none whose parent is in another PID namespace."""
+    """A process, its parent, and so on, up to the first one whose parent is in another PID namespace."""
     found = [pid] if pid > 0 else []
     while found and (one := look_at(found[-1])) is not None and one.parent > 0 and one.parent not in found:
         found.append(one.parent)
@@ -192,7 +194,7 @@ def _all() -> Iterator[Member]:
 
 
 def _read(pid: int) -> Member | None:
-    """One process; None if it has ended, waited for or not."""
+    """The process with this pid; None if it has ended, waited for or not."""
     try:
         state, parent, *fields = procfs.stat_fields(pid)
         return None if state in "ZX" else Member(pid, int(parent), int(fields[17]))

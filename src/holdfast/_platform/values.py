@@ -1,4 +1,4 @@
-"""Values that an environment gives to an engine. What an engine may ask of one: interface.py, for type checkers."""
+"""Values that an environment gives to an engine. Its methods are in interface.py, for type checkers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Presence(str):
-    """What the process table says about a pid. Compared by identity; no `enum`, which takes 3 ms to load."""
+    """The word of the process table about a pid. Compared by identity; no `enum`, which takes 3 ms to load."""
 
     __slots__ = ()
 
@@ -30,7 +30,8 @@ Presence.GONE, Presence.UNKNOWN = Presence("gone"), Presence("unknown")
 
 
 class Process(Value):
-    """One look at the process table. `started` compares with `Identity.started`; `since` is in epoch seconds."""
+    """A process by one look at the process table. `started` compares with `Identity.started`; `since`: epoch
+    seconds."""
 
     presence: Presence
     started: str = "-"
@@ -43,10 +44,10 @@ class Process(Value):
 
 
 class LockOwner(Value):
-    """Who has a kernel lock on a file, or is `waiting` for it within the kernel.
+    """A process that has a kernel lock on a file, or is `waiting` for it within the kernel.
 
-    `pid` is None for somebody who cannot be named from here: a process of another PID namespace, or one that inherited
-    the lock from a process that has ended, and may not be looked at. One such entry may stand for several.
+    `pid` is None for a process that cannot be named from here: of another PID namespace; or one that may not be looked
+    at, and inherited the lock from a process that has ended. One such entry may stand for several.
     """
 
     pid: int | None
@@ -59,11 +60,11 @@ LOCK_KINDS = ("flock", "fcntl", "ofd", "lease")
 
 
 class FileLock(Value):
-    """One lock in the kernel's tables, and one process that has it or waits for it.
+    """A lock in the kernel's tables, and one process that has it or waits for it.
 
     `kind`: flock, fcntl (by process), ofd (by open file description), lease. `file`: the superblock's device and the
     inode number. `pid` is None for a process that cannot be named from here. `span`: the first byte and the last; None:
-    up to the end. `path`: as a holder has opened the file; None where that cannot be seen; `deleted`: it had that path.
+    up to the end. `path`: as a holder has opened the file; None if unknown; `deleted`: it had that path.
     """
 
     kind: str
@@ -77,19 +78,18 @@ class FileLock(Value):
 
 
 class Storage(Value):
-    """What the filesystem of a directory, as it is mounted, means for locks (storage.py).
+    """The meaning of a directory's filesystem, as it is mounted, for locks (storage.py).
 
-    `kind`: its type, empty if that cannot be known. `shared`: other machines may have it mounted. `guards`: whether
-    they see a kernel lock (`flock`) that is held here; None: that cannot be known from here. `records`: the
-    same of a record lock (`fcntl`). `exclusive`, `links`:
-    False where two machines are known to be able to create the same name (O_EXCL), or where there are no hard links.
-    `events`: whether every change of a file makes an event here. If not, a server or a process stands behind the
-    filesystem, and a step may take long. `fresh`: False where a file that is opened is known not to show what another
-    machine has written and its server has confirmed. `lasting`: whether the server keeps the kernel locks of a machine
-    that has died, for long or until it is back. `lock_files`: False where lock files cannot be had, and `flock` alone
-    works. `pins`: whether a name that another machine has removed is still there as long as the file is open here.
-    `away`: the errors of a call whose server is away, where calls fail then instead of waiting for it. `reconnects`:
-    False where that never ends, as the client does not reconnect: only a new mount helps.
+    `kind`: its type, empty if unknown. `shared`: other machines may have it mounted. `guards`: whether they see a
+    kernel lock (`flock`) that is held here; None: unknown from here. `records`: whether they see a record lock
+    (`fcntl`). `exclusive`: False where two machines are known to be able to create the same name (O_EXCL). `links`:
+    False where there are no hard links. `events`: whether every change of a file makes an event here. If not, a server
+    or a process stands behind the filesystem, and a step may take long. `fresh`: False where an opened file is known
+    not to show what another machine has written and its server has confirmed. `lasting`: whether the server keeps the
+    kernel locks of a machine that has died, for long or until it is back. `lock_files`: False where there can be no
+    lock files, and `flock` alone works. `pins`: whether a name that another machine has removed is still there as long
+    as the file is open here. `away`: the errors of a call whose server is away, where calls fail then instead of
+    waiting for it. `reconnects`: False where that never ends, as the client does not reconnect: only a new mount helps.
     `text`: what that means, in a sentence. `remedy`: what to do.
     """
 
@@ -111,7 +111,7 @@ class Storage(Value):
 
 
 LOST_SIGHT = (errno.ENOTCONN, getattr(errno, "EBADFD", errno.ENOTCONN))
-"""The errors of a path, and of an open file, whose server the client has lost sight of."""
+"""The errors of a path, and of an open file, whose server the client has lost."""
 
 ALWAYS_LOCAL = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "devtmpfs", "proc", "sysfs", "devpts", "cgroup",
@@ -120,10 +120,10 @@ ALWAYS_LOCAL = frozenset({
 })  # fmt: skip
 """Types of filesystems that are local whatever they are mounted from: most machines have hardly any others."""
 SMB = ("cifs", "smb3")
-"""What Linux calls a share of SMB."""
+"""Filesystem types of SMB shares on Linux."""
 
-# What a watch has seen since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag`
-# takes as long as a system call.
+# Events of a watch since it was last asked: 0, or a sum of these. Plain numbers, because an `enum.Flag` takes as long
+# as a system call.
 CHANGED = 1
 CLOSED = 2
 

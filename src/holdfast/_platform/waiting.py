@@ -1,4 +1,4 @@
-"""Who does the waiting for the step that runs now: an event loop, or the thread itself.
+"""The event loop that waits for the step that runs now, unless the thread itself does.
 
 Apart from the other values, as only waiters need it: `_contextvars` is a shared library in many a Python.
 """

@@ -7,22 +7,22 @@ WI2  The guard is a lock on two bytes far behind any content. Locks are mandator
 WI3  An unnamed file is one with a temporary name, and its link is a rename, which never replaces. It is open and
     guarded the whole time. A kill before that leaves the temporary name, which the next process here removes.
 WI4  A removed file keeps its name until the last descriptor of it is closed, unless the filesystem can do as POSIX
-    does. So it is renamed first, and the name is free at once. Where that is refused for an instant, because somebody
-    has opened it without sharing, it is tried again.
-WI5  A file that another program has removed, and that somebody still has open, can neither be opened nor made anew. It
-    counts as held: there is something, and it is none that we know.
+    does. So it is renamed first, and the name is free at once. Where that is refused for an instant, because another
+    program has the file open without sharing, it is tried again.
+WI5  A file that another program has removed while a process has it open can neither be opened nor made anew. It counts
+    as held: there is something, and nothing is known of it.
 WI6  A ticket of the queue is a file that its owner keeps guarded, which proves that it lives, with the names of two
-    events: one that it sets when it leaves, and one that others set to have it look. A waiter behind it waits for the
+    events: the owner sets one when it leaves, others set the other to have it look. A waiter behind it waits for the
     first, and for the end of the process.
-WI7  The start of a process is its creation time, in units of 100 ns, which does not change with the clock. The boot is
-    told by its time, from which Windows takes what the clock was set by since.
-WI8  A lock belongs to the process that has locked: no other gets it by inheriting the handle. So the guard of a lock
+WI7  The start of a process is its creation time, in units of 100 ns, which does not change with the clock. A boot is
+    identified by its time, less what the clock has been set by since.
+WI8  A lock belongs to the process that has taken it: no other gets it by inheriting the handle. So the guard of a lock
     that is to outlive its process is handed over by halves. A contender needs both bytes, and locks them in their
-    order; a probe is refused by either. The holder gives up the second one, which another process takes, and keeps the
-    first. When that process says that it has the second byte, at least one is locked until both have ended: neither
-    ever takes the byte of the other.
-WI9  The end of a process that the record does not name wakes nobody. So one that drops the second byte sets the time of
-    the file after that, which is a change that waiters are told of.
+    order; a probe is refused by either. The holder gives up the second byte, which another process takes, and keeps the
+    first. Once that process says that it has the second byte, at least one is locked until both have ended: neither
+    ever takes the other's byte.
+WI9  The end of a process that the record does not name wakes nobody. So a process that drops the second byte then sets
+    the time of the file, a change that waiters are told of.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ _DISPOSITION_EX, _POSIX_DELETE = 21, 1 | 2 | 0x10
 _END_OF_FILE = 38
 _QUERY, _SYNCHRONIZE, _MODIFY = 0x1000, 0x00100000, 0x0002
 _SERVED_BY_SMB = frozenset({"ntfs", "refs", "fat32", "exfat"})
-"""What the volume of an SMB share is called; those of WebDAV and WSL have names of their own."""
+"""Names of the filesystems of SMB shares; those of WebDAV and WSL have names of their own."""
 _DESCRIPTION = ".tag"
-"""How the names of files end that stand beside tickets and are none."""
+"""The ending of files that stand beside tickets and are none."""
 _CHANGES = 0x01 | 0x08 | 0x10
-"""Names, sizes and last writes of what is in the directory."""
+"""Changes of names, sizes and last writes in a directory."""
 _REMOTE = 4
 _TIME_OF_DAY = 3
 _EPOCH = 116_444_736_000_000_000
@@ -99,7 +99,7 @@ _STARTERS = frozenset({"holdfast.exe", "py.exe", "uv.exe", "uvx.exe"})
 _MOST_STARTERS = 4
 _MOST_AT_ONCE, _FOR_EVER = 60, 0xFFFFFFFF
 _LONGEST_PATH = 247
-"""Longer ones need the prefix that takes a path as it is. A directory's may be no longer."""
+"""The longest path without the prefix that takes it as it is. A directory's may be no longer."""
 _LONGEST_NAME = 255
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 """Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
@@ -127,7 +127,7 @@ class _TimeOfDay(ctypes.Structure):
 
 
 class _StartUp(ctypes.Structure):
-    """STARTUPINFOEX, of which nothing else is used."""
+    """STARTUPINFOEX, of which only the size and the attributes are used."""
 
     _fields_ = (
         ("size", DWORD),
@@ -148,7 +148,7 @@ class _Members(ctypes.Structure):
 
 
 def declare(*functions: tuple[Any, ...]) -> None:
-    """What functions of kernel32 take: the name of each, and its arguments."""
+    """Declare functions of kernel32: the name of each, and the types of its arguments."""
     for name, *arguments in functions:
         getattr(KERNEL, name).argtypes = arguments
 
@@ -186,7 +186,7 @@ for _function in (KERNEL.CreateEventW, KERNEL.OpenEventW, KERNEL.CreateJobObject
 
 
 def require(done: object) -> None:
-    """OSError, by what kernel32 has said, unless it was done."""
+    """Raise the OSError of kernel32's last error, unless `done`."""
     if not done:
         raise _ctypes.WinError(_ctypes.get_last_error())
 
@@ -195,9 +195,9 @@ class File(Descriptor):
     """The descriptor of a file or of a directory."""
 
     at = _FAR
-    """Where its guard is (WI2)."""
+    """The place of its guard (WI2)."""
     guard = 0
-    """How we have it: 0, `_AT_ONCE` shared, `_AT_ONCE | _EXCLUSIVELY`, `_SECOND`."""
+    """The kind of guard that we have: 0 (none), `_AT_ONCE` shared, `_AT_ONCE | _EXCLUSIVELY`, `_SECOND`."""
     temporary = ""
     """Its name, until it has the one that it is made for (WI3)."""
     path = ""
@@ -205,14 +205,14 @@ class File(Descriptor):
 
 
 class New(File, Created):
-    """That of a file that did not exist before."""
+    """The descriptor of a file that did not exist before."""
 
 
 class Ticket(File, Waitable):
-    """That of a ticket (WI6): its owner's, or a follower's."""
+    """The descriptor of a ticket (WI6): its owner's, or a follower's."""
 
     gone: Handle | None = None
-    """The event that its owner sets when it leaves, if this is the owner's."""
+    """The event to set when its owner leaves; None for a follower's."""
     token = ""
 
 
@@ -234,7 +234,7 @@ class WindowsEnvironment(GenericEnvironment):
     # -- who -----------------------------------------------------------------------------------------------------------
 
     def _boot(self) -> str:
-        """WI7."""
+        """The boot by its time (WI7)."""
         found = _TimeOfDay()
         if _NT.NtQuerySystemInformation(_TIME_OF_DAY, ctypes.byref(found), ctypes.sizeof(found), None) != 0:
             return super()._boot()
@@ -260,7 +260,7 @@ class WindowsEnvironment(GenericEnvironment):
         return Process(Presence.RUNNING, f"c{times[0]:x}", (times[0] - _EPOCH) / 1e7)
 
     def command(self, pid: int) -> str | None:
-        """The program: the words of another process's command line are not to be had without reading its memory."""
+        """The program alone: another process's command line cannot be had without reading its memory."""
         try:
             handle = winapi.OpenProcess(_QUERY, False, pid)
         except OSError:
@@ -276,8 +276,8 @@ class WindowsEnvironment(GenericEnvironment):
         return None if path is None else (path.rpartition("\\")[2], [])
 
     def caller(self) -> int:
-        """Past what is started between a shell and us: the interpreter of a virtual environment starts another one, and
-        so do `py` and the program that pip makes of an entry point."""
+        """The process that has called this one, past the starters between a shell and us: the interpreter of a virtual
+        environment starts another one, and so do `py` and the program that pip makes of an entry point."""
         mine = (self.command(os.getpid()) or "").casefold()
         starters = {sys.executable.casefold(), *_STARTERS} - {mine}
         pid, child = parent(os.getpid()), os.getpid()
@@ -292,7 +292,8 @@ class WindowsEnvironment(GenericEnvironment):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _open_handle(self, path: str, access: int, disposition: int, kind: type[File], flags: int = _AS_IT_IS) -> int:
-        """WI1. What opens it, and what enters it among the descriptors, is one call into C (operations.py, J1)."""
+        """Open a file with all sharing (WI1). Opening it, and entering it among the descriptors, is one call into C
+        (operations.py, J1)."""
         for pause in (*_PAUSES, None):
             found: dict[str, int] = {}
             arguments = (path, access, _SHARED, 0, disposition, flags, 0)
@@ -335,7 +336,7 @@ class WindowsEnvironment(GenericEnvironment):
         raise OSError(errno.ELOOP, "it is a link", path)
 
     def open_unnamed(self, directory: str, mode: int) -> int:  # noqa: ARG002
-        """WI3."""
+        """A file with a temporary name (WI3)."""
         if "unnamed" in self.without:
             raise OSError(errno.EOPNOTSUPP, "unnamed files are switched off", directory)
         sweep_when_due(self, directory)  # WI3
@@ -346,7 +347,7 @@ class WindowsEnvironment(GenericEnvironment):
         return fd  # type: ignore[no-any-return]
 
     def link_unnamed(self, fd: int, path: str) -> None:
-        """WI3."""
+        """Rename the file, never in the place of another (WI3)."""
         file: Any = fd
         for pause in (*_PAUSES, None):
             try:
@@ -371,7 +372,7 @@ class WindowsEnvironment(GenericEnvironment):
             unlink_quietly(self, temporary)  # its token makes it ours, whatever came between
 
     def stat(self, path: str, *, dir_fd: int | None = None) -> Stat:  # type: ignore[override]
-        """WI5: of a file that is about to go, Python says what its directory says: without a number."""
+        """The stat of a file; of one about to go (WI5), Python tells what the directory says: without a number."""
         found = os.lstat(_at(path, dir_fd))
         if dir_fd is not None and stat.S_ISREG(found.st_mode) and not path.endswith(_DESCRIPTION):
             return _told(found, mode=stat.S_IFIFO)
@@ -380,14 +381,14 @@ class WindowsEnvironment(GenericEnvironment):
         return _told(found)
 
     def fstat(self, fd: int) -> Stat:  # type: ignore[override]
-        """Under Wine a file that was renamed while it is open is said to be on no device."""
+        """The stat of an open file. Under Wine, one that was renamed while open is said to be on no device."""
         found, device = os.fstat(fd), getattr(fd, "device", 0)
         if isinstance(fd, Ticket):
             return _told(found, mode=stat.S_IFIFO | self._read_ticket(fd)[0], device=device)
         return _told(found, device=None if found.st_dev else device)
 
     def unlink(self, path: str, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
-        """WI4."""
+        """Remove a file so that its name is free at once (WI4)."""
         where = _at(path, dir_fd)
         if stat.S_ISDIR(os.lstat(where).st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a directory", path)
@@ -416,7 +417,7 @@ class WindowsEnvironment(GenericEnvironment):
         super().link(native(existing), native(path))
 
     def read(self, fd: int, size: int) -> bytes:
-        """At its beginning, wherever another thread reads or writes meanwhile."""
+        """Read the beginning of a file, wherever another thread reads or writes meanwhile."""
         content, count = ctypes.create_string_buffer(size), DWORD()
         at = _Overlapped(offset=0)
         if not KERNEL.ReadFile(msvcrt.get_osfhandle(fd), content, size, ctypes.byref(count), ctypes.byref(at)):
@@ -508,7 +509,7 @@ class WindowsEnvironment(GenericEnvironment):
         return fd  # type: ignore[no-any-return]
 
     def _read_ticket(self, fd: int) -> tuple[int, str, int]:
-        """Its mode, the token in the names of its events, and its process. EINVAL: it is none."""
+        """The mode of a ticket, the token in the names of its events, and its process. EINVAL: it is no ticket."""
         words = self.read(fd, 64).split()
         try:
             return int(words[0], 8), words[1].decode(), int(words[2])
@@ -604,7 +605,7 @@ class WindowsEnvironment(GenericEnvironment):
         return True
 
     def accept_guard(self, fd: int) -> bool:
-        """Take the second byte, of a descriptor of our own; False where it is not on offer (WI8)."""
+        """Take the second byte, by a descriptor of our own; False if it is not on offer (WI8)."""
         file: Any = fd
         if not _lock_bytes(fd, _AT_ONCE | _EXCLUSIVELY, _FAR + 1, 1):
             return False
@@ -645,7 +646,7 @@ class WindowsEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
-        """Whether it is on another machine; that one is not asked."""
+        """Whether the path is on another machine, which is not asked."""
         drive = os.path.splitdrive(native(path))[0]
         known = self._remote.get(drive)
         if known is None:
@@ -673,7 +674,7 @@ class WindowsEnvironment(GenericEnvironment):
 
 
 class FileWatch:
-    """See `Watch`. Notifications are of a whole directory, and say not what has changed."""
+    """A watch by change notifications. See `Watch`. They are of a whole directory, and do not say what has changed."""
 
     def __init__(
         self, env: WindowsEnvironment, handle: int, path: str, seen: tuple[int, ...], made: Operation | None
@@ -711,9 +712,9 @@ class FileWatch:
 
 
 class Job:
-    """A command and all that it starts. They end when the last process that has this open has ended, or closed it.
+    """A command and all that it starts. They end when the last process that has the job open ends, or closes it.
 
-    With a name, it is the one that another process has made by that name.
+    With a name, it is the job that another process has made by that name.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -727,8 +728,8 @@ class Job:
             self._limit(_KILL_ON_CLOSE)
 
     def start(self, words: list[str], variables: dict[str, str], line: str | None = None) -> Program:
-        """Start the command, or the shell that the words name with this line. It is in the job from its first moment
-        on, so it cannot be left behind outside of it."""
+        """Start the command, or with `line` the shell that the words name. It is in the job from its first moment on,
+        so it cannot be left behind outside of it."""
         import shutil
         import subprocess
 
@@ -737,7 +738,7 @@ class Job:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
         text = subprocess.list2cmdline([found, *words[1:]])
         if line is not None:
-            text += f' "{line}"'  # as it is, in two quotes that /s has the shell remove
+            text += f' "{line}"'  # as it is, in two quotes that /s makes the shell remove
         command = ctypes.create_unicode_buffer(text)
         block = ctypes.create_unicode_buffer("\0".join(f"{name}={value}" for name, value in variables.items()) + "\0")
         size = ctypes.c_size_t()
@@ -767,17 +768,17 @@ class Job:
         return Program(made.pid, Handle(made.process))
 
     def pids(self) -> list[int]:
-        """The processes of it that have not ended; the first hundreds of them."""
+        """The processes of the job that have not ended; at most the first `_MOST_PIDS`."""
         found = _Members()
         KERNEL.QueryInformationJobObject(self._job, _PIDS, ctypes.byref(found), ctypes.sizeof(found), None)
         return [*found.pids[: found.listed]]
 
     def end(self) -> None:
-        """Kill them all."""
+        """Kill all processes of the job."""
         KERNEL.TerminateJobObject(self._job, 1)
 
     def let_go(self) -> None:
-        """Let them live on."""
+        """Let the processes of the job live on when it is closed."""
         self._limit(0)
 
     def _limit(self, flags: int) -> None:
@@ -787,7 +788,7 @@ class Job:
 
 
 class Program:
-    """A process that was started. `end`: what tells its end to a wait."""
+    """A process that was started. `end`: the handle that tells a wait of its end."""
 
     def __init__(self, pid: int, end: Handle) -> None:
         self.pid = pid
@@ -802,7 +803,7 @@ class Program:
 
 class Alarm:
     """Calls a function from a thread of its own when one of the handles is signalled, for an event loop, which cannot
-    wait for them. The thread ends soon after `stop`, and closes what it waits for."""
+    wait for them. The thread ends soon after `stop`, and closes the event that `stop` sets."""
 
     def __init__(self, handles: list[int], tell: Callable[[], object]) -> None:
         self._stopped = KERNEL.CreateEventW(None, True, False, None)
@@ -825,7 +826,7 @@ class Alarm:
 
 
 def native(path: str) -> str:
-    """As Windows wants it. Long ones, and those that are to be taken as they are, have a prefix."""
+    """The path as Windows wants it. Long paths, and those to be taken as they are, have a prefix."""
     path = path.replace("/", "\\")
     if path.startswith("\\\\?\\") or len(path) <= _LONGEST_PATH:
         return path.removesuffix("\\.") if path.startswith("\\\\?\\") else path
@@ -846,7 +847,7 @@ def _fingerprint(path: str) -> tuple[int, ...] | None:
 
 
 def parent(pid: int) -> int:
-    """The process that has started it; 0 if that cannot be known."""
+    """The process that has started `pid`; 0 if unknown."""
     try:
         handle = winapi.OpenProcess(_QUERY, False, pid)
     except OSError:
@@ -860,8 +861,8 @@ def parent(pid: int) -> int:
 
 
 def _told(found: os.stat_result, *, mode: int | None = None, device: int | None = None) -> os.stat_result:
-    """What we say of a file: another mode or device, and of the device what all versions of Python tell: since 3.12 it
-    has 64 bits, of which the lower ones are what it had before."""
+    """The stat of a file with another mode or device. The device is what all versions of Python tell: since 3.12 it has
+    64 bits, of which the lower ones are what it had before."""
     device = (device or found.st_dev) & 0xFFFFFFFF
     if mode is None and device == found.st_dev:
         return found
@@ -885,13 +886,13 @@ def _is_link(fd: int) -> bool:
 
 
 def _lasts_an_instant(error: OSError) -> bool:
-    """Whether the reason may have gone in a moment: a file open without sharing, or one that is about to go."""
+    """Whether the reason may pass in a moment: a file open without sharing, or one that is about to go."""
     number = getattr(error, "winerror", None)
     return number == _SHARING or (number == _DENIED and _NT.RtlGetLastNtStatus() & 0xFFFFFFFF == _DELETE_PENDING)
 
 
 def _named(error: OSError, path: str) -> OSError:
-    """With its path, and its reason where Windows only says that it finds nothing."""
+    """The error with its path, and with its reason where Windows only says that it finds nothing."""
     if getattr(error, "winerror", None) == _TOO_LONG or len(os.path.basename(path)) > _LONGEST_NAME:
         return OSError(errno.ENAMETOOLONG, "the name is too long", path)
     if getattr(error, "winerror", None) == _NO_PATH:
@@ -905,7 +906,7 @@ def _named(error: OSError, path: str) -> OSError:
 
 
 def _unlink_as_posix(path: str) -> bool:
-    """Remove it so that its name goes at once. False where the filesystem cannot do that."""
+    """Remove a file so that its name goes at once. False where the filesystem cannot do that."""
     try:
         handle = winapi.CreateFile(path, _DELETE, _SHARED, 0, _EXISTING, _AS_IT_IS, 0)
     except OSError as refused:
@@ -923,7 +924,7 @@ def _unlink_as_posix(path: str) -> bool:
 
 
 def _lock(fd: int, how: int) -> bool | None:
-    """WI8."""
+    """Lock the bytes of the guard, for an exclusive one in their order (WI8)."""
     if getattr(fd, "at", _FAR) == _FIRST:
         return _lock_bytes(fd, how, _FIRST, 1)
     if not how & _EXCLUSIVELY:
@@ -966,6 +967,6 @@ def _unlock_bytes(fd: int, at: int, count: int) -> None:
 
 
 def _touch(fd: int) -> None:
-    """WI9."""
+    """Set the time of the file, which waiters are told of (WI9)."""
     now = ctypes.c_uint64(time.time_ns() // 100 + _EPOCH)
     KERNEL.SetFileTime(msvcrt.get_osfhandle(fd), None, None, ctypes.byref(now))

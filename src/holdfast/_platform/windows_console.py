@@ -1,7 +1,7 @@
-"""The console of Windows: its modes and size, what is written on it, and what is pressed in it.
+"""The console of Windows: its modes and size, output to it, and keys from it.
 
-It is opened by name, so that it does not matter where the standard streams lead. Nothing here judges what is pressed,
-nor which modes are wanted.
+It is opened by name, so it does not matter where the standard streams lead. Nothing here judges keys, nor which modes
+are wanted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .windows import DWORD, HANDLE, KERNEL, POINTER, declare, require
 _ACCESS = 0x80000000 | 0x40000000
 _SHARED, _EXISTING = 1 | 2, 3
 _MOST_UNITS = 8192
-"""Of UTF-16, written by one call: a call with more than 64 kB may be refused."""
+"""The most units of UTF-16 that one call writes: a call with more than 64 kB may be refused."""
 _MOST_RECORDS = 128
 _KEY = 1
 """KEY_EVENT."""
@@ -64,7 +64,7 @@ class Console:
 
     def __init__(self) -> None:
         self.input = Handle(_opened("CONIN$"))
-        """Can be waited for: something has been pressed, or the console has another size."""
+        """The handle of its input, which can be waited for: a key has been pressed, or the size has changed."""
         try:
             self._output = _opened("CONOUT$")
         except OSError:
@@ -76,7 +76,7 @@ class Console:
             winapi.CloseHandle(handle)
 
     def modes(self) -> tuple[int, int]:
-        """Of its input, and of its screen."""
+        """The modes of its input, and of its screen."""
         return _mode_of(int(self.input)), _mode_of(self._output)
 
     def set_modes(self, of_input: int, of_screen: int) -> None:
@@ -92,7 +92,7 @@ class Console:
         return found.right - found.left + 1, found.bottom - found.top + 1
 
     def write(self, text: bytes) -> None:
-        """Write what is UTF-16. Waits as long as the console takes nothing, as while somebody selects text in it."""
+        """Write UTF-16. Waits as long as the console takes nothing, as while somebody selects text in it."""
         written = DWORD()
         while text:
             part = text[: 2 * _MOST_UNITS]
@@ -103,8 +103,8 @@ class Console:
             text = text[2 * written.value :]
 
     def take(self) -> list[tuple[int, int, int]]:
-        """The keys that have been pressed: code, unit of UTF-16 (0: none), how many times. Releases, and what is no
-        key, are passed over. Never waits."""
+        """The keys that have been pressed: code, unit of UTF-16 (0: none), how many times. Releases of keys, and other
+        events, are skipped. Never waits."""
         count, records, found = DWORD(), (_Record * _MOST_RECORDS)(), []
         require(KERNEL.GetNumberOfConsoleInputEvents(int(self.input), ctypes.byref(count)))
         if count.value:

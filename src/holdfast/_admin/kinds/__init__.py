@@ -1,8 +1,8 @@
 """Locks that other programs make by rules of their own: seen and waited for, never taken, broken or cleaned away.
 
-A kind is one small module here, with a line in one of the tables below, which say how its files are called: they are
-asked of every file that is met. Its `look(view)` says what is at a path, or None if that is not one of its locks. If
-its program would take whatever is put at such a path for its own lock, `reserves(view)` says so.
+A kind is one small module here, with a line in one of the tables below. They say how its files are named, and are asked
+of every file that is met. Its `look(view)` returns the lock at a path, or None if that is not one of its locks. If its
+program would take anything at such a path for its own lock, `reserves(view)` says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED: dict[str, tuple[str, ...]] = {
     ".lock": ("uv",),
     "concurrency.lock": ("npm",),
 }
-"""The kinds of files of these very names; several, if only the rest of the rule tells."""
+"""Kinds by the whole name of a file; several, where only the rest of the rule tells."""
 _SHAPED: tuple[tuple[str, str, str], ...] = (
     ("emacs", ".#", ""),
     ("libreoffice", ".~lock.", "#"),
@@ -44,7 +44,7 @@ _SHAPED: tuple[tuple[str, str, str], ...] = (
     ("pnpm", "", ".held"),
     ("dotlock", "", ".lock"),
 )
-"""And of those that begin and end so."""
+"""Kinds by the beginning and the end of a name."""
 _HASH = 64
 """The length of the names of restic's locks."""
 _TRIES = 5
@@ -85,14 +85,14 @@ def _of(view: View) -> list[str]:
 
 
 def _module(kind: str) -> ModuleType:
-    """Loaded on demand."""
+    """The module of a kind, loaded on demand."""
     from importlib import import_module
 
     return import_module(f".{kind.replace('-', '_')}", __package__)
 
 
 def find(view: View) -> Found | None:
-    """The lock of another program that this file is; None for what is none. OSError as the system gives it."""
+    """The lock of another program at the path of the view; None if there is none. OSError as the system raises it."""
     for _ in range(_TRIES):
         seen = _look(view)
         later = view if seen is None or seen.condition != LEFTOVER else view.again()
@@ -112,7 +112,8 @@ def _look(view: View) -> Found | None:
 
 
 def reserved(view: View) -> str | None:
-    """The kind whose program would take a file of this name for its own lock, though nothing is there yet."""
+    """The kind whose program would take a file of this name for its own lock, though nothing is there yet; else
+    None."""
     for kind in _of(view):
         module = _module(kind)
         if hasattr(module, "reserves") and module.reserves(view):

@@ -1,11 +1,11 @@
-"""What all kinds of other programs' locks share: how one is looked at, and what is said of it.
+"""The common part of all kinds of other programs' locks: looking at a lock, and describing it.
 
-KI1  Nothing is changed: a kind reads, and has no other means (`View`). What is no regular file is not opened, a link is
-     read and not followed, and of a file or directory no more is read than `View` says, whatever lies there.
-KI2  What a lock says of its holder is what somebody has written. A pid in it is believed only where it was written on
-     this host, and only if that process was there before the lock was; else nothing is known of the holder. One that
-     names no host is believed where no other machine shares the filesystem.
-KI3  That nobody is seen is no proof of death: a lock is called a leftover only where every process of its user could be
+KI1  Nothing is changed: a kind reads, and has no other means (`View`). Only regular files are opened, a link is read
+     and not followed, and no more is read of a file or directory than `View` says, whatever lies there.
+KI2  The content of a lock is what somebody has written. A pid in it is believed only where it was written on this host,
+     and only if that process was there before the lock was; else nothing is known of the holder. A lock that names no
+     host is believed where no other machine shares the filesystem.
+KI3  Seeing no holder is no proof of death: a lock is called a leftover only where every process of its user could be
      looked at, no other machine shares the filesystem, and the file is older than that look, and still there after it
      (a holder that lets go may have ended before the processes were looked at). Else it counts as held.
 KI4  Only the kernel's own lock is proof. All else is evidence, and is said with the answer.
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from ..._platform.interface import Entry, ProcFiles, Stat, Surroundings
 
 _MOST_TEXT = 16_384
-"""Bytes that are read of a file at most."""
+"""The most bytes that are read of a file."""
 _MOST_NAMES = 100
 _SLACK = 2.0
-"""Seconds by which a process may seem to be younger than what it has made: start times are in ticks."""
+"""Seconds by which a process may seem to be younger than its lock: start times are in ticks."""
 
 
 class Verdict(Value):
-    """How a lock is judged. `holders` have it; the first is named."""
+    """The judgement of a lock. `holders` have it; the first is named."""
 
     condition: str
     liveness: Liveness
@@ -46,9 +46,9 @@ class Verdict(Value):
 
 
 class View:
-    """What a kind may do with one file: look (KI1). OSError as the system gives it.
+    """A look at one file, which is all that a kind may do with it (KI1). OSError as the system raises it.
 
-    `found`: what is at the path, or the directory, where nothing is. `kind`: the one that looks.
+    `found`: the stat of the path, or of its directory if nothing is there. `kind`: the kind that looks.
     """
 
     kind = ""
@@ -74,7 +74,7 @@ class View:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def data(self, path: str | None = None, most: int = _MOST_TEXT) -> bytes:
-        """How the file begins, or a regular file beside it; empty for anything else, and for what may not be read."""
+        """The beginning of the file, or of a regular file beside it; empty for others, and if it may not be read."""
         found = self.found if path is None else self.stat(path)
         if found is None or not stat.S_ISREG(found.st_mode):
             return b""
@@ -88,7 +88,7 @@ class View:
             self.env.close(fd)
 
     def link(self) -> str:
-        """What the link says."""
+        """The target of the link; empty if it is none."""
         return self.env.read_link(self.path) if self.is_link else ""
 
     def stat(self, path: str) -> Stat | None:
@@ -102,7 +102,7 @@ class View:
         return all(self.stat(path) is not None for path in paths)
 
     def names(self) -> list[str]:
-        """The first names in the directory that this is."""
+        """Names in the directory at the path, in order; at most `_MOST_NAMES`."""
         kept: list[str] = []
 
         def keep(entry: Entry) -> None:
@@ -125,7 +125,7 @@ class View:
         return Holder(pid, host, None, tag, command)
 
     def openers(self, *, writing: bool = True) -> list[int]:
-        """The processes that have the file open."""
+        """The processes that have the file open; `writing`: for writing."""
         return self.files.openers(self.name, self.found.st_ino, writing=writing)
 
     def of_openers(self, pids: Iterable[int], text: str = "has it open for writing") -> Verdict:
@@ -134,7 +134,7 @@ class View:
         return Verdict(HELD, Liveness.ALIVE, Evidence("process", f"{named} {text}"), holders)
 
     def of_process(self, pid: int, host: str | None = None, tag: str | None = None) -> Verdict:
-        """By the pid that a lock names (KI2)."""
+        """The verdict by the pid that a lock names (KI2)."""
         if host is not None and not self.is_here(host):
             text = f"it was made on {host}, whose processes cannot be seen from here"
             return Verdict(ELSEWHERE, Liveness.UNKNOWN, Evidence("none", text), (self.holder(pid or None, host, tag),))
@@ -154,7 +154,7 @@ class View:
         return Verdict(HELD, Liveness.ALIVE, Evidence("process", f"process {pid}, which it names, exists"), who)
 
     def of_nobody(self, text: str, holders: tuple[Holder, ...] = ()) -> Verdict:
-        """Nobody is seen who could have it (KI3)."""
+        """The verdict if no process is seen that could have the lock (KI3)."""
         files = self.files
         if not files.sees(self.found.st_uid):
             text += "; not all processes of its user may be looked at, so that says little (try as root)"
@@ -167,7 +167,7 @@ class View:
         return Verdict(HELD, Liveness.UNKNOWN, Evidence("none", text), holders)
 
     def of_kernel(self) -> Verdict:
-        """By the kernel's locks on the file."""
+        """The verdict by the kernel's locks on the file."""
         locks = self.files.kernel_locks(self.name, self.identity)
         having = {lock.pid: lock for lock in locks if not lock.waiting and lock.kind != "lease"}
         waiting = [lock.pid for lock in locks if lock.waiting and lock.pid is not None]
@@ -181,25 +181,25 @@ class View:
         return Verdict(HELD, Liveness.ALIVE, evidence, holders, waiters)
 
     def by_age(self, condition: str, text: str) -> Verdict:
-        """By a rule that goes by age alone, which proves nothing."""
+        """The verdict by a rule that goes by age alone, which proves nothing."""
         return Verdict(condition, Liveness.UNKNOWN, Evidence("none", text))
 
     def again(self) -> View:
-        """The same path, as it is now. FileNotFoundError for nothing."""
+        """A view of the same path, as it is now. FileNotFoundError if nothing is there."""
         return self.beside(self.path, self.env.stat(self.path))
 
     def is_same(self, later: View) -> bool:
-        """Whether it is the same file, unchanged: one that is made anew may get the same number."""
+        """Whether a later view is of the same file, unchanged: one that is made anew may get the same number."""
         return self.identity == later.identity and self.found.st_mtime_ns == later.found.st_mtime_ns
 
     def beside(self, path: str, found: Stat) -> View:
-        """Another file."""
+        """A view of another file."""
         return View(self.env, lambda: self.files, path, found)
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
     def who(self, verdict: Verdict) -> str:
-        """The holder, for an advice."""
+        """The holder in words, for an advice."""
         holder = verdict.holders[0] if verdict.holders else None
         if holder is None or holder.pid is None:
             return "the process that has it locked, which cannot be seen from here,"
@@ -209,8 +209,8 @@ class View:
     def described(
         self, verdict: Verdict, reason: str, advice: str, *, refuses: bool = False, aged: bool = True
     ) -> Found:
-        """`reason` and `advice` are of a lock that is not free. `refuses`: its program is kept out by it, also by a
-        leftover. `aged`: it was made when the file was written; else it is not known when."""
+        """The lock, with its verdict. `reason` and `advice` are of a lock that is not free. `refuses`: it keeps its
+        program out, even as a leftover. `aged`: it was made when the file was written; else that time is unknown."""
         free = verdict.condition == FREE
         if free:
             reason, advice = "nobody has locked it; the file stays", ""
@@ -233,7 +233,7 @@ def pid_in(data: bytes) -> int | None:
 
 
 def sentence(seen: Found) -> str:
-    """Who has it, since when, and how that is known."""
+    """The holder of a lock, since when, and how that is known, in a sentence."""
     status = seen.status
     if status.holder is not None and status.holder.pid is not None and seen.condition != LEFTOVER:
         return messages.sentence(status)

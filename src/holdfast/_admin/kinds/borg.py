@@ -1,7 +1,7 @@
 """Borg 1: in a repository or a cache, `lock.exclusive`, a directory with a file HOST@ID.PID-THREAD in it, and
-`lock.roster`, which lists who reads.
+`lock.roster`, a list of readers.
 
-Borg removes what names a process of this host that has ended, unless BORG_HOSTNAME_IS_UNIQUE=no.
+Borg removes a lock that names an ended process of this host, unless BORG_HOSTNAME_IS_UNIQUE=no.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def look(view: View) -> Found | None:
 
 
 def _named(name: str) -> tuple[str, int] | None:
-    """Host and pid in the name of the file."""
+    """Host and pid in the name of the file; None if it has none."""
     host, dot, numbers = name.rpartition(".")
     pid, dash, thread = numbers.partition("-")
     right = dot and dash and host and pid.isascii() and pid.isdecimal() and thread.isalnum() and len(pid) <= 10

@@ -1,7 +1,7 @@
 """Dot locking, as liblockfile, `dotlockfile` and procmail's `lockfile` do it for mailboxes and scripts: `X.lock` with a
 pid in it, or 0.
 
-With a pid, `dotlockfile` goes by that process. Without, the lock counts for five minutes after it was last touched.
+With a pid, `dotlockfile` goes by that process. Without one, the lock counts for five minutes after it was last touched.
 """
 
 from __future__ import annotations

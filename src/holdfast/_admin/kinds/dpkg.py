@@ -1,6 +1,6 @@
 """dpkg and apt: files that stay, with a kernel lock (`fcntl`) while a command works.
 
-`lock` and `lock-frontend` in dpkg's directory of its state, `Lock` in `triggers` there, `lock` where apt keeps its
+They are `lock` and `lock-frontend` in dpkg's state directory, `Lock` in `triggers` there, `lock` where apt keeps its
 lists and its archives. If one of them is removed, a second command gets in beside the first.
 """
 

@@ -1,6 +1,6 @@
 """Emacs: a link `.#X`, which leads nowhere and says USER@HOST.PID:BOOT, while a buffer with the file X is modified.
 
-Where there are no links it is a file with the same text. Emacs replaces one whose process has ended without asking.
+Where there are no links it is a file with the same text. Emacs replaces the lock of an ended process without asking.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Git: `X.lock` beside a file of a repository that a command is about to replace (`index.lock`, `HEAD.lock`, a ref's).
 
-Git makes it exclusively, writes the new content into it, and renames it over `X`, or removes it. It does not say whose
-it is, and is not always open: `git commit -a` closes `index.lock` before it starts the editor. So the holder is who has
-it open, or else a git command that works in that repository. Git never removes another one's.
+Git makes it exclusively, writes the new content into it, and renames it over `X`, or removes it. The file does not name
+its holder, and is not always open: `git commit -a` closes `index.lock` before it starts the editor. So the holder is
+the process that has it open, or else a git command that works in that repository. Git never removes the lock of another
+process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOOKERS = frozenset(
 )  # fmt: skip
 """Commands that may run for days, and take no lock."""
 _PROGRAMS = ("git", "git-receive-pac")
-"""As the kernel calls them, in 15 letters: what a push starts on a server has a name of its own."""
+"""The programs' names, of which the kernel keeps 15 letters: what a push starts on a server has a name of its own."""
 _VALUED = frozenset(
     ["-C", "-c", "--attr-source", "--config-env", "--git-dir", "--namespace", "--shallow-file", "--super-prefix",
      "--work-tree"]
@@ -61,7 +62,7 @@ def reserves(view: View) -> bool:
 
 
 def _directory(view: View) -> str | None:
-    """The git directory that the lock is in."""
+    """The git directory that the lock is in; None if it is in none."""
     parts = view.where.split("/")
     below = next((number for number, part in enumerate(parts) if number and part in _BELOW), None)
     if below is None and view.name.removesuffix(".lock") not in _FILES:
@@ -75,7 +76,7 @@ def _directory(view: View) -> str | None:
 
 
 def _by_work(view: View, directory: str) -> Verdict:
-    """By the git commands that work in the repository, and were started before the lock was written."""
+    """The verdict by the git commands that work in the repository, and were started before the lock was written."""
     known = {_number(view, directory)} - {None}
     working = [pid for pid in view.files.running(_PROGRAMS) if _may_hold(view, directory, pid, known)]
     if working:
@@ -97,8 +98,8 @@ def _may_hold(view: View, directory: str, pid: int, known: set[tuple[int, int] |
 
 
 def read_line(words: Sequence[str]) -> tuple[str, str]:
-    """The command of git in a command line, and the git directory that is named there; empty where there is none. A
-    message, a path or a branch may be called like another command."""
+    """The git command in a command line, and the git directory that it names; empty if there is none. A message, a path
+    or a branch may be called like another command."""
     rest, directory = iter(words[1:]), ""
     for word in rest:
         option, equals, value = word.partition("=")
@@ -112,7 +113,7 @@ def read_line(words: Sequence[str]) -> tuple[str, str]:
 
 
 def _is_common(view: View, directory: str) -> bool:
-    """Whether all worktrees of the repository share what is locked."""
+    """Whether all worktrees of the repository share the locked file."""
     return view.where != directory or view.name in ("config.lock", "packed-refs.lock", "shallow.lock", "gc.pid.lock")
 
 
@@ -137,7 +138,7 @@ def _repository_of(view: View, pid: int, given: str, *, common: bool) -> set[tup
 
 
 def _line(data: bytes) -> str:
-    """As git reads it, for which a path ends with a NUL."""
+    """A line as git reads it, for which a path ends with a NUL."""
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape").strip()
 
 

@@ -1,6 +1,6 @@
-"""LibreOffice: `.~lock.X#` beside a document that is open: names, host, time and profile of who has it, without a pid.
+"""LibreOffice: `.~lock.X#` beside a document that is open: names, host, time and profile of its user, without a pid.
 
-A LibreOffice that edits a local document keeps that open, too. The file is no more than a sign: LibreOffice offers a
+A LibreOffice that edits a local document keeps that open, too. The lock is no more than a sign: LibreOffice offers a
 copy, or to open the document all the same.
 """
 
@@ -47,7 +47,7 @@ def _by_programs(view: View, host: str) -> Verdict:
 
 
 def _fields(text: str) -> list[str]:
-    """What is between the commas; a backslash takes the meaning from what comes after it, as in "Doe\\, Jane"."""
+    """The texts between the commas; a backslash escapes the next character, as in "Doe\\, Jane"."""
     fields, plain = [""], False
     for letter in text:
         if plain or letter not in ",\\":

@@ -8,7 +8,7 @@ from ..found import LEFTOVER, Found
 from .base import View
 
 _BESIDE = ("compatibility.ini", "prefs.js", "times.json")
-"""What is in a profile; a new one gets them in this order."""
+"""Files in a profile; a new one gets them in this order."""
 
 
 def look(view: View) -> Found | None:

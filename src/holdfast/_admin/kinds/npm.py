@@ -1,8 +1,8 @@
-"""npm: `concurrency.lock`, a directory that `npx` makes where it installs a package, and touches every second; and what
-npm up to version 6 kept in `_locks`.
+"""npm: `concurrency.lock`, a directory that `npx` makes where it installs a package, and touches every second; and
+files that npm up to version 6 kept in `_locks`.
 
-Nobody is named. One that was not touched for a minute is replaced by the next `npx`. (`package-lock.json`, `yarn.lock`
-and `pnpm-lock.yaml` lock nothing.)
+No holder is named. A lock that was not touched for a minute is replaced by the next `npx`. (`package-lock.json`,
+`yarn.lock` and `pnpm-lock.yaml` lock nothing.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .base import Verdict, View
 
 _STALE = 60.0
 _FRESH = 5.0
-"""Seconds: one that was touched so recently has a living holder."""
+"""Seconds since the last touch for which a lock has a living holder."""
 
 
 def look(view: View) -> Found | None:

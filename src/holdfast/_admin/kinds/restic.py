@@ -1,7 +1,7 @@
 """restic: a file in `locks` of a repository, named after the hash of its content, which is encrypted.
 
-So it cannot be read whose it is. restic writes each of its locks anew every five minutes, under another name, and calls
-one stale that is older than half an hour, or whose process has ended on the same host.
+So its holder cannot be read. restic writes each of its locks anew every five minutes, under another name, and calls a
+lock stale that is older than half an hour, or whose process has ended on the same host.
 """
 
 from __future__ import annotations

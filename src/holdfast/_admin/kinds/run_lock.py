@@ -1,7 +1,7 @@
-"""What lies in `/run/lock`, which systemd makes for the locks of services (`/var/lock` leads there): `LCK..ttyS0` for a
-serial line, with a pid in it; and whatever else consists of a pid.
+"""Files in `/run/lock`, which systemd makes for the locks of services (`/var/lock` leads there): `LCK..ttyS0` for a
+serial line, with a pid in it; and any other file that consists of a pid.
 
-Why not what has only a kernel lock on it: so has every lock file of ours there, and it may be empty for a moment.
+Files with a kernel lock alone do not count: each lock file of ours there has one, and may be empty for a moment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Terraform and OpenTofu with state in a local file: `.terraform.tfstate.lock.info`, which says who works with it.
 
-The lock itself is the kernel's (`fcntl`), on the state file beside it. What a killed command has left keeps nobody out.
+The lock itself is the kernel's (`fcntl`), on the state file beside it. A file that a killed command has left keeps
+nobody out.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def look(view: View) -> Found | None:
 
 
 def _info(data: bytes) -> dict[str, str] | None:
-    """What it says of itself."""
+    """The texts of such a file, by name; None if it is none."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

@@ -23,5 +23,6 @@ def look(view: View) -> Found | None:
 
 
 def _is_its_place(view: View) -> bool:
-    """By what lies beside it: a cache, a virtual environment, a store of tools. Others are known while it works."""
+    """Whether the files beside it are those of a cache, a virtual environment, or a store of tools. Elsewhere it is
+    known only while uv works."""
     return any(view.is_there(*(f"{view.where}/{name}" for name in names)) for names in _BESIDE)

@@ -1,7 +1,7 @@
 """Vim: a swap file `.X.swp` (`.swo`, `.swn` …) for each file that is edited, open as long as Vim lives.
 
-Its first block says who: pid, user, host, file, and whether there are changes that are not saved. Vim never removes
-another one's; it asks.
+Its first block has the pid, the user, the host, the file, and whether there are changes that are not saved. Vim never
+removes the swap file of another process; it asks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .base import View
 _BLOCK = 1008
 _DIRTY = 0x55
 _LONGEST_HOST = 39
-"""Bytes of the host's name that are kept: fewer than many a name in a cloud has."""
+"""Bytes of the host's name that Vim keeps: fewer than many a name in a cloud has."""
 
 
 def look(view: View) -> Found | None:

@@ -2,10 +2,11 @@
 
 KW1  The directory is watched before the lock is looked at: whatever ends it after that look makes an event. So links
      and directories that are locks are waited for as well, and nothing of the other program's is opened to wait for it.
-KW2  What makes no event ends by a clock: a lock of the kernel that is dropped while its file stays open, a rule that
-     goes by age. The end of the process that is named wakes, too. Where no events arrive, that clock is all there is.
-KW3  It has ended if nothing is at the path, or what is there would keep its program out no longer. That it has changed
-     hands is no end, nor is a look that the system refuses.
+KW2  Ends without an event are found by a clock: a lock of the kernel that is dropped while its file stays open, a rule
+     that goes by age. The end of the process that is named wakes, too. Where no events arrive, that clock is all there
+     is.
+KW3  A lock has ended if nothing is at the path, or if it would keep its program out no longer. A change of hands is no
+     end, nor is a look that the system refuses.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def until_free(
     timeout: float | None,
     notice: Callable[[Found], object] | None = None,
 ) -> Steps[Found | None]:
-    """None when it has ended (KW3); what was seen last when `timeout` (seconds; None: for ever) is over.
+    """Wait for the end of a lock (KW3): None; or the last look at it, when `timeout` (seconds; None: for ever) is over.
 
-    OSError where `look` cannot say at the beginning what is there.
+    OSError if the first `look` fails.
 
-    `notice` is called once, after a second, also where the time is over by then.
+    `notice` is called once, after a second, even if the time is over by then.
     """
     started = env.monotonic()
     deadline = INFINITY if timeout is None else started + timeout
@@ -80,7 +81,7 @@ def until_free(
 
 
 class _Holder:
-    """The end of the process that is named, as a descriptor."""
+    """The end of the process that a lock names, as a descriptor."""
 
     def __init__(self, env: Surroundings) -> None:
         self._env = env
@@ -99,7 +100,7 @@ class _Holder:
         return (self._fd,) if self._fd >= 0 else ()
 
     def has_ended(self) -> bool:
-        """Told once."""
+        """Whether that process has ended; True only once."""
         if self._pid is None or not self._env.inspect(self._pid).has_ended:
             return False
         self.close()

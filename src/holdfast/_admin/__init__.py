@@ -1,3 +1,3 @@
-"""What the commands for people at work are made of: find, follow, judge, clean. Nothing that acquires imports it."""
+"""Parts of the operator's commands: find, follow, judge, clean. No code that acquires imports them."""
 
 from __future__ import annotations

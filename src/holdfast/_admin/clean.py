@@ -1,30 +1,30 @@
-"""Leftovers: what may go of the lock files in a directory and of what lies beside them, and removing it.
+"""Leftovers among lock files and beside them: finding and removing them.
 
-M7  A finding decides nothing. Each thing is looked at again when it is to go, and goes only if it is still what it was:
-    a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
+M7  A finding decides nothing. Each leftover is looked at again before it is removed, and stays if it is no longer what
+    it was: a lock by a judgement of its own, a temporary file or a ticket by the very test that found it.
 M8  A lock that is proven dead while no rule holds: no foreign process can have judged it stale. It is removed under its
     claim (remove.py, R1, R2), and announced where the protocol can say so. Nothing has to settle.
-M9  A rule holds: a foreign process may have judged it stale as well, and be about to remove what the path names. If the
-    path were free for that moment, a newcomer could publish a lock there, and that process would remove it. So a stale
-    lock is not simply removed, but taken over, held until that has settled, and released (takeover.py, T1 to T7). A
-    contender that looks meanwhile finds a fresh lock that is held; one that acts on an older look removes ours, where
-    nobody is inside. A removal that settled *after* the path is free would protect nobody.
-    The same where there are no guards: nothing is proven there but by the process. And what was created and never
-    written is finished, and released, as its first contender would do (publish.py, P6).
-M10  A lock may go if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
-     (policy.py, V3). Only where the caller approves of it, also if the rule holds and nothing is known of the holder;
-     never one that is known to live, never a lock of the kernel alone, never what cannot be read.
-M11  Temporary files are named after a process. One that has ended never comes back to its file, whatever gets its
-     number: those of ours have a token in their name, and are of this boot and PID namespace; those of semats are let
-     be until no living one of another container could still need them, as they need a millisecond (interop.py, Y2).
-M12  A claim whose claimant is proven gone no longer counts (takeover.py, T12), and may go at any time.
-M13  Others may exchange a directory for a link to another one between the look and the removal. So a directory is
-     opened when it is entered, never through a link, and all that is done in it goes by that descriptor.
-M14  What may be a user's data never goes, approved or not: a file that has more in it than a record (policy.py, V6),
-     one without a marker under a name that text and data have, and a JSON object with neither a marker nor a
-     `createdAt`.
-M15  A lock that is a directory says nothing of its holder, and an empty directory may be somebody's: it goes only where
-     a holdfast holder's mark says that it is dead, or where the caller approves. It is taken over and released (M9).
+M9  A lock that a rule calls stale: a foreign process may have judged it so as well, and be about to remove what the
+    path names. If the path were free for that moment, a newcomer could publish a lock there, and that process would
+    remove it. So a stale lock is not simply removed, but taken over, held until that has settled, and released
+    (takeover.py, T1 to T7). A contender that looks meanwhile finds a fresh lock that is held; one that acts on an older
+    look removes ours, where nobody is inside. A removal that settled *after* the path is free would protect nobody.
+    Locks are treated the same where there are no guards: nothing is proven there but by the process. A file that was
+    created and never written is finished, and released, as its first contender would do (publish.py, P6).
+M10  A lock may be removed if it is proven dead; or if its protocol's rule calls it stale *and* the evidence says dead
+     (policy.py, V3). If the caller approves, also if the rule calls it stale and nothing is known of the holder. Never
+     a lock whose holder is known to live, never a lock of the kernel alone, never one that cannot be read.
+M11  Temporary files are named after a process. A process that has ended never comes back to its file, whatever gets its
+     number: ours have a token in their name, and are of this boot and PID namespace; those of semats are left alone
+     until no living process of another container could still need them, as it needs them for a millisecond (interop.py,
+     Y2).
+M12  A claim whose claimant is proven gone no longer counts (takeover.py, T12), and may be removed at any time.
+M13  Other users may exchange a directory for a link to another one between the look and the removal. So a directory is
+     opened when it is entered, never through a link, and each step in it goes by that descriptor.
+M14  Possible data of a user is never removed, approved or not: a file that has more in it than a record (policy.py,
+     V6), one without a marker under a name of text or data, and a JSON object with neither a marker nor a `createdAt`.
+M15  A lock that is a directory says nothing of its holder, and an empty directory may be a user's: it is removed only
+     if a holdfast holder's mark says that it is dead, or if the caller approves. It is taken over and released (M9).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _YOUNG = 1.0
 
 
 class Leftover(Value):
-    """What may go, and why. `protocol` is empty for what is holdfast's own."""
+    """A lock file, or something beside one, that may be removed, and why. `protocol` is empty for holdfast's own."""
 
     kind: str
     path: str
@@ -81,7 +81,7 @@ class Leftover(Value):
 
 
 class Kept(Value):
-    """A lock that goes only if the caller approves, or breaks it; why it stays, and what removes it."""
+    """A lock that is removed only if the caller approves, or breaks it; why it stays, and what removes it."""
 
     path: str
     protocol: str
@@ -90,7 +90,8 @@ class Kept(Value):
 
 
 def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
-    """The directory, and those in it; no links are followed, and none of the kernel's inventions are entered."""
+    """The directory, and those below it; no links are followed, and no filesystem that the kernel makes up is
+    entered."""
     tables = env.proc_locks()
     pending = [top]
     while pending:
@@ -107,7 +108,7 @@ def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str
 def leftovers(
     env: Surroundings, survey: Survey, where: str, *, approved: bool
 ) -> Iterator[Leftover | Kept | Unreadable]:
-    """What may go in one directory. Changes nothing (scan.py, E1)."""
+    """Leftovers in one directory. Changes nothing (scan.py, E1)."""
     for one in survey.directory(where):
         found = one if isinstance(one, Unreadable) else of_lock(env, one, approved=approved)
         if found is not None:
@@ -116,7 +117,7 @@ def leftovers(
 
 
 def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
-    """What may go of what lies beside the lock files of one directory. Changes nothing."""
+    """Leftovers beside the lock files of one directory. Changes nothing."""
     try:
         names = sorted(env.list_directory(where))
     except OSError:
@@ -128,13 +129,13 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
         try:
             yield from _beside(env, where, name, path)
         except (FileNotFoundError, PermissionError):
-            continue  # what may not be looked at is not recognised
+            continue  # not recognised, as it may not be looked at
         except OSError as error:
             yield Unreadable(path, error)
 
 
 def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
-    """Whether a lock file may go, as it was found (M10)."""
+    """A lock file as leftover or as kept, by how it was found (M10); None if it is neither."""
     status = found.status
     if found.advice is not None or (not status.protocol and not status.stale):
         return None  # another program's: it has rules of its own (kinds/)
@@ -160,7 +161,8 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
 
 
 def _may_be_data(status: Status) -> bool:
-    """Whether nothing but two words in it says that it is a lock, and its name says that it is not (M14)."""
+    """Whether it may be a user's data: only two words in it say that it is a lock, and its name says that it is not
+    (M14)."""
     record = status.record
     if record is None or record.marker is not None:
         return False
@@ -207,7 +209,7 @@ def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file or a claim of ours is an orphan (M11, M12)."""
+    """The reason why a temporary file or a claim of ours is an orphan; None if it is not (M11, M12)."""
     if is_claim(name):
         return why_over(env, joined(where, name))
     if lease.is_claim(name):
@@ -220,7 +222,8 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
 
 
 def why_no_rival(env: Environment, where: str, name: str) -> str | None:
-    """Why a temporary file of semats is an orphan (M11): by its name, its age and its content."""
+    """The reason why a temporary file of semats is an orphan, by its name, its age and its content; None if it is not
+    (M11)."""
     path = joined(where, name)
     base = name.rsplit(".", 3)[0]
     pid = get("semats").rival(name, base)
@@ -251,7 +254,7 @@ _GONE = "it is gone by now"
 
 
 class Removal(Value):
-    """What became of a leftover: REMOVED; CHANGED: it is no longer a leftover; or BLOCKED, and by what."""
+    """The fate of a leftover: REMOVED; CHANGED: it is no longer a leftover; or BLOCKED, and by what."""
 
     result: str
     why: str = ""
@@ -274,14 +277,14 @@ def safe_or_approved(*, approved: bool) -> Judge:
 
 
 def proven(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
-    """The judgement of who removes only what is proven dead."""
+    """The judgement by which only locks that are proven dead are removed."""
     if assessed.is_dead and assessed.evidence.proven:
         return judge(env, request, seen, assessed)
     return Verdict(False, False, "its holder is not proven dead")
 
 
 def remove(env: Environment, leftover: Leftover, *, approved: bool) -> Steps[Removal]:
-    """Remove one of them, if it is still what it was (M7). OSError and HoldfastError where that cannot be done."""
+    """Remove a leftover, if it is still what it was (M7). OSError and HoldfastError if that fails."""
     path = leftover.path
     if leftover.kind == LOCK:
         request = request_of(path, leftover.protocol)
@@ -337,7 +340,7 @@ def request_of(path: str, protocol: str) -> FileRequest:
 
 
 def remove_lock(env: Environment, request: FileRequest, judged: Judge) -> Steps[Removal]:
-    """Remove the lock if it is judged so now (M8, M9)."""
+    """Remove the lock if it is still judged so (M8, M9)."""
     seen = observe(env, request)
     if seen is None:
         return Removal(CHANGED)
@@ -375,7 +378,7 @@ def _remove_proven(env: Environment, request: FileRequest, judged: Judge) -> Ste
 
 
 def side_by_side(jobs: Sequence[Steps[T]]) -> Steps[list[T | OSError | HoldfastError]]:
-    """Run several at once, so that all of them settle in the time of one; what each returns, or its error."""
+    """Run several at once, so that all of them settle in the time of one; returns the result of each, or its error."""
     results: dict[int, T | OSError | HoldfastError] = {}
     pending = dict(enumerate(jobs))
     try:
@@ -409,15 +412,15 @@ _PATHS: dict[str, tuple[int, ...]] = {
     "link_unnamed": (1,),
     "claim": (1,),
 }
-"""Which arguments of a step are paths."""
+"""Places of the arguments of a step that are paths."""
 
 
 class PinnedEnvironment:
-    """An environment for which the paths of the directories that were entered lead to those very directories (M13).
+    """An environment in which the path of a directory that was entered always leads to that very directory (M13).
 
-    Each is opened, from the top down and never through a link. From then on each step on it, or on what is in it, goes
-    by that descriptor, whatever its path leads to by then. Where the system has no such ways (`Surroundings.way_to`),
-    this is the environment itself.
+    Each is opened, from the top down and never through a link. From then on each step on it, or in it, goes by that
+    descriptor, wherever its path leads by then. Where the system has no such ways (`Surroundings.way_to`), this is the
+    environment itself.
     """
 
     def __init__(self, env: Surroundings) -> None:
@@ -426,7 +429,7 @@ class PinnedEnvironment:
         self._ways: dict[str, str] = {}
 
     def enter(self, top: str, where: str) -> None:
-        """Open `where`, which is `top` or below it. OSError where that is not possible, or there is a link by now."""
+        """Open `where`, which is `top` or below it. OSError if that fails, or there is a link by now."""
         if where in self._fds:
             return
         env = self._env

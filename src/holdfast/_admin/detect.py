@@ -1,7 +1,7 @@
-"""Whose lock file a file is, when nobody says: by its content, its name and its mode. For showing.
+"""The protocol of a lock file, where nobody has named it: by its content, its name and its mode. For display.
 
-A protocol is chosen by the caller that acquires, never by this. Two implementations write the same records: what only
-its owner may read is taken for one of `semats`, which makes its files so, else for one of `sema`.
+A caller that acquires chooses the protocol; this never does. Two implementations write the same records: a file that
+only its owner may read is taken for one of `semats`, which makes its files so, any other for one of `sema`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _OTHERWISE = frozenset(
     .service .list .log
     """.split()  # noqa: SIM905 - a list that takes a page to read
 )
-"""Endings. Not `.pid`, `.lck`, `.tmp`, `.data`, `.state` …, nor whatever is not known."""
+"""Endings of text, data and programs. Not `.pid`, `.lck`, `.tmp`, `.data`, `.state` …, nor unknown ones."""
 _MUCH = 65_536
 _TOKEN = b"\n" + 8 * b"\t"
-"""fs-safe 0.21 ends its records with blanks that are its own."""
+"""Blanks at the end of a record, by which fs-safe 0.21 knows its own."""
 
 
 def head_of(env: Environment, path: str, most: int) -> bytes:
-    """How a file begins; nothing of what is no regular file. OSError as the system gives it."""
+    """The first bytes of a file; empty if it is no regular file. OSError as the system raises it."""
     fd = env.open_existing(path, write=False)
     try:
         return env.read(fd, most) if stat.S_ISREG(env.fstat(fd).st_mode) else b""
@@ -58,7 +58,7 @@ def head_of(env: Environment, path: str, most: int) -> bytes:
 
 
 def is_beside(name: str) -> bool:
-    """Whether a name is one of those that lie beside lock files, and are none themselves."""
+    """Whether a name is of a file or directory beside lock files that is no lock file itself."""
     return name.startswith(_HIDDEN) or name.endswith(RECLAIM) or bool(_RIVAL.search(name))
 
 
@@ -78,13 +78,13 @@ def is_named_so(name: str) -> bool:
 
 
 def is_called_otherwise(name: str) -> bool:
-    """Whether a name is one that text, data or programs have, and hardly ever a lock file."""
+    """Whether a name is usual for text, data or programs, and hardly ever a lock file's."""
     at = name.rfind(".")
     return at > 0 and name[at:] in _OTHERWISE
 
 
 def slot_of(name: str) -> tuple[str, int] | None:
-    """The base and the number of a semaphore's lock file, if it is called like one."""
+    """The base and the number in the name of a semaphore's lock file; None for other names."""
     found = _SLOT.fullmatch(name)
     return (found[1], int(found[2])) if found else None
 
@@ -95,8 +95,8 @@ def may_be_record(size: int) -> bool:
 
 
 def is_likely(found: Stat) -> bool:
-    """Whether a file without a lock's name is worth reading where all files of a disk are asked about: its writer could
-    write to it, and has not written much."""
+    """Whether a file without a lock's name is worth reading in a search of a whole disk: its owner may write to it, and
+    it is small."""
     return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
 
 
@@ -106,7 +106,7 @@ def may_begin(name: str, data: bytes) -> bool:
 
 
 def record_in(name: str, mode: int, data: bytes) -> Record | None:
-    """The record of a lock file; None for what is none, or is damaged."""
+    """The record of a lock file; None if it is no lock file, or is damaged."""
     try:
         if name == BEADS_NAME:
             return get("beads").decode(data)
@@ -124,7 +124,7 @@ def record_in(name: str, mode: int, data: bytes) -> Record | None:
 
 
 def damaged(name: str, data: bytes) -> str | None:
-    """The protocol of a record that is there, but is none; empty if it may be anybody's. None: it is no lock file."""
+    """The protocol of a damaged record; empty if it may be of any protocol. None: it is no lock file."""
     if name == BEADS_NAME:
         return "beads"
     if not data:
@@ -135,7 +135,7 @@ def damaged(name: str, data: bytes) -> str | None:
 
 
 def problem(protocol: str, data: bytes) -> str:
-    """What is wrong with a damaged record."""
+    """The fault of a damaged record, in words."""
     if not data:
         return NO_RECORD
     try:
@@ -150,7 +150,8 @@ def _is_sidecar(name: str, data: bytes) -> bool:
 
 
 def _has_own_member(record: Record, data: bytes) -> bool:
-    """Any object may be a sidecar's payload; but so are the lock files of package managers, which lock nothing."""
+    """Whether a sidecar's record has something that no other JSON file has. Any object may be a sidecar's payload; but
+    so are the lock files of package managers, which lock nothing."""
     payload = record.fields["payload"]
     return record.pid is not None or record.marked or isinstance(payload.get("createdAt"), str) or _TOKEN in data[-256:]
 

@@ -1,4 +1,4 @@
-"""What the abilities of a directory, and the leftovers in it, mean for the promises of docs/guarantees.md, in words."""
+"""Consequences of a directory's abilities and leftovers for the promises of docs/guarantees.md, in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEARLY = 0.9
 
 
 class Finding(Value):
-    """One thing that was looked at. `level`: good; note, which weakens no promise; weaker; unusable.
+    """The result of one check. `level`: good; note, which weakens no promise; weaker; unusable.
 
     `means`: the consequence for the promises, and what can be done; empty where all is good.
     """
@@ -29,12 +29,12 @@ class Finding(Value):
 
 
 def worst(findings: list[Finding]) -> str:
-    """The level of the whole."""
+    """The worst level of all findings."""
     return max((finding.level for finding in findings), key=LEVELS.index, default=GOOD)
 
 
 def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
-    """What the filesystem and its permissions mean."""
+    """Findings about the filesystem and its permissions."""
     yield _filesystem(can)
     yield _permissions(can, uid)
     if can.exclusive:
@@ -64,7 +64,7 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
 
 
 def of_process(who: Identity, can: Abilities) -> Iterator[Finding]:
-    """What cannot be known about processes here, whatever the filesystem can do."""
+    """A finding if processes cannot be known here, whatever the filesystem can do."""
     if can.guard and who.boot == "-":
         yield Finding(
             "processes", WEAKER, "proc is not mounted, so neither the boot nor other processes are known",
@@ -178,7 +178,7 @@ def _events(can: Abilities) -> Finding:
 
 
 def of_limits(limits: Limits) -> Iterator[Finding]:
-    """What may run out, and how near that is."""
+    """Findings about resources that may run out."""
     means = "a process that waits needs one; without, it polls. Raise fs.inotify.max_user_instances"
     yield from _near("inotify instances", limits.instances, limits.most_instances, means)
     means = "each lock that is waited for needs one, and each hold; without, one polls. Raise max_user_watches"
@@ -220,17 +220,17 @@ _KINDS = {
     ),
     (TICKET, ""): ("tickets", NOTE, "the next one who waits for that lock removes them"),
 }
-"""By the kind of leftover and its protocol: what it is called, how much it matters, what becomes of it."""
+"""Name, level and future of each kind of leftover, by kind and protocol."""
 
 
 def of_leftovers(env: Environment, directory: str, surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
-    """One finding for each kind. `surveyed`: the lock files in the directory."""
+    """A finding for each kind of leftover. `surveyed`: the lock files in the directory."""
     findings = [*_of_locks(env, directory, surveyed), *_beside_locks(env, directory)]
     yield from findings or [Finding("leftovers", GOOD, "nothing was left here by dead processes")]
 
 
 def _of_locks(env: Environment, directory: str, surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
-    """What `clean` would remove, or would leave alone although it may be a dead process's."""
+    """Findings about locks that `clean` would remove, or would leave alone although their holders may be dead."""
     judged = [of_lock(env, one, approved=False) for one in surveyed if isinstance(one, Found)]
     gone = [one.path for one in judged if isinstance(one, Leftover)]
     if gone:
@@ -258,13 +258,13 @@ def _counted(paths: list[str]) -> str:
 
 
 def _some(paths: list[str], directory: str) -> str:
-    """The first of them, as seen from the directory."""
+    """The first paths, as seen from the directory."""
     shown = ", ".join(path.removeprefix(directory).lstrip("/") for path in paths[:_SHOWN])
     return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
 
 
 def of_other_programs(surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
-    """Locks that other programs have left, and what their users do about them."""
+    """Findings about locks that other programs have left, with the advice for their users."""
     left = [one for one in surveyed if isinstance(one, Found) and one.condition == LEFTOVER]
     for one in left[:_SHOWN]:
         name = one.status.path.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""A lock file that was found by looking for such files, and the words for its condition."""
+"""Lock files that a search has found, and the words for their condition."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ CONDITIONS = (HELD, ELSEWHERE, MALFORMED, EMPTY, STALE, DEAD, LEFTOVER, FREE)
 
 
 class Found(Value):
-    """One lock file. Where its protocol cannot be told, `status.protocol` is empty.
+    """A lock file. `status.protocol` is empty if its protocol is unknown.
 
     `condition` is one of CONDITIONS: held; dead (proven, so that the next contender gets it); stale by its protocol's
-    rule; elsewhere (held, by all that can be known, on another host, before a reboot or in another container);
-    malformed, which counts as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover, of
-    another program's whose holder has ended by all that can be seen (`status.locked`: whether that program would be
-    kept out by it); free, of a file that stays. `uid` is the user of the holder's process, or else of the file. `slot`:
-    its number, if it is one of a semaphore for which somebody waits. `advice`: what the users of another program do
-    next about its lock, whose kind is `status.protocol` (kinds/); None for the locks of our protocols.
+    rule; elsewhere (held, as far as can be known, on another host, before a reboot or in another container); malformed,
+    which counts as held; empty: held by all protocols but `flock`, by which nobody holds it; leftover: another
+    program's lock, whose holder has ended by all that can be seen (`status.locked`: whether it keeps that program out);
+    free: a file that stays, and nobody holds. `uid` is the user of the holder's process, or else of the file. `slot`:
+    its number, if it is a slot of a semaphore with waiters. `advice`: what to do next about another program's lock,
+    whose kind is `status.protocol` (kinds/); None for the locks of our protocols.
     """
 
     status: Status
@@ -30,7 +30,7 @@ class Found(Value):
 
 
 class Unreadable(Value):
-    """What could not be looked at, and why."""
+    """A path that could not be looked at, and why."""
 
     path: str
     error: OSError

@@ -1,11 +1,11 @@
-"""Every file that the kernel's tables name: who has it locked, in which way, and who waits. For showing.
+"""All files in the kernel's tables of locks: holders, kinds of locks, waiters. For display.
 
-KA1  No file is opened that has a lease on it: that would break the lease, and wait for its holder. On a filesystem that
-     may block, no file is opened or asked at all, and its path is taken as its holder has opened it.
-KA2  A path is that of the file only if it leads to the file here: in another mount namespace it may lead elsewhere, and
-     a file that was removed has none. Where it does not, or is not known, the file is named by its device and number.
-KA3  A file is told of once, with all who have it and all who wait, as one reading of the tables shows them. What it is
-     known as, a lock of a protocol or of another program, says more, and is told instead.
+KA1  A file with a lease on it is not opened: that would break the lease, and wait for its holder. On a filesystem that
+     may block, no file is opened or queried at all, and its path is taken as its holder has opened it.
+KA2  A path counts only if it leads to the file here: in another mount namespace it may lead elsewhere, and a removed
+     file has none. Where it does not, or is unknown, the file is named by its device and number.
+KA3  A file is reported once, with all its holders and waiters, as one reading of the tables shows them. If it is known
+     as a lock of a protocol or of another program, that says more, and is reported instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .scan import Survey
 
 
 def kernel_locks(env: Surroundings, survey: Survey, files: ProcFiles) -> Iterator[Found]:
-    """In no order."""
+    """All files that the kernel shows as locked, in no order."""
     grouped: dict[tuple[int, int], list[FileLock]] = {}
     for lock in files.locks():
         grouped.setdefault(lock.file, []).append(lock)
@@ -41,12 +41,12 @@ def kernel_locks(env: Surroundings, survey: Survey, files: ProcFiles) -> Iterato
 
 
 def says_more(known: Found) -> bool:
-    """Than the tables do of a file with a lock: not of one that is empty, or of which nothing can be told."""
+    """Whether this says more than the tables: it does not of a file that is empty, or of which nothing can be told."""
     return known.advice is not None or known.status.record is not None or known.condition == HELD
 
 
 def _path_of(env: Surroundings, locks: Iterable[FileLock]) -> str | None:
-    """KA2."""
+    """The path of the file here, if it is known (KA2)."""
     for lock in locks:
         if lock.path is None or lock.deleted:
             continue
@@ -86,7 +86,7 @@ def _described(
 
 
 def _particulars(lock: FileLock) -> str | None:
-    """What is not usual about it."""
+    """Unusual properties of a lock, in words."""
     start, end = lock.span
     words = ["shared"] if not lock.exclusive and lock.kind != "lease" else []
     if (start, end) != (0, None):
@@ -97,7 +97,7 @@ def _particulars(lock: FileLock) -> str | None:
 
 
 def _number_of(file: tuple[int, int], locks: list[FileLock]) -> str:
-    """KA2."""
+    """The name of a file without a path (KA2)."""
     device, inode = file
     major, minor = (device >> 8) & 0xFFF | (device >> 32) & ~0xFFF, device & 0xFF | (device >> 12) & ~0xFF
     name = f"device {major}:{minor}, inode {inode}"

@@ -1,28 +1,28 @@
-"""Following what happens to lock files, from outside: events of directories become events of locks.
+"""Following lock files from outside: events of directories become events of locks.
 
 Z11  No process is disturbed. Descriptors are read-only, so closing them wakes no waiter; a file that is known as a lock
     of the kernel alone, whose waiters do hear of readers, is not opened at all. No guard is taken; it is probed,
     shared, where there is content: a lock or ticket that is just being made has none yet, and its maker would have to
     try again. The kernel's table is read seldom: while it is read, no process on this machine can lock anything.
-Z12  Events are hints, taken in their order: a file that vanishes ends the hold that was known, one that appears or is
-    written is looked at. Of several that come at once, only the last state is seen: what was acquired and released in
-    between is counted in `missed`, not told.
-Z13  What makes no event is looked at on a clock: kernel locks taken, holders without a guard, or of a directory, that
-    die or overstay, and everything where events do not arrive, or were lost.
+Z12  Events are hints, taken in their order: a file that vanishes ends the hold that was known, a file that appears or
+    is written is looked at. Of several events at once, only the last state is seen: acquisitions released in between
+    are counted in `missed`, not reported.
+Z13  Changes without events are found on a clock: kernel locks taken; holders without a guard, or of a directory, that
+    die or overstay; and everything where events do not arrive, or were lost.
 Z14  A lock file that vanishes under a guard that is still held was removed by another process: `lost`, not `released`.
-    A release closes the file right after, which makes an event; where that does not come, or may be of the next file
-    of that name, the table is asked, twice.
+    A release closes the file right after, which makes an event. If there is none, or it may be of the next file of that
+    name, the table is asked, twice.
 Z15  A dying holder's file is closed a moment before its guard is gone, so after any such event it is looked at again;
     and so is the ticket of a waiter.
 Z16  The mode of a ticket says whether its owner waits or has got in (queue.py); it changes once. A ticket may be gone
      before it can be read: then the event of that change tells that it was used. No ticket is opened: that would make
      events like those of its owner's death.
-Z17  A queue may be removed and made again. A ticket is gone when nothing has made it since, by the events, and by the
-     list of a queue that is new.
-Z18  A lock is replaced in place, or released and acquired anew. The file's number does not tell which, as a new file
-     may get that of the last one; its birth does, where the filesystem keeps it.
-Z19  Readers share a kernel lock: one that comes or goes ends nobody else's hold. A lock that nobody is seen to have is
-     still that of the holder before, if that has ended: it is left to a process that cannot be seen.
+Z17  A queue may be removed and made again. A ticket is gone if, by the events and by the list of a new queue, nothing
+     has made it since.
+Z18  A lock may be replaced in place, or released and acquired anew. The file's number does not tell which, as a new
+     file may get that of the last one; its birth does, where the filesystem keeps it.
+Z19  Readers share a kernel lock: a reader that comes or goes ends no other hold. A held lock without a visible holder
+     is still that of the holder before, if that has ended: it is left to a process that cannot be seen.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 
 
 TicketId = tuple[str, str]
-"""Of a ticket: its directory and its name."""
+"""Directory and name of a ticket."""
 
 
 class LockEvent(Value):
-    """Something that happened to a lock file, or (`first_look`) was found so at the beginning.
+    """An event of a lock file, or (`first_look`) its state at the beginning.
 
-    Kinds and fields are those of `holdfast.events`, as far as they can be seen from outside. `held` and `stale` are of
-    the outside only: what was there at the first look, and a holder that has died or overstayed its protocol's age.
+    Kinds and fields are those of `holdfast.events`, as far as they can be seen from outside. Two kinds are seen only
+    here: `held`, a lock at the first look, and `stale`, a holder that has died or overstayed its protocol's age.
 
     - `kind`: held, waiting, acquired, gave-up, reclaimed, stale, lost, released.
-    - `time`: when it was seen, in seconds since the epoch; at the first look, since when it is so.
+    - `time`: when it was seen, in seconds since the epoch; at the first look, when that began.
     - `pid`, `host`, `tag`, `command`: of the holder, or of the waiter.
     - `waited`, `held`: seconds, as far as they were seen.
     - `recovered_from`: the pid of the holder that was replaced.
@@ -91,7 +91,7 @@ def of_holder(kind: str, time: float, status: Status, **more: Any) -> LockEvent:
 
 
 class SeenHold:
-    """One acquisition, as it is seen from outside."""
+    """An acquisition, as it is seen from outside."""
 
     def __init__(
         self, found: Found, birth: str | None, since: float, waited: float | None, tag: str | None = None
@@ -103,21 +103,21 @@ class SeenHold:
         self.waited = waited
         self.told_stale = False
         self.doubtful = False
-        """Its file may have vanished, and what is there may be another of the same number."""
+        """Whether its file may have vanished, and the one there now be another of the same number."""
         self.shares: dict[int | None, float] = {}
-        """Since when each holder of a kernel lock has it, by pid: readers share one."""
+        """Times when the holders of a kernel lock got it, by pid: readers share one."""
         if self.is_kernel_lock:
             self.shares = dict.fromkeys(pids_of(found), since)
         self._known = Holder(tag=tag)
-        """What an earlier look, or its ticket, has said: not each look opens the file of a kernel lock (Z11)."""
+        """The holder by an earlier look, or by its ticket: not each look opens the file of a kernel lock (Z11)."""
 
     def saw(self, found: Found) -> None:
-        """The same acquisition, later."""
+        """Take in a later look at the same acquisition."""
         self._known = self.holder
         self.found, self.doubtful = found, False
 
     def is_same(self, found: Found) -> bool:
-        """Whether it is this acquisition that was found."""
+        """Whether this acquisition is the one found."""
         if self.doubtful and found.status.modified != self.found.status.modified:
             return False
         if self.is_directory and self.found.condition == DEAD != found.condition:
@@ -125,7 +125,7 @@ class SeenHold:
         return self.key == key_of(found)
 
     def is_nameless(self, found: Found) -> bool:
-        """Whether it is this kernel lock, and nobody is seen to have it."""
+        """Whether this kernel lock was found, without a visible holder."""
         return self._is_of_same_file(found) and pids_of(found) == [None]
 
     def _is_of_same_file(self, found: Found) -> bool:
@@ -133,12 +133,12 @@ class SeenHold:
         return both and self.found.identity == found.identity
 
     def is_shared_with(self, found: Found) -> bool:
-        """Whether some of those that have this kernel lock had it before, and others come or go."""
+        """Whether this kernel lock was found with some of its holders, while others have come or gone."""
         pids = pids_of(found)
         return self._is_of_same_file(found) and pids != [*self.shares] and any(pid in self.shares for pid in pids)
 
     def share(self, found: Found) -> None:
-        """The same lock, with others that share it."""
+        """Take in a look at the same lock, with other holders that share it."""
         first = found.status.holder
         self._known = self.holder if first is not None and first.pid == self.holder.pid else Holder()
         self.found, self.key = found, key_of(found)
@@ -154,13 +154,13 @@ class SeenHold:
 
     @property
     def acquired_by(self) -> int | None:
-        """Who acquired it: if that process has ended, `holder` may be one that has only the guard."""
+        """The process that acquired it: if it has ended, `holder` may be one that has only the guard."""
         record = self.found.status.record
         return self.holder.pid if record is None or record.pid is None else record.pid
 
     @property
     def others(self) -> list[Holder]:
-        """Who shares this kernel lock with its first holder (Z19)."""
+        """Holders that share this kernel lock with the first (Z19)."""
         status = self.found.status
         return [one for one in status.holders if one != status.holder] if self.is_kernel_lock else []
 
@@ -171,12 +171,12 @@ class SeenHold:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it has the guard."""
+        """Whether the guard proves its holder alive."""
         return self.found.status.evidence.source == "guard" and self.found.status.evidence.proven
 
     @property
     def makes_events(self) -> bool:
-        """Whether its holder's end will make an event. That of a directory, which nobody writes to, makes none."""
+        """Whether the end of its holder will make an event. That of a directory, which nobody writes to, makes none."""
         return self.is_proven and not self.is_directory
 
     @property
@@ -185,11 +185,11 @@ class SeenHold:
 
     @property
     def first_since(self) -> float:
-        """Since when its first holder has it."""
+        """The time when its first holder got it."""
         return self.shares.get(self.holder.pid, self.since)
 
     def is_replaced_in_place(self, found: Found, birth: str | None) -> bool:
-        """Whether it is in the same file that another has the lock (Z18)."""
+        """Whether another holder was found in the same file (Z18)."""
         if self.doubtful or self.is_kernel_lock or self.found.identity != found.identity:
             return False
         return birth is None or birth == self.birth
@@ -199,7 +199,7 @@ class SeenHold:
 
 
 class SeenWait:
-    """One waiter. `ticket` is the name of its ticket; empty if only the kernel knows of it."""
+    """A waiter. `ticket` is the name of its ticket; empty if only the kernel knows of it."""
 
     def __init__(self, path: str, protocol: str, waiter: Waiter, since: float, ticket: str = "") -> None:
         self.path = path
@@ -214,7 +214,7 @@ class SeenWait:
 
 
 def pids_of(found: Found) -> list[int | None]:
-    """Those of its holders."""
+    """The pids of its holders."""
     return [holder.pid for holder in found.status.holders]
 
 
@@ -223,14 +223,14 @@ def is_stale(found: Found) -> bool:
 
 
 def is_free(found: Found | None) -> bool:
-    """Whether it is free, as far as can be told. An empty file says nothing; `flock(1)` leaves such ones."""
+    """Whether it is free, as far as can be told. An empty file says nothing; `flock(1)` leaves such files."""
     if found is None or found.condition in (FREE, EMPTY):
         return True
     return found.condition == MALFORMED and not found.status.data and not found.status.protocol
 
 
 def key_of(found: Found) -> tuple[object, ...]:
-    """What stays the same during one acquisition, whatever a heartbeat writes."""
+    """A key that stays the same during one acquisition, whatever a heartbeat writes."""
     status = found.status
     record = status.record
     if found.advice is not None:
@@ -245,19 +245,19 @@ def key_of(found: Found) -> tuple[object, ...]:
 
 
 def numbered(found: Found) -> str:
-    """The name in the events of a file that was made without one, as long as that descriptor lives."""
+    """The name that events give to a file made without one, as long as that descriptor lives."""
     return f"#{found.identity[1]}"
 
 
 class PassiveEnvironment:
-    """The environment that a survey gets here: the same system, but guards are not probed at will (Z11)."""
+    """The environment of a follower's survey: the same system, but guards are not probed at will (Z11)."""
 
     def __init__(self, env: Surroundings) -> None:
         self._env = env
         self._latest: ProcLocks | None = None
         self._blank: set[tuple[int, int]] = set()
         self.kernel_locks: dict[str, tuple[int, int]] = {}
-        """The files that only the kernel locks, by path."""
+        """Files that only the kernel locks, by path."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -282,7 +282,7 @@ class PassiveEnvironment:
         return self.table().is_locked(identity)
 
     def forget_tables(self) -> None:
-        """What was known is old: read the table again when it is needed."""
+        """Read the table again when it is needed next: what was known is old."""
         self._latest = None
         self._blank = set()
 
@@ -293,7 +293,7 @@ class PassiveEnvironment:
 
 
 class _KernelLocksOnly(ProcLocks):
-    """Asks the tables only about what may be a lock of the kernel alone.
+    """The tables, asked only about files that may be locks of the kernel alone.
 
     While the table of locks is read, no process on this machine can take one; a walk through all processes takes long.
     """
@@ -316,11 +316,11 @@ class _KernelLocksOnly(ProcLocks):
 
 
 class WatchScope:
-    """What is followed: directories, by path; None for all that is in one, or the names of the locks that are meant.
+    """Directories that are followed, by path, with the names of the locks that are meant; None: all of them.
 
-    `polled`: where no events come from.
+    `polled`: directories where no events come from.
 
-    `missing`: those that could not be listed any more, and why.
+    `missing`: directories that could not be listed any more, and why.
     """
 
     def __init__(self) -> None:
@@ -330,8 +330,8 @@ class WatchScope:
         self._patterns: dict[str, list[re.Pattern[str]]] = {}
 
     def add(self, directory: str, name: str | None, *, polled: bool, pattern: bool = False) -> None:
-        """With a name: what can be its lock files, itself, `NAME.lock`, and slots of a semaphore; or what fits a
-        pattern, as shells have them."""
+        """Follow a directory. With a name: only what can be its lock files, that is itself, `NAME.lock`, and slots of a
+        semaphore; or (`pattern`) files that match it as in a shell."""
         names = self.directories.setdefault(directory, set())
         if name is None:
             self.directories[directory] = None
@@ -359,11 +359,10 @@ def changed_files(
     seen: dict[str, tuple[object, ...]],
     held: Collection[str],
 ) -> tuple[list[str], list[str]]:
-    """What is different in a directory since the last time, found by listing it: the files to look at, and the queues.
+    """The files to look at in a directory, and its queues, found by listing it.
 
-    `seen` is brought up to date.
-
-    To be looked at: what is new, written or gone; what is `held`; and what the kernel has locked since.
+    Files to look at: new, written or gone since the last time; `held`; and locked by the kernel since. `seen` is
+    brought up to date.
     """
     try:
         listed = env.list_directory(directory)
@@ -404,9 +403,9 @@ CONFIRM_AFTER, CONFIRM_WITHIN = 0.05, 0.5
 
 
 class UnconfirmedReleases:
-    """Holds whose lock file has vanished, and of which it is not known yet whether they were released (Z14).
+    """Holds whose lock file has vanished, by path, where it is not known yet whether they were released (Z14).
 
-    By path; `held` are those that are there.
+    `held`: the holds whose lock file is there.
     """
 
     def __init__(self, env: PassiveEnvironment, held: Mapping[str, SeenHold]) -> None:
@@ -414,18 +413,18 @@ class UnconfirmedReleases:
         self._held = held
         self._gone: dict[str, tuple[SeenHold, float, float]] = {}
         self._replaced: set[str] = set()
-        """Where another file was made since."""
+        """Paths where another file was made since."""
 
     def __contains__(self, path: str) -> bool:
         return path in self._gone
 
     def replace(self, path: str) -> None:
-        """Another file was made there: what has that name from now on may be either."""
+        """Take note that another file was made there: events with that name may be of either from now on."""
         if path in self._gone:
             self._replaced.add(path)
 
     def is_of(self, path: str, name: str) -> bool:
-        """Whether what happens to a file of that name, or of that number, happens to the one that has vanished."""
+        """Whether an event of a file with that name, or number, is one of the file that has vanished."""
         if path not in self._gone:
             return False
         return path not in self._replaced or name == numbered(self._gone[path][0].found)
@@ -439,21 +438,22 @@ class UnconfirmedReleases:
         self._replaced.discard(path)
 
     def confirm(self, path: str, kind: str) -> LockEvent:
-        """Its end is known: told with the time at which its file vanished."""
+        """The event of its end, which is known now, with the time at which its file vanished."""
         held, _, vanished = self._gone.pop(path)
         self._replaced.discard(path)
         at = self._env.time() - (self._env.monotonic() - vanished)
         return held.tell(kind, at, waited=held.waited, held=max(0.0, at - held.since))
 
     def confirm_early(self, path: str) -> list[LockEvent]:
-        """The next one holds it: most probably it was released, and should be told before that."""
+        """The event of its release, if the guard is gone. The next holder is there: most probably it was released,
+        which should be told before that."""
         if path not in self._gone:
             return []
         self._env.forget_tables()
         return [] if self._is_guarded(self._gone[path][0]) else [self.confirm(path, "released")]
 
     def decide(self, now: float) -> list[LockEvent]:
-        """Those of which it is time to know."""
+        """Events of the holds whose end is due to be known."""
         found = []
         for path, (held, until, vanished) in [*self._gone.items()]:
             if now < until:
@@ -467,7 +467,8 @@ class UnconfirmedReleases:
         return found
 
     def _is_guarded(self, gone: SeenHold) -> bool:
-        """The number of a file that is gone may be another's by now, even one of the same process."""
+        """Whether the guard is still held. The number of a file that is gone may be another's by now, even one of the
+        same process."""
         identity = gone.found.identity
         if any(held.found.identity == identity for held in self._held.values()):
             return False
@@ -482,9 +483,9 @@ SETTLE = 0.1
 
 
 class UnconfirmedWaits:
-    """Tickets that are gone, or may be, and of whose owners it is not known yet whether they have got in.
+    """Tickets that are gone, or may be, where it is not known yet whether their owners have got in.
 
-    That one gave up is told when the lock file that it may have made can be seen.
+    A waiter is said to have given up once the lock file that it may have made can be seen.
     """
 
     def __init__(self, env: PassiveEnvironment, waiters: WaiterTracker, held: Mapping[str, SeenHold]) -> None:
@@ -499,11 +500,12 @@ class UnconfirmedWaits:
         return [*(until for _, until in self._gone.values()), *self._expected.values()]
 
     def expect(self, ticket: TicketId) -> None:
-        """It was closed: perhaps its owner has died, and the guard is gone in a moment (Z15)."""
+        """Plan another look at a ticket that was closed: perhaps its owner has died, and the guard is gone in a moment
+        (Z15)."""
         self._expected[ticket] = self._env.monotonic() + SETTLE
 
     def expected(self, now: float) -> list[TicketId]:
-        """Those that it is time to look at."""
+        """Tickets that are due for that look."""
         found = [ticket for ticket, until in self._expected.items() if now >= until]
         for ticket in found:
             del self._expected[ticket]
@@ -544,7 +546,7 @@ class WaiterTracker:
         self._inside: set[TicketId] = set()
         """Tickets whose owners have got in; they are kept until the release."""
         self._admitted: set[TicketId] = set()
-        """Those whose acquisition was told."""
+        """Tickets whose acquisition was reported."""
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -552,7 +554,7 @@ class WaiterTracker:
         return directory in self._queues
 
     def appeared(self, directory: str, lock: str) -> list[TicketId]:
-        """A queue is there: its tickets. The watch comes first, so that none is overlooked."""
+        """Take in a queue; returns its tickets. The watch comes first, so that none is overlooked."""
         self._queues[directory] = lock
         if self._watch is not None:
             self._watch.add(directory, modes=True)
@@ -563,19 +565,19 @@ class WaiterTracker:
             return [(directory, name) for name in opened.tickets()]
 
     def heard(self, ticket: TicketId, what: str) -> None:
-        """Something has happened to a ticket. It may be gone before it can be read again (Z16)."""
+        """Take in an event of a ticket. It may be gone before it can be read again (Z16)."""
         if what == "mode":
             self._inside.add(ticket)
 
     def vanished(self, directory: str) -> list[TicketId]:
-        """The queue is gone, and all its tickets."""
+        """Drop a queue that is gone; returns its tickets."""
         self._queues.pop(directory, None)
         if self._watch is not None:
             self._watch.discard(directory)
         return [ticket for ticket in self.waits if ticket[0] == directory]
 
     def read(self, ticket: TicketId, *, first_look: bool = False) -> LockEvent | None:
-        """A ticket was made or written: `waiting`, if it says so for the first time."""
+        """The event of a ticket that was made or written: `waiting`, if it says so for the first time."""
         directory, name = ticket
         if ticket in self.waits:
             return self._reread(ticket)
@@ -592,7 +594,7 @@ class WaiterTracker:
         return self._waiting(wait, since if first_look else now, first_look=first_look)
 
     def _reread(self, ticket: TicketId) -> LockEvent | None:
-        """Its owner has got in, or has died."""
+        """The event of a known ticket: `gave-up` if its owner has died, none if it has got in."""
         opened = queue.opened(self._env, ticket[0])
         if opened is None:
             return None  # that it is gone makes an event of its own
@@ -605,7 +607,7 @@ class WaiterTracker:
         return None
 
     def left(self, ticket: TicketId, holder: int | None) -> LockEvent | None:
-        """A ticket is gone: `gave-up`, unless its owner had got in."""
+        """The event of a ticket that is gone: `gave-up`, unless its owner had got in."""
         wait = self.waits.pop(ticket, None)
         inside = ticket in self._inside
         for known in (self._inside, self._admitted):
@@ -615,7 +617,7 @@ class WaiterTracker:
         return self._gave_up(wait)
 
     def admitted(self, path: str, pid: int | None) -> SeenWait | None:
-        """The lock has been acquired: by which wait, where that was seen."""
+        """The wait by which this process has acquired the lock, where that was seen."""
         directory, _, name = path.rpartition("/")
         slot = detect.slot_of(name)
         queues = {queue_of(directory, name), *([queue_of_slots(directory, slot[0])] if slot else [])}
@@ -627,7 +629,7 @@ class WaiterTracker:
         return self.waits.pop((path, str(pid)), None)
 
     def waiting(self) -> list[SeenWait]:
-        """Those that wait still, by arrival."""
+        """Waits that go on, by arrival."""
         return sorted(
             [wait for ticket, wait in self.waits.items() if ticket not in self._inside], key=lambda wait: wait.since
         )
@@ -635,7 +637,7 @@ class WaiterTracker:
     # -- the kernel's table --------------------------------------------------------------------------------------------
 
     def of_kernel(self, one: Found, *, first_look: bool = False) -> list[LockEvent]:
-        """The waiters in the kernel, or (at the first look) those that watch the file."""
+        """Events of the waiters in the kernel, or (at the first look) of those that watch the file."""
         path, out = one.status.path, []
         seen: dict[TicketId, Waiter] = {
             (path, str(waiter.pid)): waiter for waiter in one.status.waiters if waiter.position is None
@@ -660,11 +662,13 @@ class WaiterTracker:
 
 
 KERNEL_EVERY, FOREIGN_EVERY, POLL_EVERY, SWEEP_EVERY = 0.25, 1.0, 0.25, 10.0
-"""Seconds between looks (Z13): at kernel locks, at holders without a guard, without events, at everything."""
+"""Seconds between looks (Z13): at kernel locks, at holders without a guard, at directories without events, at
+everything."""
 
 
 class Follower:
-    """Never waits: to be called when `watch` has something, and at `due` (monotonic) at the latest."""
+    """Follows locks without ever waiting. Call `handle` when `watch` has something, `tick` at `due` (monotonic) at the
+    latest."""
 
     def __init__(self, env: Surroundings, watch: FolderWatch | None) -> None:
         self._env = env
@@ -676,9 +680,9 @@ class Follower:
         self.missed = 0
         """Acquisitions that were over before they could be looked at."""
         self._numbered: dict[str, str] = {}
-        """The lock files by `#` and their inode."""
+        """Lock files by `#` and their inode."""
         self._foreign: dict[str, None] = {}
-        """Those whose holders' end makes no event."""
+        """Lock files whose holders' end makes no event."""
         self._seen: dict[str, tuple[object, ...]] = {}
         self._unconfirmed_releases = UnconfirmedReleases(self._passive, self.held)
         self._unsettled: dict[str, float] = {}
@@ -687,7 +691,7 @@ class Follower:
         self._dues: dict[str, float] = {}
 
     def add(self, directory: str, name: str | None = None, *, pattern: bool = False) -> None:
-        """Follow a directory, or what can be a lock of that name in it. OSError when there is no such directory."""
+        """Follow a directory, or whatever can be a lock of that name in it. OSError if there is no such directory."""
         self._env.list_directory(directory)
         reached = self._env.events_reach(f"{directory}/x") and self.watch is not None and self.watch.add(directory)
         self.scope.add(directory, name, polled=not reached, pattern=pattern)
@@ -695,7 +699,7 @@ class Follower:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def first_look(self) -> list[LockEvent]:
-        """How things are now: `held` and `waiting`, and who is stale."""
+        """Events for the present state: `held` and `waiting`, and `stale`."""
         now = self._env.monotonic()
         self._dues = {"kernel": now + KERNEL_EVERY, "foreign": now + FOREIGN_EVERY}
         self._dues["sweep"] = now + (POLL_EVERY if self.scope.polled else SWEEP_EVERY)
@@ -718,7 +722,7 @@ class Follower:
         return self._told()
 
     def handle(self, changes: Iterable[Change]) -> list[LockEvent]:
-        """What these changes of directories mean (Z12)."""
+        """Events of locks, from these changes of directories (Z12)."""
         self._passive.forget_tables()
         dirty: dict[str, None] = {}
         fresh: dict[tuple[str, str], None] = {}
@@ -757,7 +761,8 @@ class Follower:
         return self._told()
 
     def _of_file(self, path: str, name: str, what: str, dirty: dict[str, None]) -> None:
-        """Also of one known by its number: made without a name, it is called so as long as that descriptor lives."""
+        """Take in a change of a lock file, or of one known by its number: made without a name, it is called so as long
+        as that descriptor lives."""
         if what == "gone" and path in self.held and not is_gone(self._env, path, self.held[path].found.identity):
             # A look was ahead of the events, or the next file has the same number; or no look is possible now.
             self.held[path].doubtful = True
@@ -776,7 +781,7 @@ class Follower:
                 self._unsettled[path] = self._env.monotonic() + SETTLE  # Z15
 
     def tick(self) -> list[LockEvent]:
-        """What the clock asks for (Z13, Z14)."""
+        """Events that the clock asks for (Z13, Z14)."""
         now = self._env.monotonic()
         self._passive.forget_tables()
         self._out += self._unconfirmed_releases.decide(now)
@@ -884,7 +889,7 @@ class Follower:
         return pid is not None and self._env.inspect(pid).has_ended
 
     def _shared(self, path: str, held: SeenHold, one: Found) -> None:
-        """Readers have come or gone, while others go on (Z19)."""
+        """Report readers that have come or gone while others go on (Z19)."""
         now, before = self._env.time(), held.found.status
         there = {holder.pid: holder for holder in one.status.holders}
         for holder in before.holders:
@@ -900,7 +905,7 @@ class Follower:
                 self._out.append(of_holder("acquired", now, one.status.replaced(holder=holder), waited=waited))
 
     def _also(self, kind: str, held: SeenHold, time: float, *, first_look: bool = False) -> None:
-        """The same of those that share a kernel lock with the first (Z19)."""
+        """Report the same event for the other holders of a kernel lock (Z19)."""
         for holder in held.others:
             ended = {"held": max(0.0, time - held.shares[holder.pid])} if kind == "released" else {}
             status = held.found.status.replaced(holder=holder)
@@ -954,7 +959,7 @@ class Follower:
             self._foreign.pop(path, None)
 
     def _read(self, ticket: tuple[str, str], *, first_look: bool = False) -> None:
-        """A ticket is there."""
+        """Read a ticket, and report its event."""
         one = self.waiters.read(ticket, first_look=first_look)
         if one is not None and not (one.kind == "waiting" and self._unconfirmed_waits.is_back(ticket)):
             self._tell(one)

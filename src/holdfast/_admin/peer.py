@@ -1,15 +1,16 @@
 """Two views of one directory, tried against each other: two mounts on one machine, or two machines.
 
-A trial is a few steps of each, in turns, and both ways. A side is a `View`, which does its own steps, or
-a `Remote`, which has a process on another machine do them, by messages that are files in that directory.
+A trial is a few steps of each side, in turns, and both ways. A side is a `View`, which takes its own steps, or a
+`Remote`, which has a process on another machine take them, by messages that are files in that directory.
 
-DP1  Nothing is left: each side removes what it has made, also when it is interrupted. The names are those of temporary
-     files (publish.py), so what a kill leaves is removed by the next process of that machine which publishes by names.
+DP1  Nothing is left: each side removes all that it has made, also when it is interrupted. The names are those of
+     temporary files (publish.py), so a leftover of a kill is removed by the next process of that machine that publishes
+     through names.
 DP2  No lock is touched, and no other file: a side writes to, locks and links only files that it has created itself,
      opens others for reading only, and takes no name that does not belong to this conversation.
 DP3  A message is a new file that is never changed: a mount that shows old content knows nothing of it. Before each look
-     for one, the directory is changed, so that a client gives up what it remembers of it. It may give up old content,
-     too: a trial that finds fresh content proves less than mount options that permit old content (storage.py).
+     for a message, the directory is changed, so that a client gives up what it remembers of it. It may give up old
+     content, too: a trial that finds fresh content proves less than mount options that permit old content (storage.py).
 DP4  Both sides end by themselves: when a file of the other side is gone, or when the time is up.
 """
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     Tried = Steps[bool | None]
 
 _STEPS = {"create": 1, "write": 2, "reads": 2, "guard": 1, "unguard": 1, "guarded": 1, "link": 2}
-"""What one side may ask of the other, and with how many words."""
+"""Steps that one side may ask of the other, and the number of their words."""
 _OF_OWN_FILES = ("write", "guard", "unguard", "link")
 _MOST, _LONGEST, _MODE = 1 << 16, 200, 0o644
 _ONE_CLIENT = (
@@ -50,7 +51,7 @@ class Silent(TimeoutError):
 
 
 class View:
-    """One side of a trial. Its steps return whether it was so, or was done; None: that is not to be had here."""
+    """A side of a trial. Its steps return whether it was so, or was done; None: it cannot be tried here."""
 
     def __init__(self, env: Environment, directory: str, talk: str, side: str) -> None:
         self.env = env
@@ -63,7 +64,7 @@ class View:
         self._name = re.compile(rf"\.holdfast-[0-9a-f]{{8}}-[0-9]{{1,10}}-{talk}-[a-z]{{1,8}}\.tmp")
 
     def name(self, label: str) -> str:
-        """DP1."""
+        """A temporary name for a file of this side (DP1)."""
         return f"{self.start}{self.talk}-{self._side}{label}.tmp"
 
     def ask(self, step: str, *words: str) -> Tried:
@@ -71,7 +72,7 @@ class View:
         return self.do(step, words)
 
     def do(self, step: str, words: tuple[str, ...]) -> bool | None:
-        """DP2: ValueError for anything else than a step."""
+        """Take a step that the other side may ask for (DP2). ValueError for anything else."""
         if _STEPS.get(step) != len(words) or max(map(len, words)) > _LONGEST:
             raise ValueError(f"no such step: {step[:_LONGEST]}")
         names = words if step == "link" else words[:1]
@@ -135,14 +136,14 @@ class View:
         self.env.sync(self._fds[name])
 
     def names(self) -> list[str]:
-        """What is in the directory now (DP3)."""
+        """The names in the directory now (DP3)."""
         turn = self.name("turn")
         if self.create(turn):
             self._remove(turn)
         return self.env.list_directory(self._directory)
 
     def message(self, name: str) -> Any:
-        """What the message says; None as long as it is not whole."""
+        """The content of a message; None as long as it is not whole."""
         try:
             data = head_of(self.env, f"{self._directory}/{name}", _MOST)
             return json.loads(data) if data.endswith(b"\n") else None
@@ -151,7 +152,7 @@ class View:
 
     def _remove(self, name: str) -> None:
         if name in self._fds:
-            self.env.close(self._fds.pop(name))  # first: on Windows, what is open cannot be removed
+            self.env.close(self._fds.pop(name))  # first: on Windows, an open file cannot be removed
         try:
             self.env.unlink(f"{self._directory}/{name}")
         except OSError:
@@ -164,7 +165,7 @@ class View:
 
 
 class Remote:
-    """The other side, on another machine: it does what it is asked, and answers."""
+    """The other side, on another machine: it takes the steps that it is asked for, and answers."""
 
     def __init__(self, own: View, hello: str, within: float) -> None:
         self._own = own
@@ -181,7 +182,7 @@ class Remote:
         return answer if isinstance(answer, bool) else None
 
     def tell(self, findings: list[Finding]) -> Steps[None]:
-        """What came of it all; and wait until that was read."""
+        """Send the findings, and wait until they were read."""
         try:
             yield from self._say({"findings": [[getattr(one, name) for name in one._fields] for one in findings]})
         except Silent:
@@ -200,7 +201,8 @@ def _letters(number: int) -> str:
 
 
 def _receive(own: View, name: str, needed: str, within: float) -> Steps[Any]:
-    """The message of this name. Silent if none comes, or the file that says that the other is there has gone (DP4)."""
+    """The message of this name. Silent if none comes, or the file that shows the other side's presence has gone
+    (DP4)."""
     env = own.env
     pause, until = _SOONEST, env.monotonic() + within
     while True:
@@ -220,7 +222,7 @@ def _receive(own: View, name: str, needed: str, within: float) -> Steps[Any]:
 
 
 def of_mounts(env: Environment, directory: str, other: str) -> Steps[list[Finding]]:
-    """What holds between two directories of this machine that should be one."""
+    """Findings between two directories of this machine that should be one."""
     talk = env.token()
     one, two = View(env, directory, talk, "a"), View(env, other, talk, "b")
     try:
@@ -237,7 +239,7 @@ def of_mounts(env: Environment, directory: str, other: str) -> Steps[list[Findin
 
 
 def of_machines(env: Environment, directory: str, host: str, within: float) -> Steps[list[Finding]]:
-    """What holds between this machine and another one, which listens. Silent if none of that name does."""
+    """Findings between this machine and another one, which listens. Silent if none of that name does."""
     seeker = View(env, directory, env.token(), "a")
     try:
         hello, said = yield from _sought(seeker, host, within)
@@ -262,7 +264,7 @@ _HELLO = re.compile(r"\.holdfast-[0-9a-f]{8}-[0-9]{1,10}-[0-9a-f]{16}-listen\.tm
 
 
 def _sought(own: View, host: str, within: float) -> Steps[tuple[str, dict[str, Any]]]:
-    """The file of the listener on that host, and what it says."""
+    """The file of the listener on that host, and its content."""
     env = own.env
     until, others = env.monotonic() + within, set()
     while True:
@@ -280,7 +282,7 @@ def _sought(own: View, host: str, within: float) -> Steps[tuple[str, dict[str, A
 
 
 def listen(env: Environment, directory: str, within: float) -> Steps[list[Finding]]:
-    """Do the steps that another machine asks for, and return what it has found. Silent if none comes."""
+    """Take the steps that another machine asks for, and return its findings. Silent if none comes."""
     own = View(env, directory, env.token(), "b")
     hello = f"{own.start}{own.talk}-listen.tmp"
     first = re.compile(rf"(\.holdfast-[0-9a-f]{{8}}-[0-9]{{1,10}}-){own.talk}-m{_letters(1)}\.tmp")
@@ -319,7 +321,7 @@ def _findings(told: Any) -> list[Finding]:
 
 
 def _tried(one: View | Remote, two: View | Remote, who: str, *, fresh: bool) -> Steps[list[Finding]]:
-    """What holds between the two. They have a file each, which the trials use. `fresh`: by the mount options (DP3)."""
+    """Findings between the two. They have a file each, which the trials use. `fresh`: by the mount options (DP3)."""
     both = ((one, two), (two, one))
     created = []
     for mine, theirs in both:

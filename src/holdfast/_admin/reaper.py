@@ -1,17 +1,18 @@
-"""Reaping: staying with a directory, and removing the lock of each holdfast holder that dies, the moment it dies.
+"""Reaping: staying with a directory, and removing the lock of each holdfast holder the moment the holder dies.
 
-RP1  Only what is proven dead is removed, by a judgement and with the care of its own (clean.py, M7, M8, M9), whatever
-     event led there. So a second reaper, a contender that takes the lock over, or a wrong event does no harm.
-RP2  The kernel tells of the close before it drops the guard. So what is still guarded after an event is looked at
-     again, a few times, soon.
-RP3  A watch is armed before the look, for the directory before the list, for a lock file before its record: what
-     happens in between makes an event that is still there. A lock that appears makes none (it is linked); its holder's
-     end makes one in the directory.
+RP1  Only locks that are proven dead are removed, by a judgement of their own and with the care of a removal (clean.py,
+     M7, M8, M9), whatever event led there. So a second reaper, a contender that takes the lock over, or a wrong event
+     does no harm.
+RP2  The kernel tells of the close before it drops the guard. So a file that is still guarded after an event is looked
+     at again, a few times, soon.
+RP3  A watch is armed before the look, for the directory before the list, for a lock file before its record: a change in
+     between makes an event that is still there. A lock that appears makes none (it is linked); its holder's end makes
+     one in the directory.
 RP4  Events may be lost or not come at all: everything is looked at once in a while. A directory that is gone, or
      another one by now, is found again in a moment.
 RP5  A waiter of holdfast takes a dead holder's lock over by itself, and then learns whose it was. So where there is a
-     queue, it is left a moment.
-RP6  What may not be looked at, or not be removed, is told once, and does not stop the rest.
+     queue, its waiters get a moment first.
+RP6  A file that may not be looked at, or not be removed, is reported once, and does not stop the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _SOON, _SOON_LAST = 0.001, 0.1
 """Seconds between looks after an event (RP2)."""
 _GRACE = 0.1
-"""Seconds for the waiters of holdfast (RP5)."""
+"""Seconds that waiters of holdfast get first (RP5)."""
 _AGAIN = 0.25
 """Seconds between looks for a directory that is not there."""
 _LIST_PAUSE = 0.02
@@ -49,7 +50,7 @@ _MARK = b"holdfast"
 
 
 class Reaper:
-    """One directory. `tell(path, why)` for each removal, `complain(path, problem)` for what could not be done."""
+    """Reaps in one directory. Calls `tell(path, why)` for each removal, `complain(path, problem)` for each failure."""
 
     def __init__(
         self,
@@ -66,22 +67,22 @@ class Reaper:
         self._watches: WatchSet | None = None
         self._own_key: int | None = None
         self._keys: dict[str, int | None] = {}
-        """The lock files of holdfast processes, and what they are watched by."""
+        """Lock files of holdfast processes, and the keys of their watches; None: not watched."""
         self._inodes: dict[str, tuple[int, int]] = {}
-        """Which file that was."""
+        """Device and inode number of each file that is watched."""
         self._paths: dict[int, set[str]] = {}
         self._others: dict[str, tuple[int, int, float]] = {}
-        """What else is there, as it was when it was looked at."""
+        """Other files there, as they were when they were looked at."""
         self._due: dict[str, tuple[float, float]] = {}
-        """When to look at a lock file again, and after what pause once more."""
+        """Times to look at a lock file again, and pauses after which to look once more."""
         self._spared: dict[str, tuple[int, int]] = {}
         self._complaints: set[tuple[str, str]] = set()
         self._list_at = self._all_at = self._listed = 0.0
 
     def run(self, ready: Callable[[], object]) -> Steps[NoReturn]:
-        """Never ends; `ready` is called once everything has been looked at for the first time.
+        """Reap for ever; `ready` is called once everything has been looked at for the first time.
 
-        OSError where the directory cannot be looked at to begin with.
+        OSError if the directory cannot be listed to begin with.
         """
         self._env.list_directory(self._directory)
         started = False
@@ -170,7 +171,7 @@ class Reaper:
             return None  # gone, or no watch is left: then RP4
 
     def _list(self, now: float) -> None:
-        """Find the lock files that have come."""
+        """Find new lock files, and forget those that are gone."""
         try:
             names = self._env.list_directory(self._directory)
         except OSError as error:
@@ -192,7 +193,7 @@ class Reaper:
             del self._others[path]
 
     def _is_ours(self, path: str) -> bool:
-        """Whether a holdfast process may have written it. What has not changed is not opened again."""
+        """Whether a holdfast process may have written the file. An unchanged file is not opened again."""
         env = self._env
         try:
             found = env.stat(path)
@@ -215,7 +216,7 @@ class Reaper:
         return stat.S_ISREG(found.st_mode) and detect.may_be_record(found.st_size) and not unfinished
 
     def _watch(self, path: str) -> None:
-        """Watch the file that the path names now, if that is another one than before (RP3)."""
+        """Watch the file that the path names now, if it is another one than before (RP3)."""
         found = self._env.stat(path)
         there = (found.st_dev, found.st_ino)
         if self._inodes.get(path) == there and self._keys.get(path) is not None:
@@ -281,7 +282,7 @@ class Reaper:
             self._problem(path, PermissionError(1, removal.why))
 
     def _request(self, path: str) -> FileRequest | None:
-        """What to ask for, by the protocol that the record is of; None for what is no record of a holdfast process."""
+        """A request by the protocol of the record; None if it is no record of a holdfast process, or of `flock`."""
         found = self._env.stat(path)
         if not self._may_be_record(found):
             return None
@@ -292,7 +293,7 @@ class Reaper:
         return request_of(path, record.protocol)
 
     def _problem(self, path: str, error: Exception) -> None:
-        """RP6."""
+        """Report a problem, once (RP6)."""
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
         if (path, text) not in self._complaints:
             if len(self._complaints) >= _MOST_COMPLAINTS:

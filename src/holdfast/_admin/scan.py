@@ -1,32 +1,32 @@
-"""Finding lock files without being told of them, and describing many at the price of one.
+"""Search for lock files, and description of many at the price of one.
 
-E1  Nothing is changed and no waiter is woken. What is no regular file is not opened, nor what is too large, or empty
-    (but E7); no link is followed. A guard is only probed, shared; closing a descriptor that could only read makes no
-    event, but for the waiters of a kernel lock (flock.py, F8): a file that is only watched is described without it.
+E1  Nothing is changed and no waiter is woken. Only regular files are opened, neither too large nor empty (but E7); no
+    link is followed. A guard is only probed, shared. Closing a read-only descriptor makes no event, except for the
+    waiters of a kernel lock (flock.py, F8): a file that they watch is described without opening it.
 E2  A file is a lock file if a protocol reads its content and its writer would have begun so, under the name that the
-    protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is nothing, or
-    damaged, or may not be read. A file of text or data is none, whatever it is called.
-E3  The process table and the kernel's tables are read once (`CachedEnvironment`, `ProcLocks`). So what is said of ten
-    thousand files is of about one moment, as a look at one of them is; nothing is decided by it.
-E4  In a tree no link is followed, and nothing of the kernel's inventions is entered (`/proc`, `/sys` …): looking at
-    those may take for ever, or make something happen. What is gone by the time that it is reached is passed over.
-E5  A tree is walked in the order of its paths as texts, so that what was found can be shown before the walk has ended.
-    A directory comes where its name with a `/` behind it belongs. What is kept meanwhile are the names in the
-    directories on the way down, and of the files only those that are worth a look.
-E6  In a tree, a name alone decides that a file is not looked at, if it is one that text, data or programs have, unless
-    the kernel's table shows its number: asking for each file would read the whole disk. Of the others, those without a
-    lock's name are not opened if they are large, or are not their owner's to write.
-E7  An empty file *.lock is far more often what flock(1) and filelock leave than a record that was never written. So it
-    is called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its
-    record. It counts as held, as it does to everybody who acquires it by any protocol but `flock`.
+    protocol has; if it is locked by the kernel at this moment; or if its name says so and its content is empty, damaged
+    or unreadable. A file of text or data is none, whatever its name.
+E3  The process table and the kernel's tables are read once (`CachedEnvironment`, `ProcLocks`). So the answers about ten
+    thousand files are of about one moment, like a look at one of them; nothing is decided by them.
+E4  In a tree no link is followed, and no filesystem that the kernel makes up is entered (`/proc`, `/sys` …): looking at
+    those may take for ever, or make something happen. Whatever is gone by the time it is reached is skipped.
+E5  A tree is walked in the order of its paths as texts, so that results can be shown before the walk has ended. A
+    directory comes where its name with a `/` behind it belongs. Only the names in the directories on the way down are
+    kept meanwhile, and of the files only those that are worth a look.
+E6  In a tree, a file whose name is usual for text, data or programs is not looked at, unless the kernel's table shows
+    its number: asking for each file would read the whole disk. Other files without a lock's name are not opened if they
+    are large, or are not their owner's to write.
+E7  An empty file *.lock is far more often left by flock(1) or filelock than a record that was never written. So it is
+    called empty, if a probe finds no lock on it, and it is too old for a creator to be about to write its record. It
+    counts as held, as it does for any process that acquires it by a protocol other than `flock`.
 E8  Where a name may be that of another program's lock (kinds/), and the file has no record of a protocol, that kind is
     asked. In a tree, links and directories of such names count as well.
 E9  A directory *.lock is a lock of proper-lockfile if there is nothing in it; any other is entered, in a tree.
 
-An acquisition has a short id, so that one can say later "this one, and no other":
+An acquisition has a short id, so that a user can say later "this one, and no other":
 
-I1  The id stays as long as an acquisition lasts. What a heartbeat rewrites is left out: the timestamp in the record of
-    a holdfast process, and the times of the file. Others refresh nothing that is in their record.
+I1  The id stays as long as an acquisition lasts. Whatever a heartbeat rewrites is left out: the timestamp in the record
+    of a holdfast process, and the times of the file. Other programs refresh nothing in their records.
 I2  Another acquisition has another id. Another process, or the same one at another pid, writes another record. One
     process that acquires again may write the same record, and get the same inode number for it; but its file was born
     at another time. A takeover in place keeps the inode, and changes the record. Where a filesystem keeps no times of
@@ -96,13 +96,13 @@ class CachedEnvironment:
 
 
 _GLANCE = 256
-"""Bytes that tell how a file begins."""
+"""Bytes that are read of a file to see how it begins."""
 
 
 def walk(
     env: Surroundings, tables: ProcLocks, top: str, entering: Callable[[str], object] | None = None
 ) -> Iterator[Step | Unreadable]:
-    """The files below `top` that may be lock files, and what could not be looked at.
+    """The files below `top` that may be lock files, and the paths that could not be looked at.
 
     `entering` is called with each directory before it is listed.
     """
@@ -157,12 +157,12 @@ def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found
 
 
 def joined(where: str, name: str) -> str:
-    """The path of what is in a directory."""
+    """The path of a name in a directory."""
     return where + name if where.endswith("/") else f"{where}/{name}"
 
 
 def subdirectories(env: Surroundings, tables: ProcLocks, where: str) -> list[str]:
-    """The paths of the directories in it that are to be entered (E4), in the order of their names."""
+    """Paths of the directories in a directory that are to be entered (E4), in the order of their names."""
     found = []
     for name in sorted(env.scan(where, _directory)):
         path = joined(where, name)
@@ -180,8 +180,7 @@ def _directory(entry: Entry) -> str | None:
 
 
 def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tuple[frozenset[str], Iterator[str]]:
-    """The names of the queues in a directory; and in their order those of what is to be looked at, `/` behind those of
-    directories."""
+    """Names of the queues in a directory; and in order the names to be looked at, `/` behind those of directories."""
     queues = []
     is_otherwise, is_beside, is_of_kind = detect.is_called_otherwise, detect.is_beside, kinds.is_named_so
     is_run_lock = kinds.is_run_lock(where)
@@ -209,7 +208,7 @@ _YOUNG = 1.0
 
 
 class Survey:
-    """Looks at many files at about one moment. To be made anew for the next look."""
+    """A look at many files at about one moment. Make a new one for the next look."""
 
     def __init__(self, env: Surroundings) -> None:
         self._surroundings = env
@@ -223,7 +222,7 @@ class Survey:
     # -- directories ---------------------------------------------------------------------------------------------------
 
     def directory(self, directory: str) -> Iterator[Found | Unreadable]:
-        """The lock files in it, in the order of their names."""
+        """The lock files in a directory, in the order of their names."""
         try:
             listed = sorted(self._env.list_directory(directory))
         except OSError as error:
@@ -235,7 +234,7 @@ class Survey:
                 yield one
 
     def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unreadable]:
-        """The lock files in this directory and in those further down, in the order of their paths (scan.py).
+        """The lock files in a directory and further down, in the order of their paths (E5).
 
         `entering` is called with each directory before it is listed.
         """
@@ -259,13 +258,13 @@ class Survey:
             return Unreadable(path, error)
 
     def file(self, path: str) -> Found | None:
-        """The lock file at this absolute path; None for what is none. OSError as the system gives it."""
+        """The lock file at this absolute path; None if it is none. OSError as the system raises it."""
         where, _, name = path.rpartition("/")
         queues = frozenset([q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)])
         return self._look(where, name, path, self._env.stat(path), queues)
 
     def owners(self, path: str, *, records: bool = False) -> list[LockOwner]:
-        """Who has the kernel lock, or else record locks, on the file at this path, as far as can be seen."""
+        """Holders of the kernel lock (`records`: of record locks) on the file at this path, as far as can be seen."""
         try:
             file = _identity(self._env.stat(path))
         except OSError:
@@ -274,22 +273,23 @@ class Survey:
         return [owner for owner in owners if not owner.waiting]
 
     def user(self, pid: int | None) -> int | None:
-        """The user of a process."""
+        """The user of a process, by number; None if unknown."""
         return None if pid is None else self._tables.user(pid)
 
     def of_the_kernel(self, path: str) -> Found:
-        """The file at this path as one of `flock`, whatever is in it; it is not opened. OSError as the system says."""
+        """The file at this path as a lock of `flock`, whatever its content; it is not opened. OSError as the system
+        raises it."""
         return self._by_the_kernel(path, Observation(self._env.stat(path)), None)
 
     def alone(self, path: str) -> Found | None:
-        """The same, without its queue."""
+        """The lock file at this path, as by `file`, without its queue."""
         where, _, name = path.rpartition("/")
         return self._look(where, name, path, self._env.stat(path), frozenset())
 
     # -- one file ------------------------------------------------------------------------------------------------------
 
     def _look(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
-        """E8, E9."""
+        """The lock that is at this path, of a protocol or of another program (E8, E9)."""
         one: Found | None = None
         if stat.S_ISREG(found.st_mode):
             one = self._of_protocols(where, name, path, found, queues)
@@ -380,7 +380,7 @@ class Survey:
                 return self._found(shown, self._condition(seen.record, assessed, verdict), seen)
 
     def _directory(self, where: str, name: str, path: str, found: Stat) -> Found | None:
-        """E9."""
+        """The lock of proper-lockfile that a directory is, if it is one (E9)."""
         env, seen = self._env, Observation(found)
         try:
             seen.fd = env.open_directory(path)
@@ -448,7 +448,7 @@ class Survey:
         return self._found(status, HELD if holders else FREE, seen)
 
     def _owners(self, seen: Observation) -> tuple[list[LockOwner], bool]:
-        """Who has the kernel lock or waits for it, by the tables; and whether it is held all the same where these show
+        """Holders and waiters of the kernel lock, by the tables; and whether it is held all the same where these show
         nobody. It may have been taken since they were read."""
         owners = self._tables.owners(seen.identity)
         if seen.fd < 0 or any(not owner.waiting for owner in owners) or not self._env.guarded(seen.fd):
@@ -457,7 +457,8 @@ class Survey:
         return owners, all(owner.waiting for owner in owners) and bool(self._env.guarded(seen.fd))
 
     def _left_by_flock(self, name: str, path: str, found: Stat) -> Found | None:
-        """E7."""
+        """An empty file *.lock: held, if the kernel has it locked, else empty. None if it is anything else, or young
+        (E7)."""
         env = self._env
         if detect.damaged(name, b"") != "" or abs(env.time() - found.st_mtime) < _YOUNG or not env.guards:
             return None
@@ -484,7 +485,7 @@ class Survey:
         return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
 
     def _damaged(self, name: str, path: str, seen: Observation) -> Found | None:
-        """E2."""
+        """A lock file whose content is empty or damaged, if it is that (E2)."""
         protocol = detect.damaged(name, seen.data)
         if protocol is None:
             return None
@@ -535,7 +536,7 @@ class Survey:
         return one.replaced(status=status.replaced(waiters=tuple(arrived)), slot=slot[1] if slot else None)
 
     def _queues_of(self, where: str, name: str) -> list[str]:
-        """The queue of this lock; and if it is a slot's, the one for any slot."""
+        """The queue of this lock; if it is a slot's, also the one for any slot."""
         slot = detect.slot_of(name)
         return [queue_of(where, name), *([queue_of_slots(where, slot[0])] if slot else [])]
 
@@ -545,7 +546,7 @@ class Survey:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _request(self, protocol: str, where: str, name: str, path: str) -> FileRequest:
-        """One for each protocol, pointed at one file after the other: checking ten thousand would take a second."""
+        """The request of a protocol, pointed at one file after the other: checking ten thousand would take a second."""
         request = self._requests.get(protocol)
         if request is None:
             request = self._requests[protocol] = FileRequest(path, {"protocol": protocol}, lock_file=path)
@@ -559,18 +560,18 @@ def _identity(found: Stat) -> tuple[int, int]:
 
 
 _BYTES = 6
-"""As twelve hexadecimal digits: short enough to be typed, too long to be met by chance."""
+"""Bytes of an id, as twelve hexadecimal digits: short enough to be typed, too long to be met by chance."""
 
 
 def id_of(env: Surroundings, status: Status) -> str | None:
-    """The name of the acquisition that `status` is about; None where there is none, or it is the kernel's alone."""
+    """The id of the acquisition that `status` is about; None if there is none, or it is the kernel's alone."""
     if not (status.locked or status.stale) or is_persistent(status.protocol):
         return None
     return name_of(env, status.path, status.protocol, status.data)
 
 
 def name_of(env: Surroundings, path: str, protocol: str, data: bytes) -> str | None:
-    """The name of the acquisition with the record `data` in the file at the path; None where nothing is there."""
+    """The id of the acquisition with the record `data` in the file at the path; None if nothing is there."""
     file = env.btime(path)
     if file is None:
         return None
@@ -597,7 +598,7 @@ def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
 
 _READERS = {"sema": ("sema", "semats"), "semats": ("sema", "semats"), "sidecar": ("fs-safe",), "beads": ("beads",)}
 _READERS[DIRECTORIES] = (DIRECTORIES,)
-"""Who reads the records of a protocol, besides holdfast."""
+"""Implementations that read the records of a protocol, besides holdfast."""
 _RULE_OF = {"fs-safe": "sidecar"}
 _CONDITIONS_OF_OTHERS = {
     "sema": "",
@@ -606,12 +607,13 @@ _CONDITIONS_OF_OTHERS = {
     "beads": "as soon as its process has ended, on the same host",
     DIRECTORIES: "",
 }
-"""Under which each calls a lock stale; of fs-safe, which only fails then, under which it removes one."""
+"""The condition under which each calls a lock stale; for fs-safe, which only fails then, the one under which it removes
+a lock."""
 
 
 class Staleness(Value):
-    """`implementation` would call it stale `at` that moment (epoch seconds; None: no age does it), and under that
-    `condition` only, if it is not empty."""
+    """The moment `at` which `implementation` would call a lock stale (epoch seconds; None: no age does it), and only
+    under that `condition`, if it is not empty."""
 
     implementation: str
     at: float | None
@@ -619,7 +621,7 @@ class Staleness(Value):
 
 
 def staleness(status: Status) -> tuple[Staleness, ...]:
-    """What is to be expected of every other implementation, if nothing refreshes the record until then."""
+    """Staleness by every other implementation, if nothing refreshes the record until then."""
     record = status.record
     if record is None:
         return ()
@@ -641,7 +643,7 @@ def staleness_text(one: Staleness, now: float) -> str:
 
 
 def own_view(status: Status) -> str:
-    """The same of holdfast, as long as it is asked for nothing else."""
+    """Holdfast's own way with the lock, in words, as long as no option says otherwise."""
     record = status.record
     if record is None:
         return "holdfast takes over nothing that it cannot read"

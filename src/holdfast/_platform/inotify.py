@@ -138,9 +138,9 @@ class _Waiter:
                     self._calm()
                     return False
                 if (not over or hub.waiting) and hub.may_read(self):
-                    hub.read()  # what is there already need not wait for the next leader
+                    hub.read()  # pending events need not wait for the next leader
                 if not over and not self._change:
-                    return False  # it was about others, or about a watch that is no more
+                    return False  # it was about others, or about a watch that is gone
                 hub.resign(self)
             elif not over and not self._change:
                 self._calm()  # of several that make one wait, it was about another

@@ -389,7 +389,7 @@ class LinuxEnvironment(PosixEnvironment):
 
     def _storage(self, mount: procfs.Mount | None, table: list[procfs.Mount]) -> Storage:
         if mount is not None and mount.kind in ALWAYS_LOCAL:
-            return Storage(mount.kind)  # without loading what knows of others
+            return Storage(mount.kind)  # without loading the code that knows the others
         with self._forking:  # it imports
             from .storage import storage_at
         return storage_at(mount, table, os.uname().release)

@@ -359,7 +359,7 @@ class Operations:
                 self.entered.pop(ref, None)
 
     def forked(self) -> None:
-        """Forget all operations but those that this thread is in, in a forked child, where no other thread runs."""
+        """Forget all operations that this thread is not in: in a forked child, no other thread runs."""
         mine = self.current()
         self.running.clear()
         self._failed.clear()

@@ -230,7 +230,7 @@ class GenericEnvironment:
 
         node = uuid.getnode()
         if node >> 40 & 1:
-            return "-"  # that bit says: made up, and another one next time
+            return "-"  # that bit marks a made-up number, which changes each time
         return f"machine:{node:x}.{zlib.crc32(_host().encode()):x}"
 
     def _pid_namespace(self) -> str:

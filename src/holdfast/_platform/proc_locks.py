@@ -81,7 +81,7 @@ class LockEntry(Value):
     file: tuple[int, int]
     kind: str = "flock"
     span: tuple[int, int | None] = (0, None)
-    """Its first and its last byte; None: to the end of the file, however long."""
+    """First and last byte; None: to the end of the file, however long."""
 
     def meets(self, start: int, length: int) -> bool:
         """Whether it has a byte in common with these; `length` 0: to the end of the file, however long."""

@@ -199,7 +199,7 @@ class File(Descriptor):
     guard = 0
     """The kind of guard that we have: 0 (none), `_AT_ONCE` shared, `_AT_ONCE | _EXCLUSIVELY`, `_SECOND`."""
     temporary = ""
-    """Its name, until it has the one that it is made for (WI3)."""
+    """Its temporary name, until it has the final one (WI3)."""
     path = ""
     device = 0
 
@@ -244,7 +244,7 @@ class WindowsEnvironment(GenericEnvironment):
         try:
             handle = winapi.OpenProcess(_QUERY | _SYNCHRONIZE, False, pid)
         except OSError as error:
-            # Access is denied to processes of others and of the system, which are there.
+            # Access is denied to processes of other users and of the system, which exist.
             return Process(Presence.GONE if error.winerror == _NO_PROCESS else Presence.RUNNING)  # type: ignore[attr-defined]
         try:
             # Numbers are multiples of four, and Windows takes the three above each for the same. One that has ended
@@ -474,7 +474,7 @@ class WindowsEnvironment(GenericEnvironment):
             names = self.list_directory(path)
             if not names or not all(name.endswith(".tmp") for name in names):
                 raise
-            sweep(self, path)  # a kill has left what was renamed to be removed (WI4)
+            sweep(self, path)  # a kill has left files renamed for their removal (WI4)
             os.rmdir(native(path))
 
     def open_limit(self) -> int | None:

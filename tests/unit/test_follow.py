@@ -545,6 +545,29 @@ def test_a_waiter_that_leaves_or_dies_is_reported_to_have_given_up(
     peer.destroy()
 
 
+def test_without_events_a_waiter_that_leaves_others_in_the_queue_has_given_up(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
+    """Z13: the queue stays, so only its list says so."""
+    follower = follow(disk, events=False)
+    held = contend(disk / "l").get()
+    follower.first_look()
+    staying, leaving = (
+        Peer("Lock(path).acquire(cancel=sys.stdin.fileno())", [disk / "l"], env=LINUX) for _ in range(2)
+    )
+    found: list[LockEvent] = []
+    eventually(lambda: found.extend(follower.tick()) or kinds(found) == ["waiting"] * 2, what="two waiters")
+    leaving.say("enough")
+    gave_up = later(follower, "gave-up")
+    assert (gave_up.pid, gave_up.path) == (leaving.pid, str(disk / "l"))
+    assert [wait.waiter.pid for wait in follower.waiters.waiting()] == [staying.pid]
+    staying.say("enough")
+    for peer in (staying, leaving):
+        peer.wait()
+        peer.destroy()
+    held.release()
+
+
 def test_the_next_look_is_due_after_a_pause(disk: Path, contend: Contend, follow: Follow) -> None:
     follower = follow(disk)
     held = contend(disk / "l").get()

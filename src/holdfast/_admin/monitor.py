@@ -199,14 +199,13 @@ class SeenHold:
 
 
 class SeenWait:
-    """A waiter. `ticket` is the name of its ticket; empty if only the kernel knows of it."""
+    """A waiter."""
 
-    def __init__(self, path: str, protocol: str, waiter: Waiter, since: float, ticket: str = "") -> None:
+    def __init__(self, path: str, protocol: str, waiter: Waiter, since: float) -> None:
         self.path = path
         self.protocol = protocol
         self.waiter = waiter
         self.since = since
-        self.ticket = ticket
 
     def tell(self, kind: str, time: float, host: str, **more: Any) -> LockEvent:
         who = self.waiter
@@ -979,8 +978,8 @@ class Follower:
             self.watch.add(directory)  # it may be another directory of that name by now
         dirty, queues = changed_files(self._passive, directory, self.scope, self._seen, self.held)
         standing = set()
-        for directory in queues:
-            for ticket in self.waiters.appeared(directory, waited_for(directory)):
+        for queue in queues:
+            for ticket in self.waiters.appeared(queue, waited_for(queue)):
                 standing.add(ticket)
                 self._read(ticket, first_look=first_look)
         if not first_look:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 else:  # a type checker that saw it would believe any name
 
     def __getattr__(name: str) -> object:
-        """What needs asyncio or `enum`, or what few use, is imported when it is asked for."""
+        """Import on demand what needs asyncio or `enum`, or is rarely used."""
         with _forking:
             if name == "Liveness":
                 from .liveness import Liveness as found

@@ -98,8 +98,8 @@ class AsyncHold(BaseHold):
             self._release()
 
     def _is_released_aside(self) -> bool:
-        """Whether it lies where a server does not answer, and is given back by a thread that nobody waits for. No
-        operation gives it back then, either, which would wait for that server."""
+        """Whether its server does not answer. If so, a thread that nobody waits for releases it, and its operation,
+        which would wait for that server, does not."""
         apart = apart_of(self._held)
         if apart is None or not apart.is_silent():
             return False
@@ -139,12 +139,12 @@ class AsyncHolds(tuple[AsyncHold, ...], BaseHolds):
     """Several locks that were acquired together: a tuple of one `AsyncHold` for each, in the order of the list."""
 
     _operation: Operation
-    """The one that has delivered them, and that they are of still (D4)."""
+    """The operation that has delivered them, and still owns them (D4)."""
 
     async def release(self) -> None:
-        """Give all of them up, the last one acquired first. The second time, it does nothing.
+        """Release all of them, the last one acquired first. A second call does nothing.
 
-        A cancellation cannot stop it half-way: it is raised when all have been given up. LockLost as in `Holds`.
+        A cancellation cannot stop it half-way: it is raised after the last release. LockLost as in `Holds`.
         """
         failed: list[Exception] = []
         await _release_each([*self._acquired], failed)
@@ -183,10 +183,10 @@ class Together:
     __slots__ = ("__weakref__", "_holds", "_steps", "close", "send", "throw")
 
     def __init__(self, steps: Coroutine[Any, Any, AsyncHolds]) -> None:
-        self._steps = steps  # a coroutine from the start: one that is forgotten is complained about
+        self._steps = steps  # a coroutine from the start: Python warns of one that is forgotten
         self._holds: AsyncHolds | None = None
-        # So it is a coroutine itself, and can be made a task. They are that one's own: no code of ours comes in
-        # between, which Ctrl-C could break off while the steps sleep.
+        # So this is a coroutine itself, and can be made a task. The three methods are those of the steps: no code of
+        # ours comes in between, which Ctrl-C could break off while the steps sleep.
         self.send, self.throw, self.close = steps.send, steps.throw, steps.close
 
     def __await__(self) -> Generator[Any, Any, AsyncHolds]:
@@ -217,14 +217,14 @@ class Together:
 
 
 async def _release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
-    """All of them, the last one first, whatever comes in between."""
+    """Release all of them, the last one first, whatever comes in between."""
     cancelled: asyncio.CancelledError | None = None
     try:
         while left:
             try:
                 await left[-1].release()
             except asyncio.CancelledError as error:
-                cancelled = error  # it has been given up all the same
+                cancelled = error  # it has been released all the same
             except Exception as error:
                 failed.append(error)
             left.pop()
@@ -236,8 +236,8 @@ async def _release_each(left: list[AsyncHold], failed: list[Exception]) -> None:
 
 
 async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any, T]], timeout: float | None) -> T:
-    """The result. A wait of this task for itself that an `asyncio.timeout` bounds is left to that (B4), and one for a
-    generator that it has left early, to the loop (B6)."""
+    """The result of the attempt. A task that waits for itself is left to an `asyncio.timeout` around it (B4), or, if a
+    generator that it has left early has the hold, to the loop (B6)."""
     bound = timeout
     while True:
         try:
@@ -255,7 +255,7 @@ async def _left_to_asyncio(attempt: Callable[[float | None], Coroutine[Any, Any,
 
 
 class AsyncLeaving(Leaving):
-    """That of an `async with`."""
+    """The `Leaving` of an `async with`."""
 
     __slots__ = ()
 
@@ -277,7 +277,7 @@ class AsyncExit(Exit):
 
 
 class AsyncAcquirable(Resource):
-    """What a task can acquire, hold in an `async with` block, and wait for."""
+    """A lock or semaphore that a task can acquire, hold in an `async with` block, and wait for."""
 
     async def acquire(self, timeout: float | None = UNSET) -> AsyncHold:
         """Acquire the lock, waiting up to `timeout` seconds without blocking the event loop, and return its handle.
@@ -308,8 +308,8 @@ class AsyncAcquirable(Resource):
     def _acquire(
         self, timeout: float | None, to: Operation | None = None, me: tuple[object, ...] | None = None
     ) -> Coroutine[Any, Any, AsyncHold | Refusal]:
-        """The hold, or why it could not be had. The hold is the caller's, or of the operation that it is delivered to,
-        which is running. `me`: the `caller`, if it is known."""
+        """The hold, or the refusal. The hold belongs to the caller, or to the running operation `to`. `me`: the
+        `caller`, if it is known."""
         return _left_to_asyncio(partial(self._acquire_within, to, me), timeout)
 
     async def _acquire_within(
@@ -341,7 +341,7 @@ class AsyncAcquirable(Resource):
     async def wait(self, timeout: float | None = UNSET) -> bool:
         """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
-        As `Lock.wait`, without blocking the event loop.
+        Works like `Lock.wait`, without blocking the event loop.
         """
         return await _left_to_asyncio(self._wait_within, self._limit(timeout)) is None
 
@@ -349,7 +349,7 @@ class AsyncAcquirable(Resource):
         return self._drive(self._engine.wait_until_free(self._env, self._requests, timeout, caller()), timeout)
 
     def _may_block(self) -> bool:
-        """Whether system calls here take long enough to keep them from the event loop."""
+        """Whether system calls here take so long that they must not run on the event loop."""
         return self._engine.may_block(self._env, self._request)
 
     async def _drive(self, steps: Steps[T], timeout: float | None = 0.0) -> T:
@@ -458,7 +458,7 @@ class AsyncSemaphore(Slots, AsyncAcquirable):
 
 
 def acquire_all(locks: Iterable[AsyncAcquirable], timeout: float | None = UNSET) -> Together:
-    """Acquire several locks and semaphores, all or none: as `holdfast.acquire_all`, which explains it, for asyncio.
+    """Acquire several locks and semaphores, all or none: `holdfast.acquire_all`, which explains it, for asyncio.
 
     Await it for the holds, or enter it: `async with acquire_all([...]) as holds`. A cancellation leaves none held.
     """
@@ -476,7 +476,7 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
         plan = await _planned(wanted, limit) if may_block else Plan(wanted, limit)
         for number in plan.order:
             found = await wanted[number]._acquire(plan.left(), operation)
-            if found.__class__ is Refusal:  # no call before it is on the list of what is to be given back
+            if found.__class__ is Refusal:  # no call before it is on the list of holds to be released
                 raise call_within(environment(), partial(plan.error, found))
             got[number] = found  # type: ignore[assignment]
         operations.resume(operation)
@@ -491,14 +491,14 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
             operations.resume(operation)
             await _give_back_each(got, error)
         except BaseException:
-            operations.abort(operation)  # what has not been given back yet
+            operations.abort(operation)  # those that have not been released yet
             raise
         operations.end(operation)
         raise
 
 
 async def _give_back_each(got: dict[int, AsyncHold], error: BaseException) -> None:
-    """All that an operation has got before that error."""
+    """Release everything that an operation acquired before this error."""
     left = [hold for hold in got.values() if not hold._is_released_aside()]
     failed: list[Exception] = []
     if isinstance(error, GeneratorExit):
@@ -514,4 +514,4 @@ async def _planned(wanted: list[AsyncAcquirable], limit: float | None) -> Plan:
 
 
 acquire_unless_held = AsyncAcquirable._acquire
-"""For the faces: the hold, or why it could not be had in time."""
+"""Acquire, for the faces: the hold, or the refusal after the timeout."""

@@ -4,12 +4,12 @@ A tool that holds `<dir>/.exclusive-lock` keeps the daemon of beads up to 0.49 a
 removed this lock. Both sides are here: `acquire` and `release` for the tool, `should_skip_database` and `SyncGate` for
 the daemon. Source: Exclusive Lock Protocol.
 
-Beyond the specification: the lock file is created, never overwritten, so that two tools exclude each other, too; a
+Beyond the specification: the lock file is created, never overwritten, so that two tools also exclude each other; a
 holder that died is replaced at once; and a lock is removed only while it is still the one that was judged.
 
 G1  The daemon removes a lock only if its holder is certainly dead: proven by the kernel lock that it kept, or by the
     letter (same host, no such process) with nothing that speaks for its life. A kernel lock that is held is respected.
-G2  Whatever cannot be read or understood is skipped, never removed, and never waited for.
+G2  A lock file that cannot be read or understood is skipped, never removed, and never waited for.
 G3  One check for each cycle, at its start: a lock that appears later counts from the next cycle on.
 """
 
@@ -45,7 +45,7 @@ __all__ = ["ExclusiveLock", "SyncGate", "acquire", "is_process_alive", "release"
 _READING, _REMOVING = "failed to read lock file", "failed to remove stale lock"
 _INVALID = "no beads record: "
 _LONGEST = 1000
-"""Characters of a name or a reason in a log line."""
+"""Maximum number of characters of a name or a reason in a log line."""
 
 
 class ExclusiveLock(Value):
@@ -59,17 +59,18 @@ class ExclusiveLock(Value):
 
     @classmethod
     def new(cls, holder: str, version: str = "") -> Self:
-        """What this process would write now. ValueError or TypeError for a holder that is no name."""
+        """The record that this process would write now. ValueError or TypeError for a holder that is no name."""
         env, protocol, more = environment(), get("beads"), {"holder": holder, "version": version}
         protocol.check_options(more)
         return cls._of(protocol.decode(protocol.compose(env.identity(), env.time(), None, None, more)))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read it as Go does: keys in any case, the last of equal ones counts, null is nothing, others are ignored.
+        """Read it as Go does: keys in any case, the last of equal ones counts, null counts as missing, other keys are
+        ignored.
 
-        MalformedRecord, a ValueError, begins with `malformed lock file: ` for what is no such JSON, and with
-        `invalid lock file: ` where something is missing.
+        MalformedRecord, a ValueError, begins with `malformed lock file: ` if it is no such JSON, and with
+        `invalid lock file: ` if something is missing.
         """
         return cls._of(get("beads").decode(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")))
 
@@ -78,12 +79,13 @@ class ExclusiveLock(Value):
         return cls(*(record.fields[name] for name in cls._fields))
 
     def to_json(self) -> str:
-        """What the original writes, byte for byte: indented by two, no newline at the end. Raises as `validate`."""
+        """The JSON as the original writes it, byte for byte: indented by two, no newline at the end. Raises as
+        `validate`."""
         fields = {name: getattr(self, name) for name in self._fields}
         return get("beads").encode(Record("beads", fields)).decode()
 
     def validate(self) -> None:
-        """Return if nothing is missing. ValueError says what is, in the words of the original."""
+        """Raise ValueError if something is missing, in the words of the original."""
         try:
             self.to_json()
         except ValueError as error:
@@ -103,10 +105,10 @@ def acquire(beads_dir: str | os.PathLike[str], holder: str, version: str = "", *
 
 
 def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Remove the lock file if this process holds it; with `force`, also another holder's.
+    """Remove the lock file if this process holds it; with `force`, any holder's.
 
-    Raises NotHeld where there is no lock, or where it is another's or its holder is not known (`force` removes
-    that); LockLost where another has written over what this process held; OSError where it cannot be removed.
+    Raises NotHeld if there is no lock, or if it is another holder's or the holder is not known (`force` removes that);
+    LockLost if another process has written over this one's lock; OSError if it cannot be removed.
     """
     lock = Lock(beads_dir, protocol="beads")
     if release_own(lock):
@@ -133,10 +135,10 @@ def _why_not_ours(env: Environment, seen: Observation, assessed: Assessment) -> 
 
 
 def is_process_alive(pid: int, hostname: str) -> bool:
-    """False only where it is certain that there is no such process on this host; a zombie still is one.
+    """False only if there is certainly no such process on this host; a zombie still counts as one.
 
     True for another host (names are compared without regard to case), for a process that may not be signalled, and for
-    a number that is none of a process.
+    a number that no process can have.
     """
     env = environment()
     if hostname.casefold() != env.identity().host.casefold() or not 0 < pid <= MAX_PID:
@@ -148,13 +150,13 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
     """`(skip, holder, error)`: whether a daemon must leave the database alone in the cycle that begins now.
 
     - `(False, None, None)`: it is free; there is no lock file, or no such directory.
-    - `(True, holder, None)`: `holder` does, or may: one of another host, or whose process is another user's, counts.
+    - `(True, holder, None)`: `holder` holds it, or may: a holder on another host, or of another user, counts as alive.
     - `(False, holder, None)`: `holder` was dead, and its lock file has been removed.
-    - `(True, None, error)`: what is there cannot be read or understood, so it is left alone.
+    - `(True, None, error)`: the lock file cannot be read or understood, so it is left alone.
     - `(True, holder, error)`: `holder` is dead, but its lock file could not be removed.
 
-    Answers at once (within 2 s where a dead holder's lock changes hands again and again), and raises nothing but
-    TypeError for what is no path. A lock may be taken the moment after.
+    Answers at once (within 2 s if a dead holder's lock changes hands again and again). Raises only TypeError, for
+    something that is no path. A lock may be taken the moment after.
     """
     env = environment()
     try:
@@ -174,9 +176,9 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
 
 
 def _request(beads_dir: str | os.PathLike[str]) -> FileRequest:
-    """The lock file; or what it leads to, if it is a symbolic link: the original writes and reads through one.
+    """The lock file, or its target if it is a symbolic link: the original writes and reads through one.
 
-    InvalidPath for a link of another user (paths.py, LK1): a dead tool's lock is removed where it lies.
+    InvalidPath for a link of another user (paths.py, LK1): a dead tool's lock is removed where the link leads.
     """
     request = FileRequest(beads_dir, {"protocol": "beads"})
     if not os.path.islink(request.path):
@@ -185,7 +187,7 @@ def _request(beads_dir: str | os.PathLike[str]) -> FileRequest:
 
 
 class _Check:
-    """What one check has found; called with each look at the lock file, it says whether that may be removed (G1)."""
+    """The findings of one check. Called with each look at the lock file, it says whether that may be removed (G1)."""
 
     def __init__(self, env: Environment, request: FileRequest) -> None:
         self._env = env
@@ -195,7 +197,7 @@ class _Check:
         self.stale = False
 
     def is_there(self) -> bool:
-        """Whether there is a file to look at. OSError where that cannot be known, or for what is no file (G2)."""
+        """Whether there is a file to look at. OSError if that cannot be known, or if it is not a regular file (G2)."""
         try:
             mode = os.stat(self._request.path).st_mode
         except FileNotFoundError:
@@ -233,13 +235,13 @@ class _Check:
         return f"{_READING}: it changes too often"
 
     def answer(self, removed: bool) -> tuple[bool, str | None, str | None]:
-        """After a look."""
+        """The answer after a look."""
         if self.stale:
             return False, self.holder if removed else None, None  # not removed, but gone
         return self.holder is not None or self.error is not None, self.holder, self.error
 
     def failed(self, step: str, error: OSError) -> tuple[bool, str | None, str | None]:
-        """After an error of the system."""
+        """The answer after an error of the system."""
         if self.stale:
             return True, self.holder, f"{_REMOVING}: {_as_go('remove', self._request.path, error)}"
         step = "read" if isinstance(error, IsADirectoryError) else step
@@ -247,7 +249,7 @@ class _Check:
 
 
 def _as_go(step: str, path: str, error: OSError) -> str:
-    """`open /path: permission denied`."""
+    """The error as Go words it: `open /path: permission denied`."""
     text = error.strerror or str(error)
     return f"{step} {path}: {text[:1].lower()}{text[1:]}"
 
@@ -268,11 +270,11 @@ class SyncGate:
         self._dir = os.path.join(os.getcwd(), given) if given else given  # a daemon may change its directory later
         self._log = _to_logger if log is None else log
         self.last: tuple[bool, str | None, str | None] = (False, None, None)
-        """What `should_skip_database` said at the last check."""
+        """The answer of `should_skip_database` at the last check."""
 
     @property
     def path(self) -> str:
-        """Where the lock file is looked for."""
+        """The path where the lock file is looked for."""
         return os.path.join(self._dir, get("beads").suffix.lstrip("/"))
 
     def open(self) -> bool:
@@ -292,7 +294,7 @@ class SyncGate:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The cycle is over, or was skipped."""
+        """Do nothing: the cycle is over, or was skipped."""
 
     def __repr__(self) -> str:
         return f"<holdfast.beads.SyncGate {self._dir!r}>"

@@ -1,4 +1,4 @@
-"""Every exception that is holdfast's own.
+"""All exceptions of holdfast.
 
 Each carries `path`, `protocol` and `holder`, where they are known; each message says what happened, who holds the lock
 and what to do next; each survives pickling. Any other `OSError` comes from the operating system and passes through; if
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HoldfastError(Exception):
-    """Base of all of holdfast's own errors."""
+    """Base of all errors of holdfast."""
 
     path: str | None
     protocol: str | None
@@ -48,16 +48,16 @@ def _rebuild(
 
 
 def renamed(error: HoldfastError, kind: type[E]) -> E:
-    """The same error in the vocabulary of another system."""
+    """The error in the vocabulary of another system."""
     return kind(error.message, path=error.path, protocol=error.protocol, holder=error.holder)
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):
-    """The lock was still held when the time was up; `holder` says by whom."""
+    """The lock was still held when the timeout ended; `holder` names the holder."""
 
 
 class AcquireCancelled(HoldfastError):
-    """The call ended because its `cancel` was set. Nothing of it is left."""
+    """The call ended because its `cancel` was set. It leaves nothing behind."""
 
 
 class LockStale(HoldfastError):
@@ -80,9 +80,9 @@ class WouldDeadlock(HoldfastError, RuntimeError):
 
 
 class MalformedRecord(HoldfastError, ValueError):
-    """The counter of fencing tokens is damaged, or a face reads a record that is none (`holdfast.sema` …).
+    """The counter of fencing tokens is damaged, or a face (`holdfast.sema` …) reads something that is no record.
 
-    A lock file that cannot be read is no such error for `Lock`: it counts as held.
+    For a `Lock`, a lock file that cannot be read is no error: it counts as held.
     """
 
 
@@ -91,7 +91,7 @@ class ProtocolMismatch(HoldfastError):
 
 
 class InvalidPath(HoldfastError, ValueError):
-    """A lock file cannot be at this path; the message says why."""
+    """No lock file can be at this path; the message says why."""
 
 
 class UnsupportedFilesystem(HoldfastError, OSError):
@@ -104,7 +104,7 @@ class EngineUnavailable(HoldfastError, OSError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean X?`, where one of the known names is nearly that; else nothing."""
+    """` Did you mean X?`, where X is the known name that is nearly this word; else an empty string."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, [*known], 1, cutoff=0.65)
@@ -112,7 +112,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def set_error_path(error: OSError, path: str) -> None:
-    """Set the error's path: for a step on a descriptor, or on another name of ours, the system does not."""
+    """Set the error's path. The system does not for a step on a descriptor; for another name of ours, it gives that
+    name."""
     if isinstance(error, (HoldfastError, ConnectionError)):
         return  # the first says so already; the second comes from a caller's function, and is not about a file
     if error.filename2 is not None:

@@ -12,10 +12,10 @@ U1  A callback that raises is logged, and breaks neither the lock nor another ca
     (Ctrl-C) is raised again in the caller, once all callbacks have run.
 U2  A callback does not hear of its own actions: one that uses locks would be called for ever. Its frame says whether it
     still runs, as a note of it may outlive an interruption.
-U3  Nothing is imported for logging that is not set up, and nothing is written to a logger without a handler.
+U3  Unless logging is set up, nothing is imported for it; and nothing is written to a logger without a handler.
 U4  The same goes for a log handler: what it does with locks is not logged. It would wait for its own lock, or write
-    lines about lines for ever, also by way of a `QueueListener`. An error that has no other way out goes to the
-    standard error of the process then, as what fails in a handler does.
+    lines about lines for ever, also by way of a `QueueListener`. An error with no other way out goes to the standard
+    error of the process then, like the errors of a handler.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Kind = Literal["waiting", "joined", "gave-up", "reclaimed", "acquired", "lost", "released"]
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""As in `logging`, which is not imported for this."""
+"""The levels of `logging`, which is not imported for this."""
 _LEVELS = {"reclaimed": WARNING, "lost": ERROR}
 _COROUTINE = 0x80
 """`inspect.CO_COROUTINE`, the flag of an `async def`."""
@@ -53,9 +53,9 @@ class Event(Value):
       stale holder; comes before `acquired`. `"lost"`: the lock file was found removed, replaced or written over.
       `"released"`: the hold has ended.
     - `time`: when it happened, in seconds since the epoch.
-    - `path`: what the lock was made with, absolute; for a semaphore its base.
+    - `path`: the absolute path that the lock was made with; for a semaphore its base.
     - `protocol`, `tag`: as the lock was made.
-    - `pid`: of this process.
+    - `pid`: that of this process.
     - `number`: the same in all events of one acquisition. Unique in a process; a forked child goes on counting.
     - `context`: the name of the acquiring task, or of the thread if there is none; in all events of an acquisition.
     - `slot`: the number of the slot, once a semaphore is held. None for a lock.
@@ -89,7 +89,7 @@ listeners: dict[object, Callable[[Event], object]] = {}
 _local = _thread._local()
 _logger: logging.Logger | None = None
 _handle: CodeType | None = None
-"""What each handler of the log is called by, where that is known."""
+"""The code of `logging.Handler.handle`, by which frames of a handler are recognised; None if it is unknown."""
 
 
 def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -114,7 +114,7 @@ def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
 
 
 def check_callback(name: str, callback: object) -> None:
-    """TypeError, which uses the name, for anything that cannot be a callback."""
+    """Raise TypeError, which uses the name, for anything that cannot be a callback."""
     if not callable(callback):
         raise TypeError(f"{name} is a callable that takes a holdfast.events.Event, not {callback!r}")
     if getattr(getattr(callback, "__code__", None), "co_flags", 0) & _COROUTINE:
@@ -122,12 +122,12 @@ def check_callback(name: str, callback: object) -> None:
 
 
 def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
-    """Whether such an event has a listener; `own` is the lock's callback."""
+    """Whether an event of this kind has a listener; `own` is the lock's callback."""
     return own is not None or bool(listeners) or _set_up_logger(_LEVELS.get(kind, DEBUG)) is not None
 
 
 def is_told(own: Callable[[Event], object] | None) -> bool:
-    """Whether anybody listens to any event; `own` is the lock's callback."""
+    """Whether any event has a listener; `own` is the lock's callback."""
     return bool(listeners) or own is not None or _is_logged(DEBUG)
 
 
@@ -162,7 +162,7 @@ def deliver(event: Event, own: Callable[[Event], object] | None) -> None:
 
 
 def _find_logger(level: int) -> bool:
-    """`_is_logged` until logging is imported."""
+    """`_is_logged`, as long as logging is not imported."""
     global _logger, _is_logged, _handle
     if "logging" not in sys.modules:
         return False
@@ -180,7 +180,7 @@ _is_logged: Callable[[int], bool] = _find_logger
 
 
 def logger_for(level: int) -> logging.Logger | None:
-    """The logger, if logging is set up and enabled for that level (U3), and this is no part of a log handler (U4)."""
+    """The logger, if logging is set up and enabled for that level (U3), and no log handler is calling (U4)."""
     logger = _set_up_logger(level)
     return None if logger is None or _is_in_handler() else logger
 
@@ -197,7 +197,7 @@ def _set_up_logger(level: int) -> logging.Logger | None:
 
 
 def fields(event: Event) -> dict[str, Any]:
-    """The event for `extra=` of a log record: each field, with `holdfast_` before its name."""
+    """The event for `extra=` of a log record: each field, with its name prefixed by `holdfast_`."""
     return {f"holdfast_{name}": getattr(event, name) for name in Event._fields}
 
 
@@ -218,7 +218,7 @@ def _log(event: Event) -> None:
 
 
 def _line(event: Event) -> str:
-    """The event for people, on one line whatever the path."""
+    """The event for people, on one line whatever the path contains."""
     words = [f"{event.kind} {event.path!r}"]
     if event.slot is not None:
         words.append(f"slot {event.slot}")
@@ -237,13 +237,13 @@ _tell: Callable[[str], object] | None = None
 
 
 def report_to(tell: Callable[[str], object] | None) -> None:
-    """Have what the system refuses beside the holds told so, and not logged; None: logged again."""
+    """Pass refusals of the system that no caller hears of to `tell`, and not to the log; None: log them again."""
     global _tell
     _tell = tell
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the system has refused something, which is no defect of ours or of the caller's code."""
+    """Whether the system has refused something: no defect of ours or of the caller's code."""
     return isinstance(error, OSError) or _is_shortage(error)
 
 
@@ -256,12 +256,12 @@ def report(what: str, error: Exception) -> None:
     if _tell is not None and is_refusal(error):
         _tell(f"{what}: {error}")
         return
-    # A shortage has no place in the code; an OSError may be that of a callback, whose place is worth knowing.
+    # A shortage has no place in the code; an OSError may be a callback's, whose place is worth knowing.
     note(ERROR, f"{what}: {error}", None if _is_shortage(error) else error)
 
 
 def note(level: int, text: str, error: Exception | None = None) -> None:
-    """Log what has no caller to be raised in, even if logging is not set up; in a log handler, print it (U4)."""
+    """Log an event or error that has no caller, even if logging is not set up; in a log handler, print it (U4)."""
     import logging
 
     _is_logged(level)  # after which `_handle` is known

@@ -1,5 +1,5 @@
-"""What is known of a holder's life. A module of its own: `enum` takes as long to load as a quarter of holdfast, and an
-acquisition that meets no other holder asks nobody."""
+"""The liveness of a holder. A module of its own: `enum` takes as long to load as a quarter of holdfast, and an
+acquisition that meets no other holder does not need it."""
 
 from __future__ import annotations
 

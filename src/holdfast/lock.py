@@ -1,8 +1,8 @@
-"""The synchronous face of the engines: `Lock`, `Semaphore` and `Hold`, the handle of what was acquired.
+"""The synchronous face of the engines: `Lock`, `Semaphore` and `Hold`, the handle of an acquisition.
 
-`Resource` and `BaseHold` are what these have in common with their counterparts for asyncio (aio.py). A `Semaphore` is
-one request for each of its slots; a contender takes any of them. What the command line and the other faces need of a
-lock or a hold is a function at the end of this file.
+`Resource` and `BaseHold` have what these share with their counterparts for asyncio (aio.py). A `Semaphore` is one
+request for each of its slots; a contender takes any of them. Functions at the end of this file serve the command line
+and the other faces.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from .model import Record, Status
 
     class Settable(Protocol):
-        """What a `threading.Event` is to us."""
+        """The part of `threading.Event` that `cancel` needs."""
 
         def is_set(self) -> bool: ...
 
     class HasFileno(Protocol):
-        """What a socket, a pipe or a file is to us."""
+        """The part of a socket, pipe or file that `cancel` needs."""
 
         def fileno(self) -> int: ...
 
     Cancel = Settable | HasFileno | int
-    """What ends a wait: something that is set, or a descriptor that becomes readable."""
+    """A way to end a wait: an object that is set, or a descriptor that becomes readable."""
 
     F = TypeVar("F", bound=Callable[..., object])
 
@@ -68,14 +68,13 @@ _face_for_tasks: Callable[[], Callable[..., Any]]
 
 
 def provide_face_for_tasks(load: Callable[[], Callable[..., Any]]) -> None:
-    """What makes an `AsyncLock` of the same requests, for an `async def` that a `Lock` decorates. Nothing here needs
-    asyncio."""
+    """Set the function that loads the class for an `async def` that a `Lock` decorates. Nothing here needs asyncio."""
     global _face_for_tasks
     _face_for_tasks = load
 
 
 class BaseHold:
-    """What a hold can tell, whichever face it belongs to."""
+    """State and queries common to the holds of all faces."""
 
     __slots__ = ("__weakref__", "_held", "_ref")
 
@@ -95,7 +94,7 @@ class BaseHold:
 
     @property
     def record(self) -> Record:
-        """What the lock file says about this hold."""
+        """The record of this hold, as its lock file has it."""
         return self._held.record()
 
     @property
@@ -118,8 +117,8 @@ class BaseHold:
 
     @property
     def lost(self) -> bool:
-        """Whether the lock was lost: its file was removed or replaced. Looks now; after a release, it only says what
-        was found until then.
+        """Whether the lock was lost: its file was removed or replaced. Looks now; after a release, it only tells
+        whether a loss was found before.
 
         Raises EngineUnavailable if a file server does not answer for five seconds. With a lease, it does not ask the
         server.
@@ -168,7 +167,7 @@ class BaseHold:
                 held.release(self._ref)  # Ctrl-C came before it had begun
 
     def _release_apart(self) -> None:
-        """The same where it may wait for a server."""
+        """Release where that may wait for a server."""
         try:
             self._ref.releasing = get_ident()
             self._release_here()
@@ -176,7 +175,7 @@ class BaseHold:
             self._ref.releasing = None
 
     def _is_being_released(self) -> bool:
-        """Whether another thread does it, and goes on to the end of it (_drivers/apart.py, AP2)."""
+        """Whether another thread is releasing it, and will finish (_drivers/apart.py, AP2)."""
         return self._ref.releasing not in (None, get_ident())
 
     def _is_released(self) -> bool:
@@ -187,8 +186,9 @@ class BaseHold:
         _warn: Callable[..., None] = warn,
         _is_finalizing: Callable[[], bool] = _is_finalizing,
     ) -> None:
-        """H3. What it calls is bound early: at the end of the interpreter, this module may be empty."""
-        ref: HoldRef | None = getattr(self, "_ref", None)  # it may not even have been made
+        """Release a hold that its `with` never left; warn of a dropped handle (H3). Everything that it calls is bound
+        early: at the end of the interpreter, this module may be empty."""
+        ref: HoldRef | None = getattr(self, "_ref", None)  # may not even have been made
         if ref is None:
             return
         held = ref.held
@@ -218,7 +218,7 @@ class BaseHold:
         )
 
     def _drop(self) -> None:
-        """As `HoldState.drop`; where a file server may be silent, without waiting for ever."""
+        """Release as `HoldState.drop` does; where a file server may be silent, without waiting forever."""
         if self._held.waits:
             self._held.drop(self._ref)
             return
@@ -252,7 +252,7 @@ class Hold(BaseHold):
         self._release()
 
     def __enter__(self) -> Hold:
-        """NotHeld after a release and in a forked child: what the body does needs the lock."""
+        """Enter the `with`. NotHeld after a release and in a forked child: the body needs the lock."""
         try:
             leave_to_statement(self, self)
             require_unreleased(self)
@@ -276,21 +276,22 @@ class Hold(BaseHold):
 
 
 class Leaving:
-    """What a `with` statement keeps while it is inside, calls when it is left, and then drops (operations.py, J5).
+    """A `with` statement's exit: kept while it is inside, called when it is left, and then dropped (operations.py, J5).
 
-    Called by hand, and not by a statement, it is the `__exit__` of the lock.
+    Called by hand, it is the `__exit__` of the lock.
     """
 
     __slots__ = ("__weakref__", "_exit", "_hold", "entered")
 
     def __init__(self, entered: Any, leave: Callable[..., Any]) -> None:
         self.entered = entered
-        """None once it has been left: the collector may end this object before what it then calls, a generator."""
+        """The lock that was entered. None once it has been left: the collector may end this object before the generator
+        that it then calls."""
         self._exit = leave
         self._hold: Any = None
 
     def inside(self, hold: BaseHold) -> None:
-        """The statement has been entered."""
+        """Note that the statement has been entered."""
         self._hold = hold
         leave_to_statement(hold, self)
 
@@ -317,7 +318,7 @@ class Leaving:
 
 
 class Exit:
-    """The `__exit__` of a class: each `with` gets one of its own."""
+    """The `__exit__` of a class: each `with` gets a `Leaving` of its own."""
 
     statement = Leaving
 
@@ -340,7 +341,7 @@ _last = _Last()
 
 
 def leaving(entered: object) -> Leaving | None:
-    """That of the `with` statement which enters this now; None if it is entered by hand."""
+    """The `Leaving` of the with statement that is entering `entered`; None if it is entered by hand."""
     last = _last.leaving
     if last is None:
         return None
@@ -350,7 +351,7 @@ def leaving(entered: object) -> Leaving | None:
 
 
 def keep(env: GenericEnvironment, ref: HoldRef) -> None:
-    """See to the heartbeats of a new hold, to the news of its loss, and to its release at exit."""
+    """Have the keeper send a new hold's heartbeats, report its loss, and release it at exit."""
     global _keeper
     if _keeper is None:
         with forking:
@@ -366,7 +367,7 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
 
 
 class _Unset:
-    """The default of a timeout that a lock was made with already, as a signature shows it."""
+    """The default of a `timeout` that falls back to the lock's own, as a signature shows it."""
 
     def __repr__(self) -> str:
         return "<as the lock was made>"
@@ -376,7 +377,7 @@ UNSET: Any = _Unset()
 
 
 class Resource:
-    """What is to be acquired, by threads or tasks: one request for each lock file that would do."""
+    """A lock or semaphore for threads or tasks: one request for each lock file that would do."""
 
     def __init__(self, requests: tuple[Request, ...], options: Options) -> None:
         self._env = environment()
@@ -384,12 +385,12 @@ class Resource:
         self._requests = requests
         self._engine: Engine = getattr(requests[0], "engine", FILES)
         self._entered: list[Any] = []
-        """The holds that were entered by a call, as an `ExitStack` makes it, and not by a statement."""
+        """Holds that were entered by a call, as an `ExitStack` makes it, and not by a statement."""
         announce(self, _log_waiting)
 
     @property
     def path(self) -> str:
-        """The absolute path that was given: of the lock file, or what the lock files of a semaphore are named after."""
+        """The absolute path as given: that of the lock file, or the base of a semaphore's lock files."""
         return self._request.target
 
     @property
@@ -407,8 +408,8 @@ class Resource:
     def _apart(
         self, timeout: float | None, *, acquires: bool = False, cancel: Cancellation | None = None
     ) -> Apart | None:
-        """What lets a call give up waiting for the server of its filesystem (_drivers/apart.py); None where there is
-        none."""
+        """The `Apart` by which a call can give up waiting for the server of its filesystem (_drivers/apart.py); None
+        where there is no such server."""
         if not self._engine.may_hang(self._env, self._requests[0]):
             return None
         with forking:
@@ -416,7 +417,7 @@ class Resource:
         return Apart(self._env, self._requests[0], timeout, acquires=acquires, cancel=cancel)
 
     def _kept(self, steps: Steps[HoldRef | Refusal]) -> Steps[HoldRef | Refusal]:
-        """The same steps, and what is to be done for the new hold."""
+        """Run the steps, and keep the new hold."""
         result = yield from steps
         if not isinstance(result, Refusal):
             keep(self._env, result)
@@ -427,7 +428,7 @@ class Resource:
         return perform(self._env, steps, cancel) if apart is None else apart.perform(steps)
 
     def _innermost(self, me: tuple[object, ...]) -> Any:
-        """The hold that a call leaves: the last of this thread or task, or else of all, as another may close it."""
+        """The hold that a call leaves: the last of this thread or task, or else of all, as another one may close it."""
         entered = self._entered.copy()
         if not entered:
             raise NotHeld(f"{self.path} was not entered by `with`", path=self.path, protocol=self.protocol)
@@ -445,7 +446,7 @@ class Resource:
 
 
 class Acquirable(Resource):
-    """What a thread can acquire, hold in a `with` block, and wait for."""
+    """A lock or semaphore that a thread can acquire, hold in a `with` block, and wait for."""
 
     def acquire(self, timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> Hold:
         """Acquire the lock, waiting up to `timeout` seconds, and return its handle.
@@ -499,7 +500,7 @@ class Acquirable(Resource):
         error: Callable[[Refusal], Exception] | None,
         cancel: Cancellation | None = None,
     ) -> Hold | None:
-        """The hold, which is the operation's until that delivers it."""
+        """The hold, or None. It belongs to the operation until it is delivered."""
         env = self._env
         apart = None
         if self._engine.may_hang(env, self._requests[0]):
@@ -532,7 +533,7 @@ class Acquirable(Resource):
         """Wait until the lock could be acquired, without acquiring it. False if that takes more than `timeout` seconds.
 
         `None` waits without limit, `0` looks once. Without an argument, the `timeout` of the lock applies. Another
-        process may acquire it before the caller does. `cancel` is that of `acquire`. Raises what `acquire` raises,
+        process may acquire it before the caller does. `cancel` works as in `acquire`. Raises what `acquire` raises,
         except AcquireTimeout.
         """
         limit = self._limit(timeout)
@@ -618,7 +619,7 @@ def _refused(refusal: Refusal, timeout: float | None) -> AcquireTimeout:
 
 
 class BaseLock(Resource):
-    """What a lock is, whichever face it belongs to."""
+    """Construction common to the locks of all faces."""
 
     def __init__(
         self,
@@ -706,7 +707,7 @@ class Lock(BaseLock, Acquirable):
     - `on_event`: called with a `holdfast.events.Event` when this process starts to wait for the lock, acquires it,
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.
 
-    Raises ValueError or TypeError for an option with a bad value, or one that the protocol does not have, and
+    Raises ValueError or TypeError for an option with a bad value, or an option that the protocol does not have, and
     InvalidPath for a path that cannot be a lock file. `flock` and `ofd` have no `stale_after`, `heartbeat`, `lease`,
     `durable` or callable `stale`, because the kernel knows who lives. `beads` has no `stale_after`.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
@@ -732,9 +733,9 @@ class Lock(BaseLock, Acquirable):
 
 
 def chosen(arguments: dict[str, Any]) -> Options:
-    """The options of a constructor that are not left at their defaults, of all its arguments.
+    """The options of a constructor that differ from their defaults, out of all its arguments.
 
-    Semaphores have the very signature of locks: an editor shows each option where it is typed.
+    Semaphores have the same signature as locks: an editor shows each option where it is typed.
     """
     defaults: dict[str, Any] = BaseLock.__init__.__kwdefaults__ or {}
     return {name: arguments[name] for name, default in defaults.items() if arguments[name] is not default}  # type: ignore[return-value]
@@ -745,7 +746,7 @@ def make_again(kind: Callable[..., T], arguments: tuple[object, ...], options: O
 
 
 def _log_waiting(refusal: Refusal) -> None:
-    """After a second of waiting, log it, if logging is set up."""
+    """Log a wait that has lasted a second, if logging is set up."""
     logger = logger_for(INFO)
     if logger is not None:  # who holds it costs a look
         from ._core.messages import waiting
@@ -754,7 +755,7 @@ def _log_waiting(refusal: Refusal) -> None:
 
 
 class Slots(Resource):
-    """What a semaphore is, whichever face it belongs to."""
+    """Construction and attributes common to the semaphores of all faces."""
 
     def __init__(
         self,
@@ -795,7 +796,7 @@ class Slots(Resource):
 
     @property
     def slots(self) -> int:
-        """How many may hold it at once."""
+        """The number of slots: how many holders there can be at once."""
         return len(self._requests)
 
     def _look(self) -> Steps[tuple[Status, ...]]:
@@ -813,8 +814,8 @@ class Semaphore(Slots, Acquirable):
 
     Each slot is a lock file, `<base>.0.lock` to `<base>.<slots - 1>.lock`, and works like a `Lock`: the death of a
     holder frees its slot at once, waiters sleep until one is released, and queue in the order of their arrival. An
-    acquisition gets the lowest free slot. `Hold.slot` is its number, which no other holder has. Construction does
-    what that of a `Lock` does. One object can be used by any number of threads; it can be pickled.
+    acquisition gets the lowest free slot. `Hold.slot` is its number, which no other holder has. Construction does what
+    a `Lock`'s does. One object can be used by any number of threads; it can be pickled.
 
     `Lock` explains the options; `shared` is refused. With `owner`, holds of one owner in this process share one slot,
     which is released with the last of them.
@@ -840,12 +841,12 @@ class Semaphore(Slots, Acquirable):
 
 
 def requests_of(lock: Resource) -> tuple[Request, ...]:
-    """What was asked for: one request for each lock file that would do."""
+    """The requests of a lock or semaphore: one for each lock file that would do."""
     return lock._requests
 
 
 def file_request(lock: Resource) -> FileRequest:
-    """What was asked of a lock file, or of the first slot's; TypeError for a lock on a server."""
+    """The request for the lock file, or for the first slot's; TypeError for a lock on a server."""
     (request, *_) = lock._requests
     if not isinstance(request, FileRequest):
         raise TypeError(f"{request.path} is no file")
@@ -853,19 +854,19 @@ def file_request(lock: Resource) -> FileRequest:
 
 
 def store_of(lock: Resource) -> Engine:
-    """The engine that stores it."""
+    """The engine that stores the lock."""
     return lock._engine
 
 
-# These have no frame of their own, in which an interruption could find a hold that is delivered and not kept yet.
+# These have no frame of their own, in which an interruption could find a hold that is delivered but not kept yet.
 give_up_of = Resource._apart
-"""What lets a call on it give up waiting for the server of its filesystem, if it has one."""
+"""The `Apart` by which a call can give up waiting for the server of its filesystem; None where there is none."""
 attempt = Acquirable._attempt
-"""Acquire it as a part of an operation, which delivers the hold, or gives it back."""
+"""Acquire as a part of an operation, which delivers the hold, or gives it back."""
 acquire_or_raise = Acquirable._acquire
-"""As `acquire`, with another error for a lock that is held; None for one that is held where there is no `error`."""
+"""Like `acquire`, but `error` makes the exception for a lock that is held; without it, None is returned."""
 release_now = BaseHold._release
-"""Release it in this thread, whichever face the handle belongs to. LockLost as from `Hold.release`."""
+"""Release in this thread, whichever face the handle belongs to. LockLost as from `Hold.release`."""
 
 
 def announce(lock: Resource, notice: Callable[[Refusal], float | None] | None) -> None:
@@ -875,20 +876,20 @@ def announce(lock: Resource, notice: Callable[[Refusal], float | None] | None) -
 
 
 def keep_from_now(hold: Hold) -> None:
-    """See to the heartbeats of a hold whose request said `kept_later`, and to the news of its loss; of one that has
-    come already, too."""
+    """Have the keeper see to a hold whose request said `kept_later`: its heartbeats, and its loss, even one that has
+    come already."""
     hold._held.request.kept_later = False
     keep(environment(), hold._ref)
 
 
 def attend() -> float | None:
-    """Do what is due for the holds of this process, if no thread could be started for that; the seconds until the next
-    time. None: a thread does it, if it is to be done."""
+    """Do what is due for the holds of this process, if no thread could be started for it. The seconds until the next
+    time; None if a thread does it, or nothing is to be done."""
     return None if _keeper is None or not _keeper.is_stalled else _keeper.attend()
 
 
 def release_own(lock: Resource) -> bool:
-    """Release what this process holds of it, whichever handle has it; False if that is nothing."""
+    """Release this process's holds of the lock, whichever handles they have; False if there are none."""
     held = own_hold(environment(), lock._request.path)
     refs = [] if held is None else held.refs.copy()
     for ref in refs:
@@ -897,7 +898,7 @@ def release_own(lock: Resource) -> bool:
 
 
 def release_all() -> None:
-    """Release whatever this process holds."""
+    """Release all holds of this process."""
     for held in list(environment().holds.values()):
         held.release()
 
@@ -908,7 +909,7 @@ def state_of(hold: BaseHold) -> HoldState:
 
 
 def file_hold(hold: BaseHold) -> FileHold:
-    """The same of a lock file; TypeError for a hold on a server."""
+    """The `FileHold` of a lock file; TypeError for a hold on a server."""
     held = hold._held
     if not isinstance(held, FileHold):
         raise TypeError(f"{held.path} is no file")
@@ -916,18 +917,19 @@ def file_hold(hold: BaseHold) -> FileHold:
 
 
 def guarded_hold(hold: BaseHold) -> FileHold | None:
-    """The same of a lock file with a kernel lock, which another process can be given; else None."""
+    """The `FileHold` of a lock file with a kernel lock, which another process can be given; else None."""
     held = hold._held
     return held if isinstance(held, FileHold) and held.guarded else None
 
 
 def can_be_released(hold: BaseHold) -> bool:
-    """Whether there is something to give back: not after a release, not in a forked child."""
+    """Whether there is anything to release: not after a release, not in a forked child."""
     return not hold._is_released() and not hold._held.inert
 
 
 def leave_to(hold: Hold, owner: int) -> bool:
-    """Leave the lock file to the living process that it names; False, and released, if that has ended meanwhile."""
+    """Leave the lock file to the living process that it names. False if that has ended meanwhile: then it is
+    released."""
     held = hold._held
     if held.env.inspect(owner).has_ended:
         hold.release()
@@ -937,18 +939,18 @@ def leave_to(hold: Hold, owner: int) -> bool:
 
 
 def leave_to_others(hold: BaseHold) -> None:
-    """Something else than this handle releases it: a `with`, or a face. So it may be collected (_core/hold.py, H3)."""
+    """Note that a `with` or a face, not this handle, releases it. So it may be collected (_core/hold.py, H3)."""
     hold._ref.dropped = None
 
 
 def leave_to_statement(hold: BaseHold, statement: object) -> None:
-    """A `with` releases it, or else the end of this object does (operations.py, J5)."""
+    """Leave the release to a `with`, or else to the end of this object (operations.py, J5)."""
     ref = hold._ref
     ref.held.env.operations.entered[ref] = weak_reference(statement)
     ref.dropped = None
 
 
 def require_unreleased(hold: BaseHold) -> None:
-    """NotHeld after a release, and in a forked child."""
+    """Raise NotHeld after a release and in a forked child."""
     if not can_be_released(hold):
         hold.ensure_held()

@@ -1,11 +1,11 @@
-"""What the locks of this process do, as Prometheus metrics: the extra `holdfast[metrics]`.
+"""The activity of this process's locks, as Prometheus metrics: the extra `holdfast[metrics]`.
 
     holdfast_acquired_total  holdfast_gave_up_total  holdfast_reclaimed_total  holdfast_lost_total     counters
     holdfast_wait_seconds    holdfast_hold_seconds                                                     histograms
     holdfast_waiters         holdfast_holds                                                            gauges
 
 Each has the labels `protocol` and `name`. The path is not a label: the number of time series would be unbounded. `name`
-is what the caller derives from an event, and empty by default.
+is derived from an event by the caller, and empty by default.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Exporter:
         self._name = name
         self._pid = os.getpid()
         self._labels: dict[int, tuple[str, str]] = {}
-        """Of each acquisition in progress or held, by its number."""
+        """The labels of each acquisition in progress or held, by its number."""
         self._waiting: set[int] = set()
         self._holding: set[int] = set()
         self._made: list[Counter | Gauge | Histogram] = []

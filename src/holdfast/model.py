@@ -1,4 +1,4 @@
-"""Values for what holdfast knows about a lock: Record, Marker, Evidence, Holder, Status."""
+"""Values that describe a lock: Record, Marker, Evidence, Holder, Status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ INFINITY = float("inf")
 class Value:
     """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than all of holdfast.
 
-    Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable if the fields are.
+    Type checkers see the fields of a subclass as parameters. Two are equal by type and fields; hashable if the fields
+    are.
     """
 
     __slots__ = ("__dict__",)
@@ -64,7 +65,7 @@ class Value:
         return f"{type(self).__name__}({pairs})"
 
     def replaced(self, **changes: Any) -> Self:
-        """A copy with other values for some fields."""
+        """A copy with some fields changed."""
         return type(self)(**{**{name: getattr(self, name) for name in self._fields}, **changes})
 
     def _values(self) -> tuple[Any, ...]:
@@ -86,25 +87,25 @@ class Identity(Value):
 
     @property
     def pid_space(self) -> tuple[str, str]:
-        """What a pid is a number in: one boot and one PID namespace."""
+        """The boot and PID namespace in which the pid is a number."""
         return (self.boot, self.pid_namespace)
 
     @property
     def has_pid_space(self) -> bool:
-        """Whether it is known in which boot and PID namespace it is."""
+        """Whether its boot and PID namespace are known."""
         return "-" not in self.pid_space
 
     def shares_pids_with(self, other: Identity) -> bool:
-        """Whether a pid means the same process to both, for certain."""
+        """Whether a pid certainly means the same process to both."""
         return self.has_pid_space and self.pid_space == other.pid_space
 
 
 _WITH_TIME, _WITH_LEASE = "2", "3"
 _LEASED = f"{_WITH_LEASE} ".encode()
 _MARKER_PARTS = {"1": 7, _WITH_TIME: 8, _WITH_LEASE: 10}
-"""The versions of the marker that can be read, with their numbers of words."""
+"""The readable versions of the marker, with their numbers of words."""
 _BEAT_AT = 8
-"""Which word of a marker with a lease is its beat."""
+"""The index of the beat among the words of a marker with a lease."""
 _BEATS = 1 << 32
 _SECONDS_DIGITS = 12
 
@@ -167,10 +168,7 @@ def marker_text(
 
 
 def next_beat(data: bytes, key: bytes) -> tuple[int, bytes] | None:
-    """Where the beat is in a record with a lease, and what the next one is; None in one without.
-
-    `key`: the text before the marker.
-    """
+    """The position of the beat in a record with a lease, and the next beat; None in a record without."""
     at = data.find(key + _LEASED)
     if at < 0:
         return None
@@ -241,7 +239,7 @@ class Evidence(Value):
 
 
 class Holder(Value):
-    """Who holds a lock: everything that the record and this machine show.
+    """The holder of a lock: everything that the record and this machine show.
 
     `since`: when it was acquired, in seconds since the epoch; heartbeats do not change it. None if unknown.
     `shared`: together with other holders that asked for it shared.
@@ -274,7 +272,8 @@ _describe: Callable[[Any], str] = repr
 
 
 def provide_sentences(describe: Callable[[Any], str]) -> None:
-    """What makes a sentence of a `Status` or a `SemaphoreStatus`. Nothing here needs the words for people."""
+    """Set the function that makes a sentence of a `Status` or a `SemaphoreStatus`. Nothing here needs the words for
+    people."""
     global _describe
     _describe = describe
 
@@ -319,7 +318,7 @@ class SemaphoreStatus(tuple[Status, ...]):
 
     @property
     def free(self) -> int:
-        """How many slots a contender could get."""
+        """The number of slots that a contender could get."""
         return sum(not status.locked for status in self)
 
     @property
@@ -334,7 +333,7 @@ class SemaphoreStatus(tuple[Status, ...]):
 
     @property
     def waiters(self) -> tuple[Waiter, ...]:
-        """The waiters for any slot, in their order, as far as they are visible. Each `Status` has the same."""
+        """The waiters for any slot, in their order, as far as they are visible. Each `Status` has the same ones."""
         return self[0].waiters if self else ()
 
     def __str__(self) -> str:

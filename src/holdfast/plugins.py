@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def names(group: str) -> set[str]:
-    """The names of what is installed. Loads nothing."""
+    """The names of the installed entry points of a group. Loads nothing."""
     return {entry.name for entry in _entries(group)}
 
 
 def find(group: str, kind: type[T], name: str, instead: str = "", wrong: Callable[[T], str] = lambda _: "") -> T | None:
-    """What a package offers by that name: an instance of `kind`, made if the package has a subclass; None if none does.
+    """The protocol or engine of that name from an installed package: an instance of `kind`, made if the package has a
+    subclass; None if no package has it.
 
     HoldfastError if it is broken, with the cause chained, or if `wrong` finds fault with it. The message says what to
     do; `instead` adds an alternative.

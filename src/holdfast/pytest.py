@@ -1,12 +1,12 @@
-"""The plugin for pytest: what is expensive to make is made once in a test session, by whichever process is first.
+"""The plugin for pytest: expensive results are made once in a test session, by whichever process is first.
 
-Installing holdfast installs the plugin. It has one fixture, `once_per_session`; a session that does not use it pays for
-the import of holdfast, and for nothing else.
+Installing holdfast installs the plugin. It has one fixture, `once_per_session`; a session that does not use it pays
+only for the import of holdfast.
 
 OP1  The result is written in full and then renamed, while the lock is held. So a worker that dies at any point leaves
      no result or all of it; without one, the next worker takes the lock over and makes it again.
 OP2  A worker looks for the result only while it holds the lock, so no two workers ever make it at the same time.
-OP3  What has raised an exception is not tried again by the other workers: they are told of it.
+OP3  A function that has raised an exception is not tried again by the other workers: they are told of it.
 OP4  A worker that has the result keeps a shared kernel lock until its own session is over. One that gets that lock
      exclusively then is the last: nobody alive has the result, and nobody gets it meanwhile (OP2). The death of a
      worker drops its lock.
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class OncePerSession:
-    """What the fixture `once_per_session` gives a test: call it with a name and a function."""
+    """The value of the fixture `once_per_session`: call it with a name and a function."""
 
     def __init__(self, directory: Path | None, worker: str) -> None:
         self._directory = directory
@@ -61,9 +61,9 @@ class OncePerSession:
         has to give it. None: what was made stays.
 
         Raises what `make` raises; RuntimeError in the other workers then, with the reason; AcquireTimeout; TypeError if
-        the result cannot be pickled. Not promised: anything to workers on other machines; a teardown if the last
-        worker is killed; nor that a worker which asks for the first time after the teardown gets the same result: it
-        is made again then, and torn down, too.
+        the result cannot be pickled. Not promised: anything to workers on other machines; a teardown if the last worker
+        is killed; nor that a worker which first asks after the teardown gets the same result: it is made again then,
+        and torn down as well.
         """
         if name not in self._known:
             shared = self._directory
@@ -77,7 +77,7 @@ class OncePerSession:
         return found
 
     def close(self) -> None:
-        """The session of this worker is over: tear down what no other worker has. All of it, whatever fails."""
+        """End this worker's session: tear down every result that no other worker has, whatever fails."""
         self._known.clear()
         self._at_end.close()
 
@@ -115,7 +115,7 @@ class OncePerSession:
 
 
 def _end(place: Path, name: str, in_use: Hold, value: T, teardown: Callable[[T], object] | None) -> None:
-    """This worker needs it no longer."""
+    """End this worker's use of the result; the last one tears it down."""
     from .lock import Lock
 
     with Lock(f"{place}.lock", tag=f"teardown of once_per_session: {name}"):
@@ -128,7 +128,7 @@ def _end(place: Path, name: str, in_use: Hold, value: T, teardown: Callable[[T],
 
 
 def _write(place: Path, found: tuple[bool, object, str]) -> None:
-    """OP1."""
+    """Write the result in full, then rename it (OP1)."""
     unfinished = place.with_suffix(".unfinished")
     unfinished.write_bytes(pickle.dumps(found))
     os.replace(unfinished, place)
@@ -140,7 +140,7 @@ def once_per_session(
 ) -> Iterator[OncePerSession]:
     """Call a function once in the whole session, also under pytest-xdist: `once_per_session("database", make_it)`."""
     worker = getattr(request.config, "workerinput", {}).get("workerid")
-    shared = tmp_path_factory.getbasetemp().parent if worker else None  # of this session, and of all its workers
+    shared = tmp_path_factory.getbasetemp().parent if worker else None  # of this session and all its workers
     once = OncePerSession(shared, worker or "")
     yield once
     once.close()

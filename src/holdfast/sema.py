@@ -8,13 +8,13 @@ with semaphore.acquire_with_info(LockInfo.with_tag("deploy v1.2.3")):
     ...
 ```
 
-A process that uses `sema` or the library on the same path is kept out, and keeps us out. A lock is stale by age alone,
-as there; but a holder whose kernel lock is held is never robbed. What else is different, and why: docs/sema.md. Source:
-Protocol Specification 1.0, File-Based Semaphore.
+Locks of `sema` and of the library on the same path exclude ours, and ours exclude them. A lock is stale by age alone,
+as there; but a holder whose kernel lock is held is never robbed. Other differences, and the reasons: docs/sema.md.
+Source: Protocol Specification 1.0, File-Based Semaphore.
 
-Thin: everything is done by a `Lock` with `protocol="sema"`, `stale="protocol"` and `durable=True`. The errors, the
+A thin layer: a `Lock` does everything, with `protocol="sema"`, `stale="protocol"` and `durable=True`. The errors, the
 record as a value and the meaning of the options are also those of `holdfast.semats`, whose lock files have the same
-grammar: what differs is the rule when a lock is stale, and where the file is.
+grammar: they differ in when a lock is stale, and in where the file is.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class AlreadyLocked(AcquireTimeout):
 
     @property
     def holder_pid(self) -> int | None:
-        """Whose pid the lock file names; None if its record cannot be read."""
+        """The pid in the lock file; None if its record cannot be read."""
         return None if self.holder is None else self.holder.pid
 
     @property
     def locked_since(self) -> int | None:
-        """When the lock was acquired, in whole seconds since the epoch; None where that is not known: the record cannot
-        be read, or tells only when it was refreshed."""
+        """When the lock was acquired, in whole seconds since the epoch; None if that is not known: the record cannot be
+        read, or says only when it was refreshed."""
         since = None if self.holder is None else self.holder.since
         return None if since is None else int(since)
 
 
 class Timeout(AcquireTimeout):
-    """The lock was still held when the time was up; `holder` says by whom."""
+    """The lock was still held when the timeout ended; `holder` names the holder."""
 
 
 class NotLocked(NotHeld):
@@ -65,14 +65,14 @@ class NotLocked(NotHeld):
 
 
 class ParseError(MalformedRecord):
-    """The text is no record, or the lock file has none that can be read. Such a lock is held, never stale."""
+    """The text is no record, or the lock file has no readable one. Such a lock is held, never stale."""
 
 
 class LockInfo(Value):
-    """What a lock file says about its holder.
+    """The content of a lock file: its holder.
 
-    `timestamp` is in whole seconds since the epoch: when the lock was acquired, or refreshed since, as a long hold of
-    ours is, because others judge by age. `tag` is None where there is none.
+    `timestamp` is in whole seconds since the epoch: when the lock was acquired, or last refreshed, as a long hold of
+    holdfast is, because others judge by age. `tag` is None if there is none.
     """
 
     pid: int
@@ -94,7 +94,8 @@ class LockInfo(Value):
     def parse(cls, text: str | bytes) -> Self:
         """Read the content of a lock file. ParseError, a ValueError, says what is wrong with it.
 
-        Liberal: keys in any order, CRLF, blanks around `=`, unknown keys. Strict: whole numbers, none of them missing.
+        Liberal: keys in any order, CRLF, blanks around `=`, unknown keys. Strict: both numbers are there, and are whole
+        numbers.
         """
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         try:
@@ -104,12 +105,12 @@ class LockInfo(Value):
 
     @classmethod
     def of(cls, record: Record) -> Self:
-        """The same facts in these words."""
+        """The record in these words."""
         fields = record.fields
         return cls(fields["pid"], fields["timestamp"], fields["tag"])
 
     def serialize(self) -> str:
-        """The content of a lock file that says this. ValueError for numbers that no record can have.
+        """The content of a lock file with these values. ValueError for numbers that no record can have.
 
         The tag becomes one line: control characters turn into blanks, its ends are trimmed, and it is cut at 10 000
         characters.
@@ -119,19 +120,19 @@ class LockInfo(Value):
         return get("sema").encode(Record("sema", fields)).decode()
 
     def is_stale(self, timeout: float | None) -> bool:
-        """Whether it is older than `timeout` seconds, in whole ones; None or 0: never. The process is not asked."""
+        """Whether it is older than `timeout` whole seconds; None or 0: never. Does not look at the process."""
         limit = check_seconds("timeout", timeout, zero=True)
         record = Record("sema", {}, pid=self.pid, created=float(self.timestamp))
         return bool(limit) and get("sema").is_stale(record, Liveness.UNKNOWN, environment().time(), limit or math.inf)
 
 
 def is_process_running(pid: int) -> bool:
-    """Whether there is such a process here, also one of another user. False for a zombie, and for numbers below 1."""
+    """Whether the process exists here, even another user's. False for a zombie, and for numbers below 1."""
     return 0 < pid <= MAX_PID and not environment().inspect(pid).has_ended
 
 
 def options_of(protocol: str, stale_timeout: float | None, acquire_timeout: float | None, stale: Stale) -> Options:
-    """The same wishes in the words of `Lock`."""
+    """The configuration as options of `Lock`."""
     limit = check_seconds("stale_timeout", stale_timeout, zero=True)
     if stale not in ("protocol", "safe"):
         raise ValueError(f"stale is 'protocol' or 'safe', not {stale!r}")
@@ -150,7 +151,7 @@ def make_lock(path: str | os.PathLike[str], options: Options, tag: str | None, r
 
 
 def info_at(lock: Lock) -> LockInfo | None:
-    """Who holds it; None for a free lock."""
+    """The content of the lock file; None for a free lock. ParseError if its record cannot be read."""
     seen = glance(environment(), file_request(lock))
     if seen is None:
         return None
@@ -178,11 +179,11 @@ class SemaphoreConfig(Value):
 
     - `stale_timeout`: age in seconds above which others' locks are taken over. None or 0: never.
     - `acquire_timeout`: how long `acquire` waits, in seconds. None: forever; 0: it tries once.
-    - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
-      changes. An upper bound: there, holdfast looks every 25 ms at least (50 ms on network filesystems), and where
-      changes are told it does not look again and again at all. Less than 1 ms counts as that.
-    - `stale` (ours): `"protocol"`: by age alone, as the specification says. `"safe"`: at once where the holder is
-      proven dead, and else not before it is both old and dead.
+    - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem reports no
+      changes. An upper bound: there, holdfast looks at least every 25 ms (50 ms on network filesystems); where changes
+      are reported, it does not poll. Less than 1 ms counts as 1 ms.
+    - `stale` (ours): `"protocol"`: by age alone, as the specification says. `"safe"`: at once if the holder is proven
+      dead, otherwise not before it is both old and dead.
     """
 
     stale_timeout: float | None = 3600.0
@@ -194,28 +195,28 @@ class SemaphoreConfig(Value):
 class SemaphoreGuard:
     """One acquisition. Leaving its `with` block releases it; so does dropping the last reference to it.
 
-    A lock that was removed or replaced meanwhile is not touched: LockLost is raised, or printed as an ignored exception
-    by Python where the guard is merely dropped. In a forked child a guard does nothing.
+    A lock that was removed or replaced meanwhile is not touched: LockLost is raised, or, if the guard is merely
+    dropped, printed by Python as an ignored exception. In a forked child a guard does nothing.
     """
 
     _hold: Hold | None = None
 
     @property
     def hold(self) -> Hold:
-        """The engine's handle (ours): `lost`, `record`, `recovered_from`. It ends with the guard."""
+        """The engine's handle (ours): `lost`, `record`, `recovered_from`. It is released with the guard."""
         if self._hold is None:
             raise NotLocked("this guard was not made by acquiring a lock; use Semaphore.acquire or try_acquire")
         return self._hold
 
     def ensure_held(self) -> None:
-        """Return if it holds the lock now (ours). LockLost if it was robbed, NotLocked if released or a parent's."""
+        """Raise unless it holds the lock now (ours): LockLost if it was lost, NotLocked if released or a parent's."""
         try:
             self.hold.ensure_held()
         except NotHeld as error:
             raise renamed(error, NotLocked) from None
 
     def release(self) -> None:
-        """Give the lock up; the second time, it does nothing. LockLost if it had been removed or replaced."""
+        """Release the lock. A second call does nothing. LockLost if the lock file has been removed or replaced."""
         self.hold.release()
 
     def __enter__(self) -> Self:
@@ -240,9 +241,9 @@ class SemaphoreGuard:
 class Semaphore:
     """A lock on a path, with one holder at a time.
 
-    One object may be used by any number of threads, and it can be pickled. `path` is kept as an absolute one. Its
-    directory must be there: InvalidPath, a ValueError, if it is not, or if the path names no file. TypeError or
-    ValueError for a configuration that makes no sense.
+    One object may be used by any number of threads, and it can be pickled. `path` is made absolute. Its directory must
+    exist: InvalidPath, a ValueError, if it does not, or if the path names no file. TypeError or ValueError for a
+    configuration that makes no sense.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: SemaphoreConfig | None = None) -> None:
@@ -254,7 +255,7 @@ class Semaphore:
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
-        """With `SemaphoreConfig()`: stale after an hour, waiting forever."""
+        """A lock with `SemaphoreConfig()`: stale after an hour, waiting forever."""
         return cls(path)
 
     @property
@@ -264,55 +265,57 @@ class Semaphore:
 
     @property
     def config(self) -> SemaphoreConfig:
-        """What it was made with."""
+        """The configuration that it was made with."""
         return self._config
 
     def try_acquire(self) -> SemaphoreGuard:
         """Acquire the lock now, or raise AlreadyLocked. A stale lock is taken over.
 
-        This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath for what
-        can be no lock file, and OSError as the system gives it.
+        This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath if the
+        path cannot be a lock file, and OSError as the system gives it.
         """
         return self._acquire(None, 0, AlreadyLocked)
 
     def try_acquire_with_info(self, info: LockInfo) -> SemaphoreGuard:
-        """The same, with the tag of `info`. Its pid and timestamp are not used: the record names this process, now."""
+        """Like `try_acquire`, with the tag of `info`. Its pid and timestamp are not used: the record names this
+        process, now."""
         return self._acquire(info.tag, 0, AlreadyLocked)
 
     def acquire(self) -> SemaphoreGuard:
-        """Acquire the lock, waiting for at most `acquire_timeout` seconds of the configuration; then Timeout is raised.
+        """Acquire the lock, waiting at most the `acquire_timeout` of the configuration; then raise Timeout.
 
-        WouldDeadlock if this very thread holds it and the wait would have no end.
+        WouldDeadlock if this very thread holds it and the wait would never end.
         """
         return self._acquire(None, self._config.acquire_timeout)
 
     def acquire_with_info(self, info: LockInfo) -> SemaphoreGuard:
-        """The same, with the tag of `info`. The record is stamped when the lock is acquired, not when `info` was."""
+        """Like `acquire`, with the tag of `info`. The record is stamped when the lock is acquired, not when `info` was
+        made."""
         return self._acquire(info.tag, self._config.acquire_timeout)
 
     def acquire_timeout(self, seconds: float | None) -> SemaphoreGuard:
-        """The same, for at most `seconds`. 0: try once; None: forever."""
+        """Like `acquire`, waiting at most `seconds`. 0: try once; None: forever."""
         return self._acquire(None, seconds)
 
     def is_locked(self) -> bool:
-        """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
+        """Whether the lock file exists, stale or not. InvalidPath or OSError if that cannot be known."""
         return glance(environment(), file_request(self._lock)) is not None
 
     def lock_info(self) -> LockInfo | None:
-        """Who holds it, or None for a free lock. ParseError for a lock file whose record cannot be read; else as
+        """The content of the lock file, or None for a free lock. ParseError if its record cannot be read; else as
         `is_locked`."""
         return info_at(self._lock)
 
     def force_release(self) -> None:
-        """Remove the lock file, also another holder's; nothing happens if there is none.
+        """Remove the lock file, even another holder's. Does nothing if there is none.
 
-        The holder is not stopped: if it is holdfast's, it finds its lock lost.
+        The holder is not stopped: a holdfast process finds its lock lost.
         """
         self._lock.break_lock()
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
-        """As the function of that name."""
+        """Whether the process exists: see the function of that name."""
         return is_process_running(pid)
 
     def _acquire(self, tag: str | None, timeout: float | None, error: type[AcquireTimeout] = Timeout) -> SemaphoreGuard:

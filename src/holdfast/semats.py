@@ -14,10 +14,10 @@ finally:
 or, to the same effect, `with Semaphore("/tmp/build.lock", tag="npm build"): ...`. Where the original returns a result
 with `ok`, a value or an error, these functions return the value or raise the error.
 
-A lock is stale if it is old *and* its process is dead. What is different from the original, and why: docs/semats.md.
+A lock is stale if it is old *and* its process is dead. Differences from the original, and the reasons: docs/semats.md.
 Source: Protocol Specification, File-Based Semaphore (TS).
 
-Thin: everything is done by a `Lock` with `protocol="semats"` and `stale="protocol"`.
+A thin layer: a `Lock` does everything, with `protocol="semats"` and `stale="protocol"`.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ class PermissionDenied(NotHeld):
 
     @property
     def holder_pid(self) -> int | None:
-        """Whose pid the lock file names; None if its record cannot be read."""
+        """The pid in the lock file; None if its record cannot be read."""
         return None if self.holder is None else self.holder.pid
 
 
 class SemaphoreStatus(Value):
-    """One look at a lock; perhaps no longer true.
+    """One look at a lock. It may be outdated by now.
 
-    `locked`: the lock file is there, stale or not. `info`: what it says; None where there is none, or none that can be
-    read. `is_stale`: by its age alone, whether its process lives or not. `is_owned_by_current_process`: it names this
-    very process, and not one of the same number in another container or at another time.
+    `locked`: the lock file exists, stale or not. `info`: its content; None if there is none, or it cannot be read.
+    `is_stale`: by its age alone, whether or not its process lives. `is_owned_by_current_process`: it names this very
+    process, not one with the same pid in another container or at another time.
     """
 
     locked: bool
@@ -99,21 +99,22 @@ class Semaphore:
     """A lock on a path, with one holder at a time.
 
     - `stale_timeout`: age in seconds above which a lock is taken over if its process is dead as well. None or 0: never.
-    - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem tells of no
-      changes. An upper bound: there, holdfast looks every 25 ms at least (50 ms on network filesystems), and where
-      changes are told it does not look again and again at all. Less than 1 ms counts as that.
+    - `retry_interval`: the longest time between two looks at a lock, in seconds, where its filesystem reports no
+      changes. An upper bound: there, holdfast looks at least every 25 ms (50 ms on network filesystems); where changes
+      are reported, it does not poll. Less than 1 ms counts as 1 ms.
     - `acquire_timeout`: how long `acquire` and `with` wait, in seconds. None: forever; 0: they try once.
     - `max_tag_length`: characters at which a tag is cut, at most 10 000.
     - `tag` (ours): the tag of each acquisition that is given none.
-    - `stale` (ours): `"protocol"`: what is old and dead. `"safe"`: what is proven dead also at once.
+    - `stale` (ours): `"protocol"`: a lock that is old and whose process is dead. `"safe"`: also, at once, a lock whose
+      holder is proven dead.
 
     A hold belongs to the object that acquired it, and to the process: `release` of another object on the same path
     releases it too, from any thread. It lasts until then, or until the process ends. One object may be used by any
     number of threads; it can be pickled, but holds nothing in another process, nor in a forked child.
 
-    Symbolic links in `path` are followed once, now, also dangling ones. Its directory must be there: InvalidPath, a
-    ValueError, if it is not, if the path names no file, or if it has a component `..`. TypeError or ValueError for
-    options that make no sense.
+    Symbolic links in `path` are followed once, at construction, even dangling ones. Its directory must exist:
+    InvalidPath, a ValueError, if it does not, if the path names no file, or if it has a component `..`. TypeError or
+    ValueError for options that make no sense.
     """
 
     def __init__(
@@ -141,11 +142,11 @@ class Semaphore:
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
-        """One with the default configuration."""
+        """A semaphore with the default configuration."""
         return cls(path)
 
     def get_path(self) -> str:
-        """The same as `path`."""
+        """The absolute path of the lock file: `path`."""
         return self.path
 
     @property
@@ -154,36 +155,37 @@ class Semaphore:
         return self._lock.path
 
     def try_acquire(self, tag: str | None = None) -> LockInfo:
-        """Acquire the lock now and return what its file says, or raise AlreadyLocked. A stale lock is taken over.
+        """Acquire the lock now and return the content of its file, or raise AlreadyLocked. A stale lock is taken over.
 
-        This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath for what
-        can be no lock file, and OSError as the system gives it.
+        This and the other ways to acquire raise ProtocolMismatch for a record of another protocol, InvalidPath if the
+        path cannot be a lock file, and OSError as the system gives it.
         """
         return self._acquire(tag, 0, AlreadyLocked)
 
     def try_acquire_with_info(self, info: LockInfo) -> LockInfo:
-        """As `try_acquire` with the tag of that info; its pid and timestamp are not used, but those of now."""
+        """Like `try_acquire`, with the tag of `info`. Its pid and timestamp are not used: the record names this
+        process, now."""
         return self.try_acquire(info.tag)
 
     def acquire_timeout(self, timeout: float | None, tag: str | None = None) -> LockInfo:
-        """As `acquire`, with the time to wait as the first thing that is said."""
+        """Like `acquire`, with the timeout as the first argument."""
         return self.acquire(timeout, tag)
 
     def acquire(self, timeout: float | None = UNSET, tag: str | None = None) -> LockInfo:
-        """Acquire the lock and return what its file says, or raise Timeout after so many seconds.
+        """Acquire the lock and return the content of its file, or raise Timeout after so many seconds.
 
-        None waits forever, 0 tries once; left out, `acquire_timeout` counts. WouldDeadlock if this very thread holds
-        it and the wait would have no end.
+        None waits forever, 0 tries once; without it, `acquire_timeout` applies. WouldDeadlock if this very thread holds
+        it and the wait would never end.
         """
         return self._acquire(tag, timeout, Timeout)
 
     def release(self, force: bool = False) -> None:
-        """Release what this process holds; with `force`, also another holder's lock.
+        """Release this process's hold; with `force`, any holder's lock.
 
         Raises NotLocked if there is no lock file; PermissionDenied if it is not this process's, or not known to be;
-        LockLost if this object held the lock, and it had been removed or replaced: then what is there is left alone,
-        unless forced. Whose it is, is told by the pid, and by what a record of holdfast says beside it. A record that
-        has no more than the pid of this process is removed.
+        LockLost if this object held the lock, and it had been removed or replaced: then the file that is there is left
+        alone, unless forced. The pid tells whose it is, and so does the marker of a holdfast record. A record that has
+        only the pid of this process is removed.
         """
         hold, self._hold = self._hold, None
         if hold is not None and can_be_released(hold):
@@ -197,11 +199,12 @@ class Semaphore:
             self._remove(force=force)
 
     def force_release(self) -> None:
-        """The same as `release(force=True)`. Another holder is not stopped; holdfast's finds its lock lost."""
+        """Release as `release(force=True)` does. Another holder is not stopped; a holdfast process finds its lock
+        lost."""
         self.release(force=True)
 
     def status(self) -> SemaphoreStatus:
-        """Look at the lock, changing nothing."""
+        """Look at the lock and change nothing."""
         env = environment()
         seen = glance(env, file_request(self._lock))
         if seen is None:
@@ -211,19 +214,19 @@ class Semaphore:
         return SemaphoreStatus(True, info, info is not None and info.is_stale(self._stale_timeout), mine)
 
     def get_lock_info(self) -> LockInfo | None:
-        """Who holds it, or None for a free lock. ParseError for a lock file whose record cannot be read; else as
+        """The content of the lock file, or None for a free lock. ParseError if its record cannot be read; else as
         `is_locked`."""
         return info_at(self._lock)
 
     def is_locked(self) -> bool:
-        """Whether the lock file is there, stale or not. InvalidPath or OSError where that cannot be known."""
+        """Whether the lock file exists, stale or not. InvalidPath or OSError if that cannot be known."""
         return glance(environment(), file_request(self._lock)) is not None
 
     def clean_stale(self) -> bool:
-        """Remove the lock if it is stale, and what crashed attempts on it have left; whether there was anything.
+        """Remove the lock if it is stale, and leftovers of crashed attempts on it. Returns whether there was anything.
 
-        Of temporary files, only `<lock>.<pid>.<16 hex digits>.tmp` are meant, and only if that process has ended.
-        PermissionError if a stale lock may not be removed.
+        Leftovers are temporary files `<lock>.<pid>.<16 hex digits>.tmp` whose process has ended. PermissionError if a
+        stale lock may not be removed.
         """
         env, request = environment(), file_request(self._lock)
 
@@ -260,7 +263,7 @@ class Semaphore:
         return LockInfo.of(hold.record)
 
     def _remove(self, *, force: bool) -> None:
-        """Remove the lock file, if it is that of this process or `force` says so."""
+        """Remove the lock file, if it is this process's or `force` is set."""
         request, found, refused = file_request(self._lock), False, None
         me = environment().identity()
 
@@ -293,7 +296,7 @@ class Semaphore:
 
 
 def create_lock_info(tag: str | None = None) -> LockInfo:
-    """What the lock file of this process would say now. The tag is cleaned when it is written."""
+    """The record that this process would write now. The tag is cleaned when it is written."""
     return LockInfo.new() if tag is None else LockInfo.with_tag(tag)
 
 
@@ -303,10 +306,10 @@ def parse_lock_info(text: str | bytes) -> LockInfo:
 
 
 def serialize_lock_info(info: LockInfo) -> str:
-    """The content of a lock file that says this. ValueError for numbers that no record can have."""
+    """The content of a lock file with these values. ValueError for numbers that no record can have."""
     return info.serialize()
 
 
 def is_lock_stale(info: LockInfo, timeout: float | None) -> bool:
-    """Whether it is older than `timeout` seconds, in whole ones; None or 0: never. The process is not asked."""
+    """Whether it is older than `timeout` whole seconds; None or 0: never. Does not look at the process."""
     return info.is_stale(timeout)

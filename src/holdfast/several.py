@@ -1,21 +1,21 @@
 """Several locks at once: `acquire_all`, and `Holds`, its handle.
 
-A process that holds one lock and waits for another may wait for one that does it the other way round. So:
+Two processes that acquire two locks in opposite orders may wait for each other forever. So:
 
 D1  There is one order of all lock files, the same in every process of a kernel however their paths are spelled: by the
-    directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then
-    by name, as slots of a semaphore where the name is that of a slot (stem, then number). Locks on servers come last,
-    by what their server knows them by; the URL may have parameters, and may name other servers of the same cluster.
-    Of one file, ranges come by their first byte.
-D2  The lock files of one entry, of a semaphore all its slots, lie side by side in that order: no other entry of the
-    list has a file among them. One that has the same file, or a byte of the same range, is refused, unless it has the
-    same owner and can join: so an exclusive lock comes before a shared one, and a range before those within it.
+    directory (its device and inode; its real path on network and FUSE filesystems, whose inode numbers change), then by
+    name, as slots of a semaphore where the name is that of a slot (stem, then number). Locks on servers come last, by
+    their names on the server; the URL may have parameters, and may name other servers of the same cluster. Ranges of
+    one file come by their first byte.
+D2  The lock files of one entry (all slots of a semaphore) lie side by side in that order: no other entry of the list
+    has a file among them. An entry with the same file, or a byte of the same range, is refused, unless it has the same
+    owner and can join: so an exclusive lock comes before a shared one, and a range before those within it.
 D3  The entries are acquired in that order. So a waiter for an entry holds, by this call, only files before all of its
     files, and there is no circle: of all files held by processes that wait for each other, take the last one. Its
-    holder waits for files after it, which one of the others must hold; but there is none. The same with ranges: take
-    the one that ends last. Its holder waits for one that begins behind that end, and what is in the way ends later.
-D4  All or none: what was acquired is released when anything goes wrong, also an interruption, last one first; and
-    what was lost in the meantime is noticed before the handle is given out.
+    holder waits for files after it, which one of the others must hold; but there is none. Likewise with ranges: take
+    the one that ends last. Its holder waits for a range that begins behind that end, and the one in the way ends later.
+D4  All or none: whatever goes wrong, an interruption included, all acquired locks are released, last one first. A lock
+    that was lost meanwhile is noticed before the handle is returned.
 
 Not covered: locks that a caller held before. Not in the order of D1: processes on different machines that share several
 filesystems, or one FUSE filesystem mounted twice; nor locks of one name on two servers whose addresses are spelled in
@@ -78,7 +78,7 @@ class GivenTwice(ValueError):
 
 
 class BaseHolds:
-    """What several holds can tell together, whichever face they belong to."""
+    """Queries common to the handles of several locks, whichever face they belong to."""
 
     _acquired: tuple[Any, ...] = ()
 
@@ -151,12 +151,12 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
     machine, among processes that acquire everything they need by one call (several.py has the argument).
 
     `timeout` is in seconds, for all together. `None` waits without limit, `0` tries each once. Without an argument, the
-    shortest timeout of the locks applies. `cancel` is that of `Lock.acquire`, for all together. Returns a tuple of
+    shortest timeout of the locks applies. `cancel` works as in `Lock.acquire`, for all together. Returns a tuple of
     holds, in the order of the list, which a `with` releases. For an empty list it is empty.
 
     Raises what `Lock.acquire` raises for the lock that could not be acquired, and LockLost if one of them was lost
     before all were there; then nothing is held. ValueError for two entries with a common lock file, or a common byte of
-    ranges, where one would wait for the other: unless both have the same `owner`, and the one includes the other.
+    ranges, where one would wait for the other: unless both have the same `owner`, and one includes the other.
     TypeError for an AsyncLock: await `holdfast.aio.acquire_all`.
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
@@ -193,7 +193,7 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
 
 
 def checked(locks: Iterable[R], kind: type[R], instead: str) -> list[R]:
-    """The list, if it is one of what this face can acquire."""
+    """The list, if this face can acquire each of its entries; else TypeError."""
     if isinstance(locks, Resource):
         raise TypeError(f"acquire_all takes a list of locks, not {locks!r}: put it into a list, or just acquire it")
     wanted = list(locks)
@@ -206,13 +206,14 @@ def checked(locks: Iterable[R], kind: type[R], instead: str) -> list[R]:
 
 
 def limit_of(wanted: Sequence[Resource], timeout: float | None) -> float | None:
-    """How long to wait for all of them, in seconds; None for ever."""
+    """The limit of the wait for all of them, in seconds; None: no limit."""
     own = [limit for lock in wanted if (limit := requests_of(lock)[0].timeout) is not None]
     return min(own, default=None) if timeout is UNSET else check_timeout(timeout)
 
 
 def give_up_of_all(wanted: Sequence[Resource], limit: float | None) -> Apart | None:
-    """A plan looks at the directories: what lets it give up waiting for their servers, if they have one."""
+    """The `Apart` by which a plan, which looks at the directories, can give up waiting for their servers; None where
+    there are none."""
     return next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
 
 
@@ -222,7 +223,7 @@ def _planned(wanted: Sequence[Resource], limit: float | None) -> Plan:
 
 
 class Plan:
-    """In which order to acquire them, and until when."""
+    """The order in which to acquire them, and the end of the wait."""
 
     def __init__(self, wanted: Sequence[Resource], limit: float | None) -> None:
         self._wanted = wanted
@@ -231,7 +232,7 @@ class Plan:
         self.order = in_order(wanted)
 
     def left(self) -> float | None:
-        """Seconds that are left for all the others; None for ever."""
+        """Seconds left for all the others; None: no limit."""
         return None if self._limit is None else max(0.0, self._until - environment().monotonic())
 
     def error(self, refusal: Refusal) -> AcquireTimeout:
@@ -241,7 +242,7 @@ class Plan:
 
 
 def in_order(wanted: Sequence[Resource]) -> list[int]:
-    """The numbers of the entries, in the order in which they are to be acquired (D1). ValueError by D2."""
+    """The numbers of the entries, in the order of acquisition (D1). ValueError by D2."""
     places = [[_place(lock, request) for request in requests_of(lock)] for lock in wanted]
     order = sorted(range(len(wanted)), key=lambda number: (min(places[number]), _rank(wanted[number])))
     seen: dict[tuple[object, ...], list[int]] = {}
@@ -255,14 +256,15 @@ def in_order(wanted: Sequence[Resource]) -> list[int]:
 
 
 def _rank(lock: Resource) -> tuple[float, bool, float, int]:
-    """The order of those that begin at the same file: each before what may join it (D2)."""
+    """The order of entries that begin at the same file: each before those that may join it (D2)."""
     first, *others = requests_of(lock)
     start, length = (first.records if isinstance(first, FileRequest) else None) or (0, 0)
     return (start, first.shared, -(length or math.inf), len(others))
 
 
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
-    """Where a lock file is in the order of all (D1); those of other engines come after all files, by their names."""
+    """The place of a lock file in the order of all (D1); locks of other engines come after all files, by their
+    names."""
     if store_of(lock).is_remote:
         return (2, *request.place)
     assert isinstance(request, FileRequest)
@@ -282,7 +284,7 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
         return (1, 0, 0, os.path.realpath(request.directory))
     while True:
         try:
-            found = env.stat(f"{request.directory}/.")  # whatever a symbolic link leads to
+            found = env.stat(f"{request.directory}/.")  # /. follows a symbolic link
             return (0, found.st_dev, found.st_ino, "")
         except OSError as error:
             if not make_parents(env, request, error):
@@ -290,7 +292,7 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
 
 
 def _require_joinable(one: Resource, other: Resource) -> None:
-    """That the other does not wait for the one, which is acquired before it and has a lock file in common."""
+    """Raise ValueError if `other` would wait for `one`, which is acquired before it and has a lock file in common."""
     if one.protocol != other.protocol:
         raise ValueError(
             f"{one!r} and {other!r} have a lock file in common, but their protocols do not exclude each other; use one"
@@ -317,7 +319,7 @@ def _require_joinable(one: Resource, other: Resource) -> None:
 
 
 def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
-    """The handle, once all are there and, however long the last one took, still held (D4)."""
+    """The handle, once all are acquired and, however long the last one took, still held (D4)."""
     for hold in got.values():
         hold.ensure_held()
     holds = kind([got[number] for number in range(len(got))])
@@ -326,7 +328,7 @@ def finished(kind: Callable[[list[Any]], H], got: dict[int, Any]) -> H:
 
 
 def release_all(holds: Iterable[Any]) -> list[Exception]:
-    """Release these holds in this thread, the last one first, though Ctrl-C comes in between; what they raised."""
+    """Release these holds in this thread, the last one first, even if Ctrl-C comes in between. Their errors."""
     left, failed = [*holds], list[Exception]()
     try:
         release_in_turn(left, failed)
@@ -336,7 +338,7 @@ def release_all(holds: Iterable[Any]) -> list[Exception]:
 
 
 def release_in_turn(left: list[Any], failed: list[Exception]) -> None:
-    """Release these holds in this thread, the last one first; what is not done yet stays in the list."""
+    """Release these holds in this thread, the last one first; those not yet released stay in the list."""
     while left:
         try:
             release_now(left[-1])
@@ -352,7 +354,7 @@ def raise_first(failed: list[Exception]) -> None:
 
 
 def note(error: BaseException, others: Iterable[BaseException]) -> None:
-    """One error is the news; the others go with it."""
+    """Add the other errors to this one as notes."""
     for other in others:
         for text in (str(other), *getattr(other, "__notes__", ())):
             if text != str(error):

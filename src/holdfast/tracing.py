@@ -1,4 +1,4 @@
-"""What the locks of this process do, as OpenTelemetry spans: the extra `holdfast[tracing]`.
+"""The activity of this process's locks, as OpenTelemetry spans: the extra `holdfast[tracing]`.
 
     holdfast.wait    from the beginning of a caller's wait until it has the lock or gives up
     holdfast.lock    from the acquisition to the release
@@ -19,7 +19,7 @@ _WAIT, _HOLD = "holdfast.wait", "holdfast.lock"
 
 
 def trace(provider: TracerProvider | None = None) -> Callable[[], None]:
-    """Make spans of what happens to all locks of this process from now on. Returns a function that ends that.
+    """Make spans of all waits and holds of this process from now on. Returns a function that ends that.
 
     The tracer comes from `provider`; None: the global one. A span ends where the wait or the hold does, in any thread
     or task, and is never the current one: spans made while a lock is held are its siblings.
@@ -73,7 +73,7 @@ class _Spans:
             self._end(_HOLD, event)
 
     def _start(self, name: str, event: Event) -> None:
-        """The current context is the acquirer's: listeners are called in its thread or task."""
+        """Start a span. The current context is the acquirer's: listeners are called in its thread or task."""
         self._open[name, event.number] = self._tracer.start_span(
             name, attributes=_attributes(event), start_time=_nanoseconds(event)
         )

@@ -79,8 +79,7 @@ class ExclusiveLock(Value):
         return cls(*(record.fields[name] for name in cls._fields))
 
     def to_json(self) -> str:
-        """The JSON as the original writes it, byte for byte: indented by two, no newline at the end. Raises as
-        `validate`."""
+        """The JSON that the original writes, byte for byte: indented by two, no final newline. Raises as `validate`."""
         fields = {name: getattr(self, name) for name in self._fields}
         return get("beads").encode(Record("beads", fields)).decode()
 

@@ -112,8 +112,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def set_error_path(error: OSError, path: str) -> None:
-    """Set the error's path. The system does not for a step on a descriptor; for another name of ours, it gives that
-    name."""
+    """Set the error's path, where the system sets none (a step on a descriptor) or another name of ours."""
     if isinstance(error, (HoldfastError, ConnectionError)):
         return  # the first says so already; the second comes from a caller's function, and is not about a file
     if error.filename2 is not None:

@@ -928,8 +928,7 @@ def can_be_released(hold: BaseHold) -> bool:
 
 
 def leave_to(hold: Hold, owner: int) -> bool:
-    """Leave the lock file to the living process that it names. False if that has ended meanwhile: then it is
-    released."""
+    """Leave the lock file to the living process that it names. If that has ended, release it: False."""
     held = hold._held
     if held.env.inspect(owner).has_ended:
         hold.release()

@@ -22,8 +22,7 @@ INFINITY = float("inf")
 class Value:
     """A frozen dataclass in all but name: importing `dataclasses` costs 10 ms, more than all of holdfast.
 
-    Type checkers see the fields of a subclass as parameters. Two are equal by type and fields; hashable if the fields
-    are.
+    Type checkers see the fields of a subclass as parameters. Equal by type and fields; hashable if the fields are.
     """
 
     __slots__ = ("__dict__",)
@@ -272,8 +271,7 @@ _describe: Callable[[Any], str] = repr
 
 
 def provide_sentences(describe: Callable[[Any], str]) -> None:
-    """Set the function that makes a sentence of a `Status` or a `SemaphoreStatus`. Nothing here needs the words for
-    people."""
+    """Set the function that words a `Status` or a `SemaphoreStatus`. Nothing here needs words for people."""
     global _describe
     _describe = describe
 

@@ -94,8 +94,7 @@ class LockInfo(Value):
     def parse(cls, text: str | bytes) -> Self:
         """Read the content of a lock file. ParseError, a ValueError, says what is wrong with it.
 
-        Liberal: keys in any order, CRLF, blanks around `=`, unknown keys. Strict: both numbers are there, and are whole
-        numbers.
+        Liberal: keys in any order, CRLF, blanks around `=`, unknown keys. Strict: both numbers are there, and whole.
         """
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         try:
@@ -289,8 +288,7 @@ class Semaphore:
         return self._acquire(None, self._config.acquire_timeout)
 
     def acquire_with_info(self, info: LockInfo) -> SemaphoreGuard:
-        """Like `acquire`, with the tag of `info`. The record is stamped when the lock is acquired, not when `info` was
-        made."""
+        """Like `acquire`, with the tag of `info`. The record gets the time of the acquisition, not that of `info`."""
         return self._acquire(info.tag, self._config.acquire_timeout)
 
     def acquire_timeout(self, seconds: float | None) -> SemaphoreGuard:

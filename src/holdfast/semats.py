@@ -199,8 +199,7 @@ class Semaphore:
             self._remove(force=force)
 
     def force_release(self) -> None:
-        """Release as `release(force=True)` does. Another holder is not stopped; a holdfast process finds its lock
-        lost."""
+        """Release as `release(force=True)` does. The holder is not stopped; a holdfast process finds its lock lost."""
         self.release(force=True)
 
     def status(self) -> SemaphoreStatus:

@@ -263,8 +263,7 @@ def _rank(lock: Resource) -> tuple[float, bool, float, int]:
 
 
 def _place(lock: Resource, request: Request) -> tuple[Any, ...]:
-    """The place of a lock file in the order of all (D1); locks of other engines come after all files, by their
-    names."""
+    """The place of a lock file in the order of all (D1); other engines' locks come after all files, by name."""
     if store_of(lock).is_remote:
         return (2, *request.place)
     assert isinstance(request, FileRequest)

@@ -7,7 +7,8 @@ AE2  No mutex is held while a callback runs, so a callback may use locks and oth
      one delivering leaves its event to it, which keeps the order.
 AE3  No event is made without a listener. An acquisition on the fast path has no events unless there is one.
 AE4  A forked child reports nothing that its parent began or held.
-AE5  A hold has its events before another thread can join it: if that one finds it lost, it tells that as one of them.
+AE5  A hold has its events before another thread can join it: a loss that the other one finds is reported as one of
+     them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .options import Request
 
     class Told(Protocol):
-        """What events report of a hold (hold.py)."""
+        """The part of a hold that its events report (hold.py)."""
 
         env: Environment
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 way_to_break: Callable[[Status], str] | None = None
-"""How messages of this process say that a lock is broken: a command; None: the method (messages.py)."""
+"""Returns the command by which messages tell how to break a lock; None: they name the method (messages.py)."""
 
 
 def say_how_to_break(way: Callable[[Status], str] | None) -> None:
@@ -72,7 +73,7 @@ class AttemptEvents:
 
     @classmethod
     def of(cls, held: Told) -> AttemptEvents:
-        """The events to come of a hold that was acquired while there was no listener."""
+        """The events to come of a hold that was acquired before there was a listener."""
         refs = held.refs.copy()
         attempt_events = cls(held.env, held.request, refs[0].context if refs else ())
         attempt_events._acquired, attempt_events._since, attempt_events._waited = True, held.acquired, None
@@ -81,7 +82,7 @@ class AttemptEvents:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def waiting(self, who: Callable[[], Holder | None]) -> None:
-        """The wait begins; `who` returns the holder. Only the first call counts."""
+        """Report that the wait begins; `who` returns the holder. Only the first call counts."""
         if self._waiting or self._is_inherited():
             return
         self._waiting = True
@@ -93,7 +94,7 @@ class AttemptEvents:
         self._deliver()
 
     def gave_up(self, who: Callable[[], Holder | None] | None = None) -> None:
-        """The caller gets no hold; does nothing after the last event."""
+        """Report that the caller gets no hold; does nothing after the last event."""
         if self._ended or self._is_inherited():
             return
         if who is not None:
@@ -101,13 +102,13 @@ class AttemptEvents:
         self._end_without("gave-up")
 
     def joined(self) -> None:
-        """The caller shares a hold that has events of its own; reported only if it has waited."""
+        """Report that the caller shares a hold that has events of its own; only if it has waited."""
         if self._waiting:
             self._end_without("joined")
         self._ended = True
 
     def acquired(self, held: Told) -> None:
-        """The caller is about to have its hold."""
+        """Report that the caller is about to get its hold."""
         if self._acquired or self._is_inherited():
             return
         with self._mutex:
@@ -115,7 +116,7 @@ class AttemptEvents:
         self._deliver()
 
     def lost(self, held: Told) -> None:
-        """The lock was found lost."""
+        """Report that the lock was found lost."""
         if self._is_inherited():
             return
         with self._mutex:
@@ -123,7 +124,7 @@ class AttemptEvents:
         self._deliver()
 
     def released(self, held: Told) -> None:
-        """The hold has ended, in whatever way."""
+        """Report that the hold has ended, in whatever way."""
         if self._is_inherited():
             return
         with self._mutex:
@@ -136,7 +137,7 @@ class AttemptEvents:
         self._deliver()
 
     def undone(self, held: Told) -> None:
-        """The hold was given back before its caller got it."""
+        """Report that the hold was given back before its caller got it."""
         if self._acquired:
             self.released(held)
         else:
@@ -200,7 +201,7 @@ class AttemptEvents:
             self._enqueue("lost", held)
 
     def _end_without(self, kind: Kind) -> None:
-        """The last event of an attempt that got no hold."""
+        """Report the last event of an attempt that got no hold."""
         with self._mutex:
             if not self._acquired and not self._ended:
                 self._ended = True
@@ -239,18 +240,18 @@ class AttemptEvents:
 
 
 class Refused(Exception):
-    """An acquisition ends here, without the lock."""
+    """The end of an acquisition without the lock."""
 
     @abstractmethod
     def refusal(self) -> Refusal:
-        """Why there is no hold; who is in the way is looked up on demand."""
+        """The refusal, which looks up the holder on demand."""
 
 
 class Refusal:
-    """The lock was held all the time; `statuses`, one for each lock file, say by whom.
+    """The lock was held all the time; `statuses`, one for each lock file, name the holders.
 
-    Most refusals are thrown away, and finding the holder may take long; so `look` is only called on demand. `own` are
-    the shares that this process itself has in what it waited for.
+    Most refusals are thrown away, and finding the holder may take long, so `look` is only called on demand. `own` are
+    this process's own shares in the lock or semaphore that it waited for.
     """
 
     def __init__(

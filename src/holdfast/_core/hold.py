@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 
 class HoldRef:
-    """One handle's part in a hold. If its `operation` fails to deliver it, it is given back."""
+    """One handle's share of a hold. If its `operation` fails to deliver it, it is given back."""
 
     __slots__ = ("context", "dropped", "held", "operation", "releasing", "request")
 
     def __init__(self, held: HoldState, request: Request, context: tuple[object, ...], operation: int) -> None:
         self.held = held
         self.request = request
-        """What this handle was asked for with: of the first, that of the hold."""
+        """The request of this handle; of the first handle, that of the hold."""
         self.context = context
         self.operation = operation
         self.dropped: bool | None = False
-        """Whether its handle was collected, so that it cannot be released; None if a `with` or a face will (H3)."""
+        """Whether its handle was collected and cannot release it; None if a `with` or a face releases it (H3)."""
         self.releasing: int | None = None
-        """The thread that releases it now: it may still wait for the mutex, which a look has that asks a server."""
+        """The thread that is releasing it. It may still wait for the mutex, held by a look that asks a server."""
 
 
 class HoldState:
@@ -85,18 +85,18 @@ class HoldState:
 
     frame: FrameType | None
     outer: Operation | None
-    """Both of the release, while it lasts."""
+    """The frame and the outer operation of the release, while it lasts."""
     lease: Any = None
-    """What says when it is lost if no beat has been confirmed by then; None if beats only keep the record fresh."""
+    """The lease: it ends the hold if no beat was confirmed in time. None if beats only keep the record fresh."""
     tells_loss = True
-    """Whether the loss of it makes an event, where events come at all."""
+    """Whether its loss makes an event, where events arrive at all."""
     waits = False
     """Whether a release has to wait for a server's answer, as the generator `releasing` does."""
 
     def __init__(self, env: Environment, request: Request, key: tuple[object, ...]) -> None:
         self.env = env
         self.key = key
-        """Its own among the holds of this process."""
+        """Its key among the holds of this process."""
         self.request = request
         self.path = request.path
         self.generation = env.generation
@@ -106,14 +106,14 @@ class HoldState:
         self.recovered_from: Record | None = None
         self.frame = self.outer = None
         self.keeper: Any = None
-        """It sends the heartbeats, and checks whether the hold is lost."""
+        """The keeper, which sends the heartbeats and checks whether the hold is lost."""
         self.next_beat = INFINITY
         self.acquired = env.monotonic()
         self.token: int | None = None
         """The fencing token, where there is one."""
         self.attempt_events: AttemptEvents | None = None  # the events of this hold
         self.watched = request.watched
-        """Whether a callback of one of its handles is to hear of a loss at once."""
+        """Whether a callback of one of its handles must hear of a loss at once."""
         self.mutex = _thread.RLock()
         self.operation = env.operations.number()
         env.holds[key] = self
@@ -122,10 +122,10 @@ class HoldState:
 
     @abstractmethod
     def release(self, ref: HoldRef | None = None) -> None:
-        """Give up the lock, or this handle's part in it. LockLost if it was no longer ours."""
+        """Release the lock, or this handle's share of it. LockLost if the lock was no longer ours."""
 
     def drop(self, ref: HoldRef) -> None:
-        """Give up this handle's part where nobody can wait: in a finalizer, say, which runs in any thread."""
+        """Release this handle's share where nothing may wait: in a finalizer, for example, which runs in any thread."""
         try:
             self.release(ref)
         except LockLost:
@@ -133,11 +133,11 @@ class HoldState:
 
     @abstractmethod
     def releasing(self, ref: HoldRef | None = None) -> Steps[None]:
-        """The same, for a hold whose release waits."""
+        """Release as a generator, for a hold whose release waits for a server."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Let go of it and leave the lock: it belongs to another process."""
+        """Give up the hold but leave the lock, which belongs to another process."""
 
     @property
     def beat_every(self) -> float:
@@ -150,28 +150,28 @@ class HoldState:
 
     @abstractmethod
     def record(self) -> Record:
-        """What the lock says about us."""
+        """The record of our hold, as the lock has it."""
 
     @abstractmethod
     def _undo(self) -> None:
-        """Give up whatever exists of it; may be interrupted, and called again."""
+        """Give up whatever exists of the hold; may be interrupted, and called again."""
 
     @abstractmethod
     def _is_ours(self) -> bool:
-        """Whether the lock is still ours, as far as is known now."""
+        """Whether the lock is still ours, as far as is known."""
 
     def is_waiting_for(self, error: OSError) -> bool:  # noqa: ARG002
-        """Whether a release that failed so is to be repeated, as its server may come back before the lease is over."""
+        """Whether to repeat a release that failed so: its server may come back before the lease is over."""
         return False
 
     @abstractmethod
     def _how_lost(self) -> str:
-        """How it was lost: the rest of a sentence that begins with its path."""
+        """How the lock was lost: the rest of a sentence that begins with its path."""
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
     def ref(self, context: tuple[object, ...], request: Request | None = None) -> HoldRef:
-        """The first handle's part; or a further one, for a caller that has made sure that this is allowed."""
+        """A new share: the first handle's, or a further one, for a caller that has made sure that this is allowed."""
         operation = self.env.operations.number() if self.refs else self.operation
         ref = HoldRef(self, request or self.request, context, operation)
         self.refs.append(ref)
@@ -179,7 +179,7 @@ class HoldState:
         return ref
 
     def join(self, request: Request, context: tuple[object, ...]) -> HoldRef | None:
-        """A part in a hold that is finished, not being released, and still ours; else None (H2)."""
+        """A share of a hold that is finished, not being released, and still ours; else None (H2)."""
         with self.mutex:
             if self.released or not self.refs:
                 return None
@@ -207,12 +207,12 @@ class HoldState:
             self._finish()
 
     def _forget(self) -> None:
-        """Take it off the list, unless the entry is a later hold of the same key by now."""
+        """Remove it from the holds of this process, unless the entry is a later hold with the same key."""
         if self.env.holds.get(self.key) is self:
             del self.env.holds[self.key]
 
     def _finish(self) -> None:
-        """The last step, without the mutex: a thread that has the keeper's mutex may wait for this one."""
+        """The last step, without the mutex: a thread with the keeper's mutex may be waiting for it."""
         if self.released and self.keeper is not None:
             self.keeper.forget(self)
         self.env.operations.running.pop(self, None)
@@ -227,7 +227,7 @@ class HoldState:
     def verify(self) -> bool:
         """Whether the lock is still ours, now."""
         if self.inert or self.lost:
-            return False  # without the mutex, which one that tells the loss to a server may have
+            return False  # without the mutex, which a thread that reports the loss to a server may have
         with self.mutex:
             if self.released or self.lost:
                 return False
@@ -241,12 +241,12 @@ class HoldState:
             return ours and not self._was_released()
 
     def check(self) -> bool:
-        """The same; calls `on_lost` the first time that the lock is found lost."""
+        """Like `verify`; also calls `on_lost` the first time that the lock is found lost."""
         ours = self.verify()
         if not ours and not self.released and not self.lost and not self.inert:
             try:
                 self._tell_lost()
-            except Exception as error:  # of the caller's on_lost, which is not what is asked for
+            except Exception as error:  # the caller's on_lost failed, but the caller asks only about the lock
                 report(f"in on_lost for {self.path}", error)
         return ours
 
@@ -303,7 +303,7 @@ class HoldState:
         return found
 
     def _tell_each(self, listeners: list[Callable[[LockLost], object]]) -> None:
-        """All of them, whatever one raises. That is raised then, Ctrl-C before an error; other errors are logged."""
+        """Call all listeners, then raise the first exception, Ctrl-C before an error. Other errors are logged."""
         failed: list[Exception] = []
         interruption: BaseException | None = None
         for tell in listeners:
@@ -320,7 +320,7 @@ class HoldState:
             raise first
 
     def _was_told(self) -> None:
-        """The loss has been told to the caller, as far as the caller wanted to hear of it."""
+        """Note that the caller has been told of the loss, as far as it wanted to be."""
 
     def _attempt_events(self) -> AttemptEvents:
         with self.mutex:
@@ -338,7 +338,7 @@ class HoldState:
 
 
 def give_back(ref: HoldRef) -> None:
-    """Undo what the caller never got. May be interrupted, and called again (operations.py, J3)."""
+    """Undo an acquisition that the caller never got. May be interrupted, and called again (operations.py, J3)."""
     held = ref.held
     with held.mutex:
         if ref in held.refs and held.refs != [ref]:

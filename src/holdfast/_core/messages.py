@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadlock:
-    """The error for a caller that holds the lock, or all slots, itself and would wait for ever; `own`: its shares."""
+    """The error for a caller that itself holds the lock, or all slots, and would wait forever; `own`: its shares."""
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
     if own and all(ref.dropped for ref in own):
@@ -68,9 +68,10 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
 
 
 def no_answer(request: Request, server: str, timeout: float | None, seconds: float, *, acquires: bool) -> HoldfastError:
-    """The error for a lock file whose server has not answered in time, for so many `seconds` as yet.
+    """The error for a lock file whose server has not answered in time, but has been silent for `seconds`.
 
-    `acquires`: the caller wants an AcquireTimeout when its time is up."""
+    `acquires`: the caller wants an AcquireTimeout when its time is up.
+    """
     what = f"could not get {request.target}" if acquires else f"nothing can be known of {request.target}"
     within = "" if timeout is None else f" within {timeout:g} s" if timeout else " at once" if acquires else ""
     text = (
@@ -91,7 +92,7 @@ def away(request: Request, server: str, timeout: float, error: OSError) -> Acqui
 
 
 def unasked(request: Request, why: str) -> Status:
-    """What is known of a lock whose server `is_away`, or `is_silent`."""
+    """The status of a lock whose server `is_away`, or `is_silent`."""
     evidence = Evidence("server", why)
     return Status(request.target, request.protocol_name, False, False, Liveness.UNKNOWN, evidence, reason=why)
 
@@ -118,21 +119,21 @@ def stale(refusal: Refusal) -> LockStale:
 
 
 def waiting(refusal: Refusal, place: str = "") -> str:
-    """The line that announces a wait of more than a second. `place`: that in the queue, where it is known."""
+    """The line that announces a wait of more than a second. `place`: the place in the queue, if known."""
     itself = _advice_to_itself(refusal)
     behind = (f"; {place}" if place else "") + (f". {itself}" if itself else "")
     return f"waiting for {refusal.target}: {situation(refusal)}{behind}"
 
 
 def place_in(waiters: Sequence[Waiter], pid: int) -> str:
-    """The place of a process in the queue; nothing where it cannot be seen, or is not the only one of that number."""
+    """The place of a process in the queue; empty if it cannot be seen, or if several waiters have that pid."""
     queued = [one.position for one in waiters if one.position is not None]
     places = [one.position for one in waiters if one.pid == pid and one.position is not None]
     return "" if len(places) != 1 else f"number {places[0]} of {len(queued)} in the queue"
 
 
 def situation(refusal: Refusal) -> str:
-    """Why there is a wait: who holds the lock, or the first few slots."""
+    """The reason for a wait: who holds the lock, or the first few slots."""
     statuses = refusal.statuses
     if refusal.target == statuses[0].path:
         return sentence(statuses[0])
@@ -145,7 +146,7 @@ def situation(refusal: Refusal) -> str:
 
 
 def _advice_to_itself(refusal: Refusal) -> str | None:
-    """What to do, for a process that is in its own way; None if others are."""
+    """Advice for a process that is waiting for itself; None if others are in the way."""
     holds: dict[HoldState, bool] = {}
     for ref in refusal.own:
         holds[ref.held] = bool(ref.dropped) and holds.get(ref.held, True)
@@ -169,7 +170,7 @@ def _advice_to_itself(refusal: Refusal) -> str | None:
 
 
 def _next_step(refusal: Refusal) -> str:
-    """The next step. The slot to act on is one whose holder may be gone."""
+    """The next step. For a semaphore, it is about a slot whose holder may be gone."""
     statuses = refusal.statuses
     if len(statuses) == 1:
         return advice(statuses[0])
@@ -180,7 +181,7 @@ def _next_step(refusal: Refusal) -> str:
 
 
 def sentence(status: Status, *, brief: bool = False) -> str:
-    """Who holds it, since when, why, and how that is known; if `brief`, the last only for a holder that may be gone."""
+    """The holder, since when, why, and how that is known; if `brief`, the last only for a holder that may be gone."""
     holder = status.holder
     if status.evidence.source == "counter":
         who = "" if holder is None else f": {_process(holder)}"
@@ -217,18 +218,18 @@ def sentence(status: Status, *, brief: bool = False) -> str:
 
 
 def _is_taken(status: Status) -> bool:
-    """False where a waiter that is not the first has looked between two holders."""
+    """Whether there is a lock. False if a waiter that is not the first has looked between two holders."""
     return status.locked or status.stale or status.holder is not None
 
 
 def _heirs(status: Status) -> tuple[Holder, ...]:
-    """Those to which a process that has ended has left the lock; one without a pid if they are not visible."""
+    """The processes to which an ended process has left the lock; one without a pid if none is visible."""
     recorded = status.record is not None and status.evidence.source == "guard" and not is_persistent(status.protocol)
     return status.holders if recorded else ()
 
 
 def _left_to(status: Status) -> str:
-    """The same in words."""
+    """The heirs in words."""
     seen = [_process(holder) for holder in _heirs(status) if holder.pid is not None]
     if not seen:
         return f"what process {first_holder(status)} left it to when it ended"
@@ -246,7 +247,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def described(status: Status | SemaphoreStatus) -> str:
-    """All of it in one sentence, as `print` shows it."""
+    """A whole status as one sentence, as `print` shows it."""
     number = len(status.waiters)
     wait = f"; {number} wait{'s' if number == 1 else ''} for it" if number else ""
     if isinstance(status, Status):
@@ -267,7 +268,7 @@ def _described(status: Status) -> str:
 
 
 def _by_the_kernel(status: Status, *, brief: bool) -> str:
-    """The same for a lock that names no holder, if several hold it or none is visible."""
+    """The sentence for a lock that names no holder, if several hold it or none is visible."""
     seen = [holder for holder in status.holders if holder.pid is not None]
     if not seen and status.liveness is Liveness.ALIVE:
         who = "held by a process that cannot be seen from here, or that has let go of it since"
@@ -289,7 +290,7 @@ OUT_OF_REACH = "its filesystem is read-only, so nobody can take it over"
 
 
 def is_out_of_reach(status: Status) -> bool:
-    """Whether a contender would get the lock, if the lock file could be written."""
+    """Whether a contender would get the lock if the lock file could be written."""
     return status.locked and status.reason.endswith(OUT_OF_REACH)
 
 
@@ -324,7 +325,7 @@ def advice(status: Status) -> str:
     if status.liveness is Liveness.ALIVE and pid is None:
         return f"Wait until it is released; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not command:
-        # Its process is not visible: it may have ended, and left the kernel lock to a child.
+        # The process is not visible: it may have ended, and left the kernel lock to a child.
         return f"Wait until process {pid}, or what it has left the lock to, releases it or ends"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
@@ -347,7 +348,7 @@ def brief_command(command: str) -> str:
 
 
 def moment(epoch: float) -> str:
-    """Local time, to the second."""
+    """The time in local time, to the second."""
     try:
         local = time.localtime(epoch)
         return f"{local.tm_year:04}{time.strftime('-%m-%d %H:%M:%S', local)}"  # %Y may leave zeros out
@@ -356,7 +357,7 @@ def moment(epoch: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Roughly, in the largest unit that fits."""
+    """A duration, roughly, in the largest unit that fits."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -364,12 +365,12 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """As `duration`, but short ones to the millisecond: for what somebody has asked for."""
+    """Like `duration`, but short ones to the millisecond: for durations that were asked for."""
     return duration(seconds) if seconds >= 120 else f"{round(seconds, 3):g} s"
 
 
 def printable(text: str, limit: int = 300) -> str:
-    """One line without terminal commands: unprintable characters are escaped, long text is cut."""
+    """The text as one line without terminal commands: unprintable characters are escaped, long text is cut."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     if cut.isprintable():
         return cut
@@ -377,7 +378,7 @@ def printable(text: str, limit: int = 300) -> str:
 
 
 def quoted(*words: str) -> str:
-    """A command, or words of it, for a shell to read: what is unprintable by the bytes that it has for the system."""
+    """Words of a command, quoted for a shell: unprintable ones as the bytes that they have for the system."""
     from shlex import quote
 
     return " ".join(quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)

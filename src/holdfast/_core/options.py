@@ -1,4 +1,4 @@
-"""What a caller asks for, as far as it is the same for all engines; checked before any I/O."""
+"""The options of a caller that are the same for all engines; checked before any I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ else:
 
 
 _MOST_SLOTS = 1000
-"""A waiter looks at every slot of a semaphore; of one of files, it has a descriptor open for each."""
+"""The maximum number of slots: a waiter looks at every slot, and has a descriptor open for each that is a file."""
 
 
 class Options(TypedDict, total=False):
@@ -56,7 +56,7 @@ class Options(TypedDict, total=False):
 
 
 class Request:
-    """A request for one lock, as far as it is the same for all engines."""
+    """A request for one lock: the part that is the same for all engines."""
 
     __slots__ = (
         "beat_every",
@@ -87,7 +87,7 @@ class Request:
         self.protocol_name = protocol_name
         self.given = given
         self.path = path
-        # What the caller named, and the number of the slot of a semaphore.
+        # The resource as the caller named it, and the number of a semaphore's slot.
         self.target = path
         self.slot: int | None = None
         self.tag = check_tag(options.get("tag"))
@@ -100,23 +100,24 @@ class Request:
         self.on_event = options.get("on_event")
         if self.on_event is not None:
             check_callback("on_event", self.on_event)
-        # Called once, with a `Refusal` of what was seen so far, when a wait has lasted a second.
+        # Called once, with a `Refusal` that says what was seen so far, when a wait has lasted a second.
         self.notice: Callable[[Any], float | None] | None = None
-        # How many tries there are after the first, and the pause before each, in seconds, by its number from 0.
+        # The number of tries after the first, and a function from the number of a retry, from 0, to the pause before
+        # it, in seconds.
         self.tries: tuple[int, Callable[[int], float]] | None = None
-        # Seconds between checks whether the hold is lost, if a callback is to hear of it and there are no events.
+        # Seconds between checks whether the hold is lost, if a callback must hear of it and there are no events.
         self.check_every = 1.0
         # Whether a face releases it without its handle, which may then be dropped (hold.py, H3).
         self.released_by_path = False
         # Whether the lock file stays when the process ends while it holds.
         self.retained = False
-        # A living process that the lock is bound to instead of this one: `holdfast acquire` in a shell.
+        # A living process to which the lock is bound instead of this one: `holdfast acquire` in a shell.
         self.on_behalf_of: int | None = None
-        # The same, but a keeper process has the guard, and with it the proof of life.
+        # A living process as above, but a keeper process has the guard, and with it the proof of life.
         self.kept_for: int | None = None
         # Whether heartbeats and watching for a loss wait until the holder asks for them (lock.keep_from_now).
         self.kept_later = False
-        # Whether a callback is to hear of a loss at once.
+        # Whether a callback must hear of a loss at once.
         self.watched = self.on_lost is not None or self.on_event is not None
         self.shared = bool(options.get("shared", False))
         self.fencing = bool(options.get("fencing", False))
@@ -124,7 +125,7 @@ class Request:
 
     @property
     def place(self) -> tuple[str, str, tuple[str, ...], int]:
-        """In the order in which locks that are no files are acquired together (several.py, D1)."""
+        """The place in the order in which locks that are no files are acquired together (several.py, D1)."""
         return (self.protocol_name, self.target, (), -1 if self.slot is None else self.slot)
 
     def error(self, kind: type[E], message: str, holder: Holder | None = None) -> E:
@@ -133,7 +134,7 @@ class Request:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """None waits for ever, 0 tries once; negative numbers and NaN are errors."""
+    """The timeout in seconds: None waits forever, 0 tries once. Negative numbers and NaN are errors."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -145,7 +146,7 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None:
-    """A number of seconds, or None; TypeError or ValueError, which use the name, for anything else."""
+    """The number of seconds, or None; TypeError or ValueError, which use the name, for anything else."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -157,7 +158,7 @@ def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None
 
 
 def as_float(value: float) -> float:
-    """Infinity for an int beyond the largest float."""
+    """The number as a float: infinity for an int beyond the largest float."""
     try:
         return float(value)
     except OverflowError:
@@ -165,7 +166,7 @@ def as_float(value: float) -> float:
 
 
 def check_slots(slots: int) -> None:
-    """TypeError or ValueError for what is no number of slots of a semaphore."""
+    """Raise TypeError or ValueError for anything that is no number of slots of a semaphore."""
     if isinstance(slots, bool) or not isinstance(slots, int):
         raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
     if not 1 <= slots <= _MOST_SLOTS:

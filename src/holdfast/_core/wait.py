@@ -1,4 +1,4 @@
-"""What the steps of an engine wait for, and for how long: signals, waits, and the deadline of one waiter.
+"""The waits of an engine's steps: signals, waits, and the deadline of one waiter.
 
 LM1  If the caller counts tries, each try is a complete look. A pause begins when the look before it has failed, and
      does not include that look. A waiter that is woken within a pause looks as well, but that does not count as a try.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     Steps = Generator["Wait", None, T]
-    """What an engine does, step by step: yields what to wait for, and returns what has come of it."""
+    """The steps of an engine: a generator that yields what to wait for, and returns the result."""
 else:
     Steps = None  # for annotations alone
 
@@ -50,19 +50,19 @@ class Signal:
         return True
 
     def subscribe(self, wake: Callable[[], object]) -> None:
-        """Call `wake` when the signal is set, or now if it is already."""
+        """Call `wake` when the signal is set, or at once if it is set already."""
         self._wake = wake
         if self.is_set:
             wake()
 
     def unsubscribe(self) -> None:
-        """The wait is over."""
+        """End the subscription: the wait is over."""
         self._wake = None
 
 
 class Wait:
-    """What a generator of the engine yields: wake me when one of `fds` is readable, one of `writes` is writable, or
-    `signal` is set; at `deadline` at the latest, on the monotonic clock.
+    """A wait that an engine's generator yields: resume it when one of `fds` is readable, one of `writes` is writable,
+    or `signal` is set; at `deadline` at the latest, on the monotonic clock.
 
     Waking early is harmless. A wait has descriptors or a `signal`, never both.
     """
@@ -83,7 +83,7 @@ class Wait:
 
 
 def pause(env: Environment, until: float) -> Steps[None]:
-    """Wait until then, whatever wakes us before."""
+    """Wait until then, even if woken before."""
     while env.monotonic() < until:
         yield Wait((), until)
 
@@ -92,8 +92,8 @@ _NOTICE_AFTER = 1.0
 
 
 class Deadline:
-    """Deadline, tries and long-wait notice of one waiter. `generation`: the process's at the start of the acquisition,
-    if that was earlier. `unannounced`: there is no notice."""
+    """Deadline, tries and long-wait notice of one waiter. `generation`: the generation of the process at the start of
+    the acquisition, if that was earlier. `unannounced`: there is no notice."""
 
     def __init__(
         self,
@@ -112,13 +112,13 @@ class Deadline:
         self._pause = None if request.tries is None else request.tries[1]
         self._made = 0
         self._next_try = -INFINITY
-        """When the pause before the next try ends, if tries are counted."""
+        """The end of the pause before the next try, if tries are counted."""
         self._notice_at = INFINITY if request.notice is None or unannounced else self.started + _NOTICE_AFTER
         self._generation = env.generation if generation is None else generation
 
     @property
     def is_endless(self) -> bool:
-        """Whether the wait may last for ever."""
+        """Whether the wait may last forever."""
         return self.deadline == INFINITY and self._pause is None
 
     def is_over(self) -> bool:
@@ -141,11 +141,11 @@ class Deadline:
 
     @property
     def announces(self) -> bool:
-        """Whether the wait is to be announced now, for the first time or again; take a fresh look first."""
+        """Whether to announce the wait now, for the first time or again; take a fresh look first."""
         return self._notice_at < INFINITY and self.env.monotonic() >= self._notice_at
 
     def announce(self, refusal: Callable[[], object]) -> None:
-        """Call the notice, if it is due. It returns after how many seconds it wants to be called again, or None."""
+        """Call the notice, if it is due. It returns the seconds until it wants to be called again, or None."""
         notice = self.request.notice
         if notice is not None and self.announces:
             self._notice_at = INFINITY
@@ -159,7 +159,7 @@ class Deadline:
         return min(until, self.deadline, due, self._notice_at)
 
     def require_same_process(self) -> None:
-        """RuntimeError after a fork by a signal handler: our descriptors are closed, or belong to other files now."""
+        """Raise RuntimeError after a fork by a signal handler: our descriptors are closed, or other files' now."""
         if self._generation != self.env.generation:
             raise RuntimeError(
                 f"the process was forked while it waited for {self.request.target}; acquire again in the child"

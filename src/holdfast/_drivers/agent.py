@@ -5,16 +5,17 @@ EG1  A generator runs in this thread only, one step at a time; nothing else resu
 EG2  The thread starts with the first job and ends when there has been none for a while. It is a daemon: it never keeps
      a process from ending, and what must be done before that, its callers wait for.
 EG3  A job that raises is reported, and ends; the others go on.
-EG4  In a forked child there is no thread, and the jobs are its parent's: they are neither resumed nor closed there, and
-     stay referenced, because collecting a generator closes it.
-EG5  What is started as `last` has a moment at the end of the process: a release or a revocation that is not waited for.
-EG6  A job that begins with a wait costs its caller no wake-up of the thread: the caller puts it among those that wait,
-     where the kernel watches its descriptors for the sleeper, and rings only if the thread would sleep past its
-     deadline. Ended before its first step, it is taken out by the caller again, and nothing of it has ever run. All
-     of that happens under the agent's mutex, as does the thread's plan until when to sleep: what is put in before it
-     is part of it, what is put in behind it knows it.
-EG7  Where no thread can be started, what is `last` runs in its caller's thread: else a lock would stay taken until its
-     lease is over. That lasts a few seconds at most: its server may be silent, and the lease long. All else fails.
+EG4  A forked child has no such thread, and the jobs are its parent's: the child neither resumes nor closes them, and
+     keeps them referenced, because collecting a generator closes it.
+EG5  A job started as `last` gets a moment at the end of the process: a release or a revocation that nobody waits for.
+EG6  A job that begins with a wait costs its caller no wake-up of the thread: the caller adds it to the waiting jobs,
+     whose descriptors the kernel watches for the sleeper, and rings only if the thread would sleep past its deadline.
+     If it ends before its first step, the caller removes it again, and nothing of it has ever run. All of that happens
+     under the agent's mutex, and so does the thread's decision how long to sleep: a job added before the decision is
+     part of it, and one added later knows it.
+EG7  If no thread can be started, a job that is `last` runs in its caller's thread, because otherwise a lock would stay
+     held until its lease is over. It gets a few seconds at most, as its server may be silent and the lease long. Other
+     jobs fail.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _IDLE = 10.0
 """Seconds without a job after which the thread ends."""
 _LONGEST = 3600.0
 _MOST_VOID = 256
-"""Timers that are let lie in the heap, whatever their share of it."""
+"""The number of void timers that may stay in the heap, whatever their share of it."""
 _LIVE = tuple(getattr(selectors, name) for name in ("EpollSelector", "KqueueSelector") if hasattr(selectors, name))
-"""Those that heed what another thread registers while they wait."""
+"""The selectors that notice registrations by another thread while they wait."""
 _HERE = 5.0
-"""Seconds that what is `last` has in its caller's thread (EG7)."""
+"""Seconds for a job that is `last` in its caller's thread (EG7)."""
 _AT_EXIT = 1.0
-"""Seconds that what is `last` has at the end of the process, all of it together (EG5)."""
+"""Seconds for all jobs that are `last` together at the end of the process (EG5)."""
 
 
 class Job:
@@ -59,26 +60,26 @@ class Job:
         self._agent = agent
         self.steps = steps
         self.first: Wait | None = None
-        """What it has yet to begin to wait for, before its first step."""
+        """Its first wait, still to begin, before its first step."""
         self.wait: Wait | None = None
-        """What it waits for."""
+        """The wait that it is in."""
         self.turn = 0
-        """How often it has been resumed: what was planned in an earlier turn is void."""
+        """The number of times it has been resumed: plans of an earlier turn are void."""
         self.begun = self.stopped = False
 
     def stop(self) -> None:
-        """Have it closed soon. Idempotent; returns at once."""
+        """Have the job closed soon. Idempotent; returns at once."""
         self.stopped = True
         if not self._agent.dropped(self):
             self.wake()
 
     def wake(self) -> None:
-        """Have its next step taken, or have it closed."""
+        """Have its next step taken, or the job closed."""
         self._agent.resume(self)
 
 
 class Agent:
-    """One per process."""
+    """The thread that runs the jobs, and their list; one per process."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -105,12 +106,12 @@ class Agent:
         self._doorbell: tuple[int, int] | None = None
         self._waits: _Waits | None = None
         self._ripe: deque[Job] = deque()
-        """Those that are to be resumed, or closed."""
+        """The jobs to be resumed or closed."""
 
     def start(self, steps: Steps[None], what: str, *, last: bool = False, first: Wait | None = None) -> Job:
-        """Run a generator; `what` it does is said if it fails. What is `last` is waited for at the end (EG5).
+        """Run a generator; `what` it does is reported if it fails. The process's end waits for a `last` one (EG5).
 
-        `first` is what it waits for before its first step: as if it had yielded that already, but cheaper (EG6).
+        `first` is its wait before its first step: as if it had yielded that already, but cheaper (EG6).
         """
         job = Job(self, steps, what, last=last)
         try:
@@ -154,12 +155,12 @@ class Agent:
             return job not in self._jobs
 
     def resume(self, job: Job) -> None:
-        """See `Job.wake`."""
+        """Have the thread take the job's next step, or close it."""
         self._ripe.append(job)
         self._ring()
 
     def settle(self, seconds: float = _AT_EXIT) -> None:
-        """Wait until what was started as `last` is done, so many seconds at the most (EG5)."""
+        """Wait until all jobs that are `last` are done, `seconds` at most (EG5)."""
         until = time.monotonic() + seconds
         while any(job.last for job in list(self._jobs)) and time.monotonic() < until:
             time.sleep(0.001)
@@ -232,25 +233,25 @@ def _run_here(job: Job) -> None:
 
 
 class _Waits:
-    """What the jobs wait for. A wake-up costs as much as there is to be done, however many jobs there are.
+    """The waits of the jobs. The cost of a wake-up depends on what is to be done, not on the number of jobs.
 
-    A descriptor is registered anew for each turn: its number may be another file's by then. All but `sleep` is called
-    under the agent's mutex.
+    A descriptor is registered anew for each turn: its number may belong to another file by then. Every method but
+    `sleep` is called under the agent's mutex.
     """
 
     def __init__(self, doorbell: int, jobs: Collection[Job]) -> None:
         self.until = -math.inf
-        """Until when the thread sleeps; long ago while it is awake, because then it makes a plan before it sleeps."""
+        """The time until which the thread sleeps; -infinity while it is awake, as it plans before it sleeps."""
         self._doorbell = doorbell
         self._jobs = jobs
         self._selector = selectors.DefaultSelector()
         self._selector.register(doorbell, selectors.EVENT_READ)
         self.is_live = isinstance(self._selector, _LIVE)
-        """Whether the thread hears of what is put in while it sleeps (EG6)."""
+        """Whether a sleeping thread notices new registrations (EG6)."""
         self._by_fd: dict[int, dict[Job, int]] = {}
         self._registered: set[int] = set()
         self._timers: list[tuple[float, int, int, Job]] = []
-        """When, which turn of the job, and a number that orders what is due at once."""
+        """Each timer: its time, a number that orders timers of equal time, the job's turn, and the job."""
         self._numbers = itertools.count()
 
     def add(self, job: Job, wait: Wait) -> None:
@@ -266,7 +267,7 @@ class _Waits:
             wait.signal.subscribe(job.wake)
 
     def drop(self, job: Job) -> None:
-        """It is to be resumed, or has ended: it waits for nothing any more."""
+        """End the job's wait: it is to be resumed, or has ended."""
         wait, job.wait = job.wait, None
         job.turn += 1
         if wait is None:
@@ -280,14 +281,14 @@ class _Waits:
 
     @property
     def is_littered(self) -> bool:
-        """Whether most timers are void, so that the next plan does without them."""
+        """Whether most timers are void, so that the next plan removes them."""
         void = len(self._timers) - len(self._jobs)  # no job has more than one that is not
         return void > _MOST_VOID and void * 2 > len(self._timers)
 
     def plan(self, until: float) -> None:
-        """Decide until when to sleep; that moment at the latest.
+        """Decide how long to sleep: until `until` at the latest.
 
-        Only this thread throws timers away: no signal handler interrupts it, which could put another one in meanwhile.
+        Only this thread removes timers: no signal handler, which could add one meanwhile, interrupts it.
         """
         if self.is_littered:
             self._timers = [timer for timer in self._timers if timer[2] == timer[3].turn]
@@ -297,7 +298,7 @@ class _Waits:
         self.until = min(until, self._timers[0][0]) if self._timers else until
 
     def sleep(self) -> list[int]:
-        """Until then, or a descriptor is ready; those that are."""
+        """Sleep until the planned time, or until a descriptor is ready. The ready ones."""
         pause = min(max(0.0, self.until - time.monotonic()), _LONGEST)
         try:
             return [key.fd for key, _ in self._selector.select(pause)]
@@ -305,7 +306,7 @@ class _Waits:
             return [*self._registered]  # one was closed, and the kernel keeps no set of them
 
     def over(self, ready: list[int]) -> list[Job]:
-        """The jobs that are to be resumed."""
+        """The jobs to be resumed."""
         self.until = -math.inf
         found: dict[Job, None] = {}
         for fd in ready:
@@ -321,11 +322,11 @@ class _Waits:
         return list(found)
 
     def close(self) -> None:
-        """In a forked child: only the descriptor here; what is registered is the parent's."""
+        """Close only this process's descriptor, in a forked child; the registrations are the parent's."""
         self._selector.close()
 
     def _register(self, fd: int, jobs: dict[Job, int]) -> None:
-        # A caller may be interrupted between any two of these steps, so the set has what may be registered, and more.
+        # A caller may be interrupted between any two of these steps: the set may have too many, never too few.
         if fd in self._registered:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(fd)
@@ -340,7 +341,7 @@ class _Waits:
         try:
             self._selector.register(fd, mask)
         except OSError:
-            self._registered.discard(fd)  # closed by the caller that has stopped the job; else its deadline comes
+            self._registered.discard(fd)  # closed by the caller that has stopped the job; else the deadline wakes it
 
 
 _agent: Agent | None = None
@@ -355,6 +356,6 @@ def agent(env: Environment) -> Agent:
 
 
 def settle() -> None:
-    """See what is yet to be told to servers; for a process that ends without the ordinary exit."""
+    """Wait for the last jobs, which still tell servers something; for a process that ends without the ordinary exit."""
     if _agent is not None:
         _agent.settle()

@@ -1,32 +1,34 @@
-"""Steps that may last for ever: on a filesystem whose server, or whose process, may not answer.
+"""Steps that may last forever: on a filesystem whose server, or whose process, may not answer.
 
-Who asks such a server waits inside the kernel, and no signal that Python handles ends that. So each step of an engine
-there runs in a thread of its own, which can be left behind, and the caller waits for it with a deadline.
+A call to such a server waits inside the kernel, and no signal that Python handles ends that. So each step of an engine
+runs there in a thread of its own, which can be left behind, and the caller waits for the thread with a deadline.
 
 AP1  Whether a path leads to such a mount is known from the table of mounts, and from symbolic links outside of it
-     (`procfs.mount_on_the_way`): without a call that the server has to answer. Elsewhere nothing of this is loaded.
-AP2  Either the step ends, or its caller gives up waiting for it: which comes first is decided by one atomic claim. A
-     step that was given up undoes its whole operation when it ends, whatever it has got by then. From the moment when
+     (`procfs.mount_on_the_way`): without a call that the server has to answer. Elsewhere a `Lock` does not load
+     this module.
+AP2  Either the step ends, or its caller gives up waiting for it: one atomic claim decides which comes first. A step
+     that was given up undoes its whole operation when it ends, whatever that has acquired by then. From the moment when
      the caller gives up, nobody else resumes, closes or undoes that operation.
 AP3  The caller gives up `GRACE` after its own deadline, so that an engine whose server answers has its say first; a
      look, or a single try, has `ANSWER` seconds. A caller that waits without limit waits for the server as well. An
-     exception (Ctrl-C, a cancellation) ends the wait; undoing the operation is waited for `GRACE` seconds.
+     exception (Ctrl-C, a cancellation) ends the wait; the caller then waits `GRACE` seconds for the operation to be
+     undone.
 AP4  No other thread waits for a call that may hang: descriptors are opened and closed there without `forking`
      (descriptors.py). A forked child has none of these threads: there the wait ends with an error, and what the parent
      has begun is left alone.
 AP5  The threads are daemons, so a process does not wait for them at its end, or only until `GRACE` after they were left
-     behind. Where `MOST_LEFT` of them are behind at one server, no further acquisition or look begins a step: it waits
-     until one has ended, or until it gives up.
-AP6  What looks at many files (`ls`, `clean`, `doctor`) may rightly take long. So its caller gives up when the thread
-     has used no processor time for `ANSWER` seconds: then it is inside one call, and that waits for the server. Nothing
-     is printed in such a thread, as a reader of that who pauses would be taken for the server.
+     behind. If `MOST_LEFT` of them are left behind at one server, no further acquisition or look begins a step: it
+     waits until one has ended, or until it gives up.
+AP6  A look at many files (`ls`, `clean`, `doctor`) may rightly take long. So its caller gives up when the thread has
+     used no processor time for `ANSWER` seconds: then the thread is inside one call, which waits for the server.
+     Nothing is printed in such a thread, because a reader that pauses would be taken for the server.
 AP7  Where steps fail while the server is away, the thread of a release repeats it until the lease is over: its caller
      waits as it does where the steps themselves wait.
 AP8  Where a client does not reconnect (9p), a process with a thread inside a call cannot end, not even by a signal,
      until the kernel gives the connection up, after a minute or so. So a command has a child process ask each such
-     server first, and ends without having asked that itself if it gets no answer.
-AP9  The notice of a long wait (`lock.announce`) says after a second without an answer that the server does not answer;
-     not of a look at a hold, whose caller does not wait for the lock.
+     server first. Without an answer, the command ends without a call of its own.
+AP9  The notice of a long wait (`lock.announce`) says after a second that the server does not answer. A look at a hold
+     has no notice, as its caller does not wait for the lock.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 GRACE = 0.5
-"""Seconds that a server has beyond the deadline of a caller (AP3)."""
+"""Seconds that a server gets beyond the deadline of a caller (AP3)."""
 ANSWER = 5.0
 """Seconds in which a server has to answer a call that does not wait for a lock (AP3)."""
 MOST_LEFT = 4
@@ -75,17 +77,17 @@ _LONGEST = 1.0
 """Seconds of one wait for a thread: a signal that comes just before a wait begins is noticed after it."""
 _PULSE = 0.25
 _BATCH = 0.1
-"""Seconds: what comes within them is handed over together."""
+"""Seconds: items that come within them are handed over together."""
 
 _going: dict[Step, None] = {}
 _left: dict[str, dict[object, float]] = {}
-"""By server: what was left behind there and has not ended yet, and when that was (AP5)."""
+"""Calls left behind and not ended yet, by server, with the time when each was left (AP5)."""
 _answered: set[str] = set()
 """The servers that have answered a child process (AP8)."""
 
 
 def _in_child() -> None:
-    """AP4."""
+    """Orphan the parent's steps (AP4)."""
     orphans = list(_going)
     _going.clear()
     _left.clear()
@@ -94,7 +96,7 @@ def _in_child() -> None:
 
 
 def _at_exit() -> None:
-    """AP5."""
+    """Wait for each call that was left behind, until `GRACE` after that (AP5)."""
     for behind in list(_left.values()):
         for one, since in behind.copy().items():
             while one in behind and time.monotonic() < since + GRACE:
@@ -116,12 +118,12 @@ class Step:
         self._call = call
         self._context = contextvars.copy_context()
         self._claims: dict[str, str] = {}
-        """Who was first, the thread or its caller: to `begin` it, to `end` the wait for it (AP2)."""
+        """The winners of the claims, the thread or its caller: to `begin` the step, to `end` the wait for it (AP2)."""
         self._undo: Callable[[], object] | None = None
         self._gate = _thread.allocate_lock()
         self._gate.acquire()
         self._clock: int | None = None
-        """That of the processor time of its thread."""
+        """The clock of its thread's processor time."""
         self._result: Any = None
         self._error: BaseException | None = None
         self._ended = False
@@ -139,7 +141,7 @@ class Step:
             self._apart.env.operations.about_to_hang(False)
 
     def wait(self, until: float) -> bool:
-        """Whether it has ended by then, and what it was left to undo is undone."""
+        """Whether it has ended by then, and has undone what it was left to undo."""
         while not self._ended:
             if self._gate.acquire(timeout=max(0.0, min(until - time.monotonic(), _LONGEST))):
                 self._gate.release()
@@ -148,7 +150,7 @@ class Step:
         return True
 
     def wait_while_it_runs(self, meanwhile: Callable[[], object]) -> bool:
-        """Whether it has ended: not if it is stuck in one call (AP6). Where that cannot be seen, it is waited for."""
+        """Whether it has ended: False if it is stuck in one call (AP6). If that cannot be seen, wait for the end."""
         used, until = -1.0, 0.0
         while not self._ended:
             now, spent = time.monotonic(), self._spent()
@@ -161,7 +163,7 @@ class Step:
         return True
 
     def _spent(self) -> float:
-        """The processor time that its thread has used; without such a clock a time that grows, so it seems to run."""
+        """The processor time that its thread has used; without such a clock, monotonic time: it seems to run."""
         if self._clock is None:
             return 0.0 if hasattr(time, "pthread_getcpuclockid") else time.monotonic()
         try:
@@ -173,7 +175,7 @@ class Step:
         return self._ended
 
     def outcome(self) -> Any:
-        """What the call has returned, or raised."""
+        """The result of the call, or its exception, raised."""
         if self.is_orphan:
             raise RuntimeError(
                 f"the process was forked while it waited for {self._apart.request.target}; acquire again in the child"
@@ -183,8 +185,8 @@ class Step:
         return self._result
 
     def leave(self, undo: Callable[[], object]) -> bool:
-        """Give up waiting: the thread calls `undo` when the call has ended. False: it will not, as the call has ended,
-        or has never begun (AP2)."""
+        """Give up waiting: the thread then calls `undo` when the call has ended. False if it will not, because the call
+        has ended or never begun (AP2)."""
         if self._claims.setdefault("begin", "caller") == "caller":
             return False
         self._undo = undo
@@ -219,7 +221,7 @@ class Step:
 
 
 class Apart:
-    """One call of a caller that may have to wait for a server: how long it does, and what it is told then."""
+    """A caller's limits for calls that may have to wait for a server: how long it waits, and its error then."""
 
     def __init__(
         self,
@@ -249,11 +251,11 @@ class Apart:
         return self._server
 
     def perform(self, steps: Steps[T]) -> T:
-        """As `sync.perform`."""
+        """Run the steps like `sync.perform`."""
         return self.env.operations.perform(self.env, lambda operation: self.drive(steps, operation))
 
     def drive(self, steps: Steps[T], operation: Operation) -> T:
-        """As `sync.drive`. What it raises, it has undone, or left to be undone."""
+        """Run the steps like `sync.drive`. Before it raises, the operation is undone, or left to be undone."""
         self._ask_first()
         steps = as_part_of(operation, steps)
         at: list[Step] = []
@@ -281,7 +283,7 @@ class Apart:
             raise
 
     def _ask_first(self) -> None:
-        """AP8."""
+        """Have a child process ask the server first, where the system needs that (AP8)."""
         env, began = self.env, time.monotonic()
         if env.asks_first and not env.reconnects(self.request.path) and self.server not in _answered:
             if not _answers(os.path.dirname(self.request.path), self.until, partial(self._tell, self._notice(), began)):
@@ -293,7 +295,7 @@ class Apart:
             self._cancel.check()
 
     def _has_ended(self, step: Step, cancel: Cancellation | None) -> bool:
-        """Whether it ends in time. A cancellation is an exception (AP3), noticed within `LOOK_EVERY`."""
+        """Whether the step ends in time. A cancellation is an exception (AP3), noticed within `LOOK_EVERY`."""
         notice = self._notice()
         while True:
             until = notice.bounded(self.until if cancel is None else min(self.until, time.monotonic() + LOOK_EVERY))
@@ -309,7 +311,7 @@ class Apart:
         return Deadline(self.env, self.request, None, unannounced=self._unannounced)
 
     def _tell(self, notice: Deadline, since: float) -> None:
-        """AP9."""
+        """Call the notice, if it is due (AP9)."""
         notice.announce(partial(self._unanswered, since))
 
     def _unanswered(self, since: float) -> Refusal:
@@ -321,7 +323,7 @@ class Apart:
         return Refusal(self.request.target, seconds, lambda: (status,), AttemptEvents(self.env, self.request, ()))
 
     def _undo(self, steps: Steps[Any], operation: Operation, at: list[Step]) -> None:
-        """Have the operation undone, in the thread of its last step or in one of its own (AP2)."""
+        """Have the operation undone, in the thread of its last step or in another one (AP2)."""
         if at and at[0].is_orphan:
             return
         operations = self.env.operations
@@ -342,9 +344,10 @@ class Apart:
             self.leave_behind(at[0])
 
     def call(self, function: Callable[[], T], *, meanwhile: Callable[[], object] | None = None) -> T:
-        """What the function returns or raises. Nothing of it is undone: if it has begun, it goes on to its end.
+        """The function's result, or its exception, raised. Nothing of it is undone: once begun, it runs to its end.
 
-        `meanwhile`: it may take as long as it runs (AP6), and this is called from time to time."""
+        With `meanwhile`, which is called from time to time, it may take as long as it runs (AP6).
+        """
         self._ask_first()
         step = Step(self, function)
         try:
@@ -360,7 +363,7 @@ class Apart:
             raise
 
     def each(self, items: Iterator[T], *, meanwhile: Callable[[], object] = bool, batch: float = _BATCH) -> Iterator[T]:
-        """The same items, made in threads (AP6). `batch=0`: none is made before the one before it is dealt with."""
+        """The items, made in threads (AP6). `batch=0`: none is made before the previous one is dealt with."""
         ended = False
         while not ended:
             found: list[T] = []
@@ -372,7 +375,7 @@ class Apart:
             yield from found
 
     def is_crowded(self, now: float) -> bool:
-        """Whether too many are behind at this server to begin another one; raises when the time is up (AP5)."""
+        """Whether too many calls are left behind here to begin another; raises when the time is up (AP5)."""
         if not _left:
             return False
         behind = _left.get(self.server, {})
@@ -383,11 +386,11 @@ class Apart:
         return True
 
     def is_silent(self) -> bool:
-        """Whether the server is known not to answer: something is left behind there."""
+        """Whether the server is known not to answer: a call is left behind there."""
         return bool(_left) and self.server in _left
 
     def leave_behind(self, one: Any) -> None:
-        """It has not ended, and nobody waits for it any more."""
+        """Note that a call has not ended and that nobody waits for it."""
         behind = _left.setdefault(self.server, {})
         behind[one] = time.monotonic()
         if one.done():
@@ -400,14 +403,14 @@ class Apart:
                 _left.pop(server, None)
 
     def no_answer(self, seconds: float) -> HoldfastError:
-        """The error for a caller that has waited in vain, of this so many seconds for one answer."""
+        """The error for a caller that has waited in vain; `seconds`: how long it has waited for this answer."""
         with forking:
             from .._core.messages import no_answer
         return no_answer(self.request, self.server, self._timeout, seconds, acquires=self._acquires)
 
 
 def _answers(directory: str, until: float, meanwhile: Callable[[], object] = bool) -> bool:
-    """Whether the server of the directory answers a child process by then (AP8). `meanwhile` is called now and then."""
+    """Whether the server of the directory answers a child process by `until` (AP8). Calls `meanwhile` now and then."""
     parent = os.getpid()
     try:
         child = os.fork()
@@ -434,7 +437,7 @@ def _answers(directory: str, until: float, meanwhile: Callable[[], object] = boo
 
 
 def _add_some(items: Iterator[T], found: list[T], seconds: float) -> bool:
-    """Add those that come within this time, one at least. Whether that is the end of them."""
+    """Add the items that come within this time, at least one. Whether there are no more."""
     until = time.monotonic() + seconds
     for item in items:
         found.append(item)
@@ -444,7 +447,7 @@ def _add_some(items: Iterator[T], found: list[T], seconds: float) -> bool:
 
 
 def at_place(env: Environment, place: str) -> Apart | None:
-    """What lets a look at a file or directory give up waiting for its server; None where there is none."""
+    """The `Apart` by which a look at a file or directory can give up waiting for a server; None if it has none."""
     path = f"{place}/."
     if not env.may_block(path):
         return None
@@ -454,7 +457,7 @@ def at_place(env: Environment, place: str) -> Apart | None:
 
 
 def look(held: HoldState, check: Callable[[], object]) -> None:
-    """A look at a hold, which its server has to answer within `ANSWER`; a lease is judged by the clock alone."""
+    """Look at a hold, whose server must answer within `ANSWER`; a lease is judged by the clock alone."""
     if held.lease is not None:
         check()
         return
@@ -465,7 +468,8 @@ def look(held: HoldState, check: Callable[[], object]) -> None:
 
 
 def apart_of(held: HoldState) -> Apart | None:
-    """What a release waits for: with a lease no longer than until that is over, as the lock is lost then."""
+    """The `Apart` of a release; None if the release needs none. With a lease it waits until that is over, as the lock
+    is lost then."""
     if held.waits or held.inert or not held.env.may_block(held.path):
         return None
     apart = Apart(held.env, held.request, None)
@@ -475,7 +479,7 @@ def apart_of(held: HoldState) -> Apart | None:
 
 
 def until_it_is_back(held: HoldState, release_here: Callable[[], object]) -> None:
-    """AP7."""
+    """Repeat the release while its server is away (AP7)."""
     while True:
         try:
             release_here()
@@ -487,7 +491,7 @@ def until_it_is_back(held: HoldState, release_here: Callable[[], object]) -> Non
 
 
 def release(held: HoldState, release_here: Callable[[], object]) -> None:
-    """Release a hold in a thread, which goes on to the end of it whatever interrupts the caller."""
+    """Release a hold in a thread, which runs to its end whatever interrupts the caller."""
     apart = apart_of(held)
     if apart is None:
         release_here()
@@ -508,7 +512,7 @@ def release(held: HoldState, release_here: Callable[[], object]) -> None:
 
 
 def as_part_of(operation: Operation, steps: Steps[T]) -> Steps[T]:
-    """The same steps, each of which is one of the operation, in whatever thread it is taken."""
+    """The steps, each of which belongs to the operation, in whatever thread it runs."""
     resume = operation.env.operations.resume
     try:
         while True:

@@ -1,21 +1,23 @@
 """The asyncio driver: runs the same generators as the synchronous one, and leaves the waiting to the event loop.
 
-A step of the engine is microseconds of system calls, and runs on the loop. Cleaning up never yields, so it cannot be
-cancelled half-way. Only where a step may take long (a network filesystem, `fsync`) each runs in a thread of its own:
+A step of the engine is microseconds of system calls, and runs on the loop. Clean-up never yields, so it cannot be
+cancelled half-way. Only where a step may take long (a network filesystem, `fsync`), each step runs in a thread of its
+own:
 
 B1  Nothing resumes or closes the generator while a step of it runs. A task cancelled meanwhile waits for its end, then
     cleans up in a thread as well, and only then lets the cancellation go on, however often it was cancelled.
-B2  A coroutine that is closed instead, or whose loop is, cannot wait for anything. If a step runs, the thread that runs
-    it cleans up in the end.
-B3  Not the loop's executor: its threads may all be waiting for the very lock that a step is to release.
-B5  Where a server is asked that may not answer, the thread is a daemon, and is left behind as in apart.py: at the
+B2  A coroutine that is closed instead, or whose loop is closed, cannot wait for anything. If a step is running, its
+    thread cleans up at the end.
+B3  The loop's executor would not do: its threads may all be waiting for the very lock that a step would release.
+B5  Where a step asks a server that may not answer, the thread is a daemon, and is left behind as in apart.py: at the
     caller's deadline, or `GRACE` after a cancellation. It then cleans up when the step has ended, as in B2.
 B4  A task that waits for its own lock under an `asyncio.timeout` (or `wait_for`, since Python 3.12) is left to wait, as
     that wait has an end. asyncio does not say whether there is a timeout, but a timeout refers to its task, and the
-    garbage collector lists what does: a search through all objects, tens of milliseconds, only where WouldDeadlock is
-    the alternative. Other timeouts (a task that cancels this one, anyio's scopes) are not seen: there it is raised.
+    garbage collector lists all referrers. That searches all objects for tens of milliseconds, so it happens only where
+    WouldDeadlock is the alternative. Other timeouts (a task that cancels this one, anyio's scopes) are not seen: there
+    WouldDeadlock is raised.
 B6  A `break` in `async for` leaves the generator to a task of the loop's own, which closes it two rounds later. So a
-    task that waits for what its generator had entered waits for those rounds, before it is told that it would for ever.
+    task that would wait forever for a lock that its generator had entered first waits for those rounds.
 """
 
 from __future__ import annotations
@@ -47,15 +49,15 @@ T = TypeVar("T")
 
 _LONGEST = 3600.0
 _SPARE = 1.0
-"""Seconds that a timeout of asyncio may be late, on a busy loop, before we ask whether it still is to come."""
+"""Seconds that a timeout of asyncio may be late, on a busy loop, before we ask whether it is still to come."""
 _ROUNDS = 3
-"""Of the loop: to start the task that closes a generator, to close it, and one to spare."""
+"""Rounds of the loop: to start the task that closes a generator, to close it, and one to spare."""
 _POLL = 0.025
 """Seconds between looks on a loop that cannot wait for descriptors."""
 
 
 async def perform(env: Environment, steps: Steps[T], *, in_threads: bool = False, apart: Apart | None = None) -> T:
-    """Run to the end, as one operation: see `sync.perform`."""
+    """Run the steps to the end, as one operation: see `sync.perform`."""
     operation = begin(env, caller())
     result = await drive(steps, operation, in_threads=in_threads, apart=apart)
     env.operations.end(operation)
@@ -63,22 +65,22 @@ async def perform(env: Environment, steps: Steps[T], *, in_threads: bool = False
 
 
 def call_within(env: Environment, call: Callable[[], T]) -> T:
-    """The result of a call that takes no waits, as one operation: nothing that it has opened stays open."""
+    """The result of a call that does not wait, as one operation: no descriptor that it has opened stays open."""
     return env.operations.perform(env, lambda _: call(), _task(caller()))
 
 
 def begin(env: Environment, me: tuple[Any, ...]) -> Operation:
-    """An operation of this `caller`."""
+    """A new operation of this `caller`."""
     return env.operations.begin(env, _task(me))
 
 
 def _task(me: tuple[Any, ...]) -> Any:
-    """What tells whether it has ended."""
+    """The task, or its substitute, which tells whether it has ended."""
     return me[-1] or _Untasked(None)
 
 
 class _Untasked:
-    """In place of the task of a coroutine that none runs: it lives as long as the steps that it drives."""
+    """Substitute for the task of a coroutine that none runs: it lives as long as the steps that it drives."""
 
     def __init__(self, steps: Steps[object] | None) -> None:
         self._steps = None if steps is None else weakref.ref(steps)
@@ -95,7 +97,7 @@ class _Untasked:
 
 
 class _Stepping:
-    """In place of the task of steps that run in threads: while one runs, the operation is not over, though the
+    """Substitute for the task of steps that run in threads. While one runs, the operation is not over, though the
     collector may have the task already, and its coroutine is still to be closed (B2)."""
 
     def __init__(self, task: Callable[[], Any], job: Callable[[], Future[Any] | None]) -> None:
@@ -110,9 +112,10 @@ class _Stepping:
 
 
 async def drive(steps: Steps[T], operation: Operation, *, in_threads: bool = False, apart: Apart | None = None) -> T:
-    """Run to the end. Whatever ends it otherwise (a cancellation) closes the generator, and then aborts the operation.
+    """Run the steps to the end. Any other end (a cancellation) closes the generator, and then aborts the operation.
 
-    `apart`: the steps ask a server, which is not waited for without end (B5)."""
+    `apart`: the steps ask a server, and the wait for it is bounded (B5).
+    """
     if in_threads:
         steps = as_part_of(operation, steps)
     if isinstance(operation.task, _Untasked):
@@ -170,7 +173,7 @@ async def wait_for(wait: Wait) -> None:
 
 
 def _alarm(wait: Wait, woken: asyncio.Future[None]) -> Alarm | None:
-    """What wakes the loop where it cannot wait for what it is to wait for: the handles of Windows."""
+    """An alarm that wakes the loop for handles of Windows, for which it cannot wait; None if there are none."""
     from .._platform.handles import handles_of
 
     handles = handles_of(wait.fds)
@@ -187,7 +190,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
-    """Run to the end, whatever is cancelled meanwhile; a cancellation is raised then, and not before."""
+    """Run the steps to the end, whatever is cancelled meanwhile; a cancellation is raised only then."""
     task = asyncio.ensure_future(perform(env, steps))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -201,7 +204,7 @@ async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
 
 
 class _Subscription:
-    """Wakes a wait from any thread. It does not keep the wait alive: what waits on a dropped loop can be collected."""
+    """Wakes a wait from any thread. It does not keep the wait alive: a waiter on a dropped loop can be collected."""
 
     __slots__ = ("_woken",)
 
@@ -216,7 +219,7 @@ class _Subscription:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of `call`, which runs to its end in a thread whatever is cancelled meanwhile (B1)."""
+    """The result of `call`, which runs to its end in a thread, whatever is cancelled meanwhile (B1)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -227,7 +230,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 def caller() -> tuple[object, ...]:
     """A name for this task that begins with its thread's; see `sync.caller`.
 
-    The task by a weak reference: a task that waits or holds on a loop that was dropped can then be collected.
+    It has a weak reference to the task: so a task that waits or holds on a dropped loop can be collected.
     """
     try:
         task = asyncio.current_task()
@@ -237,12 +240,12 @@ def caller() -> tuple[object, ...]:
 
 
 def seconds_to_timeout() -> float | None:
-    """How long an `asyncio.timeout` of this task leaves it, and a second more; None where it has none (B4)."""
+    """The seconds that an `asyncio.timeout` leaves this task, and one more; None without a timeout (B4)."""
     task = asyncio.current_task()
     if task is None:
         return None
     around = gc.get_referrers(task)
-    # Where an object's attributes are a dictionary already, that refers to the task, and the object to that.
+    # An object whose attributes are a dictionary already refers to that, and only the dictionary refers to the task.
     around += gc.get_referrers(*[one for one in around if type(one) is dict])
     moments = [moment for one in around if type(one) is asyncio.Timeout and (moment := _ends(one)) is not None]
     if not moments:
@@ -251,7 +254,7 @@ def seconds_to_timeout() -> float | None:
 
 
 async def has_released(env: Environment) -> bool:
-    """Whether a hold of this task is given back in the next rounds of the loop, as by a generator left early (B6)."""
+    """Whether a hold of this task is released in the next rounds of the loop, as by a generator left early (B6)."""
     me = caller()
     held = [ref for one in list(env.holds.values()) for ref in one.refs.copy() if ref.context == me]
     current = env.operations.current()
@@ -263,7 +266,7 @@ async def has_released(env: Environment) -> bool:
 
 
 def _ends(timeout: asyncio.Timeout) -> float | None:
-    """When it cancels its task, by the loop's clock; None if it never will."""
+    """The time at which it cancels its task, by the loop's clock; None if it never will."""
     when = timeout.when()
     if when is None or when == math.inf:
         return None
@@ -305,7 +308,7 @@ async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart 
         operation.task = _Stepping(operation.task, lambda: job)
 
     def clean_up() -> None:
-        # Ctrl-C may have kept it from beginning, or us from seeing its end, which is waited for (B1).
+        # Ctrl-C may have kept the job from beginning, or us from seeing its end, for which this waits (B1).
         if job is not None and not job.cancel():
             job.exception()
         with cleaning:
@@ -351,11 +354,11 @@ async def _clean_up_apart(
     operation: Operation,
     cleaned: Future[object],
 ) -> None:
-    """The same where it may last for ever (B5)."""
+    """Clean up where that may last forever (B5)."""
     operation.task = _Untasked(None)  # as above
     if job is not None and not job.cancel() and not job.done():
         here = threading.get_ident()
-        # In the thread of the job; in another one, if that has ended this very moment.
+        # In the thread of the job; in another one, if the job has ended this very moment.
         job.add_done_callback(lambda _: clean_up() if threading.get_ident() != here else _start(clean_up, apart))
         return
     now = time.monotonic()
@@ -367,12 +370,12 @@ async def _clean_up_apart(
 
 
 async def call_apart(apart: Apart, function: Callable[[], T]) -> T:
-    """As `Apart.call`."""
+    """Call the function like `Apart.call`."""
     return await _end_of(_start(function, apart), None, apart, apart.until)
 
 
 def _start(call: Callable[[], T], apart: Apart | None = None, job: Future[T] | None = None) -> Future[T]:
-    """Begin it in a thread of its own; the job, which a caller may have made that is to know it before."""
+    """Start the call in a thread of its own. Returns its job, which the caller may make, to know it before."""
     job = job or Future()
     context = contextvars.copy_context()
 
@@ -407,10 +410,10 @@ async def _end_of(
     apart: Apart | None = None,
     until: float = math.inf,
 ) -> T:
-    """The result of a job, once it has ended; a cancellation is raised then, and not before (B1).
+    """The result of a job, once it has ended; a cancellation is raised only then (B1).
 
-    `unheard` is called in its thread if the loop was closed meanwhile (B2). With `apart` it is waited for `until` then,
-    and for a moment after a cancellation (B5).
+    `unheard` is called in its thread if the loop was closed meanwhile (B2). With `apart`, the wait ends at `until`, or
+    a moment after a cancellation (B5).
     """
     ended = Signal()
 

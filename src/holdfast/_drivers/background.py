@@ -1,32 +1,32 @@
-"""What runs beside the holds of a process: one thread for heartbeats and loss, and the clean-up at exit.
+"""Background work for the holds of a process: one thread for heartbeats and loss, and the clean-up at exit.
 
 K1  The thread starts with the first hold that needs it, and ends when it wakes and finds none. A steady stream of short
     holds therefore neither wakes it nor starts it anew.
 K2  It sleeps until the earliest beat. A hold that is due earlier wakes it. One that is due later does nothing: when the
     thread wakes, it finds it among the holds of the process. So a short hold costs one comparison. A hold is on that
-    list before it reads when the thread wakes; the thread takes that back before it goes through the list: one of the
-    two sees the other. With a beat come those that are nearly due, so that thousands of holds are looked through once
-    for many beats.
-K3  A hold with `on_lost` or `on_event` is watched, so that loss is told in milliseconds; where no events arrive it is
-    looked at once a second, or as often as it asks for. All of them make one wait: thousands cost one descriptor, and
-    an event costs a look at one hold. A thread of its own tells a loss: the caller's code takes its time, while the
-    beats of other holds fall due and this thread may be the one that reads the events for all waits of the process
-    (inotify.py, N1).
-K4  In a forked child there is no thread and nothing to keep: the table is emptied.
+    list before it reads when the thread wakes, and the thread resets that time before it reads the list: one of the two
+    sees the other. Beats that are nearly due are sent along, so that one look through thousands of holds serves many
+    beats.
+K3  A hold with `on_lost` or `on_event` is watched, so that a loss is reported in milliseconds; where no events arrive,
+    the thread looks at it once a second, or as often as it asks for. All of them share one wait: thousands cost one
+    descriptor, and an event costs a look at one hold. A thread of its own reports a loss: the caller's code may take
+    long, while the beats of other holds fall due, and this thread may be the one that reads the events for all waits of
+    the process (inotify.py, N1).
+K4  A forked child has no thread and nothing to keep: the table is emptied.
 K5  A beat that fails is reported and tried again at the next turn. It never ends the thread, and never ends the hold.
-K6  At exit, what is held is released as late as can be: when the threads and the children of `multiprocessing` that a
-    process waits for have ended, because their work may be what the lock protects. Such a child ends by `os._exit`, so
-    this must be asked for anew in each process, and where `multiprocessing` is loaded it goes through its finalizers.
+K6  At exit, all holds are released as late as possible: when the threads and the children of `multiprocessing` that a
+    process waits for have ended, because the lock may protect their work. Such a child ends by `os._exit`, so each
+    process must register this anew, and where `multiprocessing` is loaded it goes through its finalizers.
 K7  Three steps, in this order: the hold gets its keeper, it enters the table, its watch is made. It leaves the table
     after its watch has ended. So an interruption between any two leaves a hold that can be forgotten, and a watch whose
     key is not known belongs to no other hold.
 K8  A beat of a hold with a lease asks a server, which may not answer. So it is sent in a thread of its own, one at a
-    time, and this thread tells the loss when the lease is over.
-K9  At exit, what lies where a server may not answer is released in a thread of its own, which is waited for a moment.
-    A Python that starts no thread then any more (3.12) waits for that server.
-K10 Where no thread can be started (RLIMIT_NPROC, a cgroup's pids.max, no memory), that is said once, and each hold and
-    each look at a hold that comes later tries again. Who waits for something else all the while, as `run` does, comes
-    back each second: what is due is then done in its thread, until there is one for it.
+    time, and this thread reports the loss when the lease is over.
+K9  At exit, holds at a server that may not answer are released in a thread of its own, and the exit waits for it for a
+    moment. A Python that starts no threads by then (3.12) waits for that server.
+K10 If no thread can be started (RLIMIT_NPROC, a cgroup's pids.max, no memory), that is reported once, and each later
+    hold and each later look at a hold tries again. A caller that waits for something else meanwhile, as `run` does,
+    comes back each second, and its thread does what is due, until there is a keeper's thread.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 1.0
 _LONGEST = 3600.0
 _RETRIES = 4
-"""How often a beat that has failed is tried again before the next one would be due."""
+"""The number of tries of a beat that has failed, before the next one would be due."""
 _NEARLY = 1 / 16
 """The share of its interval by which a beat may come early (K2)."""
 _AT_EXIT = "at interpreter shutdown"
-"""Of the error of a Python that starts no thread any more, because it is about to end: nothing to complain about."""
+"""Part of the error of a Python that is about to end and starts no thread: nothing to complain about."""
 _AT_EXIT_WITHIN = 1.0
-"""Seconds (K9)."""
+"""Seconds that the exit waits for a server (K9)."""
 _LAST = -1_000_000
 """The priority of a finalizer of `multiprocessing` that runs after its children have been joined, and after others."""
 
 
 class Keeper:
-    """One per process."""
+    """The keeper: the thread that keeps the holds, and their table; one per process."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -77,33 +77,33 @@ class Keeper:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self._mutex = self._env.watching()  # that of the watches (K3), which it is used with
+        self._mutex = self._env.watching()  # that of the watches (K3), with which it is used
         self._kept: dict[HoldState, int | None] = {}
-        """All that are kept, with their keys among the watches."""
+        """All holds that are kept, with their keys among the watches."""
         self._due = INFINITY
-        """No beat is due earlier."""
+        """A lower bound: no beat is due earlier."""
         self._watches: WatchSet | None = None
         self._watched: dict[int, HoldState] = {}
         self._unwatched: dict[HoldState, None] = {}
-        """Those of K3 that are to be looked at each second, because no event can be relied on."""
+        """Holds of K3 to be looked at each second, because no event can be relied on."""
         self._beating: set[HoldState] = set()
-        """The holds with a lease of which a beat is under way (K8)."""
+        """Holds with a lease whose beat is under way (K8)."""
         self._next_look = 0.0
         self._awaited = False
-        """Whether the thread waits for the watches: then a new one needs no wake-up."""
+        """Whether the thread waits for the watches: then a new watch needs no wake-up."""
         self._next_wake = 0.0
         self.wakes = INFINITY
-        """When the thread will wake, while it sleeps: it finds holds that are due later by itself (K2)."""
+        """The time at which the thread will wake, while it sleeps: it finds holds that are due later by itself (K2)."""
         self._thread: threading.Thread | None = None
         self._doorbell: tuple[int, int] | None = None
         self._bell: Signal | None = None
-        """In place of the doorbell, on a system whose pipes cannot be waited for (Windows), nor many files watched."""
+        """Replaces the doorbell on a system whose pipes cannot be waited for (Windows), where few files are watched."""
         self.is_stalled = False
         """Whether no thread could be started (K10)."""
         self.is_prepared = False
 
     def prepare(self) -> None:
-        """Have what this process holds released when it ends (K6)."""
+        """Have this process's holds released when it ends (K6)."""
         if self.is_prepared:
             return
         finalizer = getattr(sys.modules.get("multiprocessing.util"), "Finalize", None)
@@ -136,7 +136,7 @@ class Keeper:
             self._see_to(held, now)
 
     def _see_to(self, held: HoldState, now: float) -> None:
-        """Have the thread run, and wake in time."""
+        """Have the thread run, and wake in time for the hold."""
         if held not in self._kept:
             return  # released meanwhile
         if self._thread is None:
@@ -150,7 +150,7 @@ class Keeper:
             self._ring()  # K2
 
     def _is_served(self) -> bool:
-        """Whether the thread runs, or there is nothing for it to do; it is started if it can be (K5, K10)."""
+        """Whether the thread runs, or has nothing to do; starts it if possible (K5, K10)."""
         if self._thread is not None or not self._kept:
             return True
         try:
@@ -167,8 +167,8 @@ class Keeper:
         return True
 
     def attend(self) -> float | None:
-        """Do what is due, if no thread can be had for it; the seconds until the next time (K10). None: there is no need
-        to come back."""
+        """Do what is due, if no thread can be started for it (K10). The seconds until the next time, or None if there
+        is no need to call this again."""
         with self._mutex:
             self._next_wake = 0.0 if self._thread is None else self._next_wake
             if self._is_served():
@@ -181,7 +181,7 @@ class Keeper:
         return _LOOK_EVERY
 
     def forget(self, held: HoldState) -> None:
-        """The hold has ended."""
+        """Note that the hold has ended."""
         with self._mutex:
             if held.watched:
                 self._unwatch(held)
@@ -202,7 +202,8 @@ class Keeper:
                 self._watches, self._awaited = None, False
 
     def _release_after_threads(self) -> None:
-        """K6. A child of `multiprocessing` ran its finalizers before it waited for its threads, up to Python 3.12."""
+        """Release at exit in a process of `multiprocessing` (K6). Up to Python 3.12, its children ran their finalizers
+        before they waited for their threads."""
         import threading
 
         if sys.version_info < (3, 13):
@@ -210,10 +211,10 @@ class Keeper:
         self.release_all()
 
     def release_all(self) -> None:
-        """At exit: what this process still holds is released, unless it is to stay; a lost lock stays as it is.
+        """Release at exit whatever this process still holds, unless it is to stay; a lost lock is left as it is.
 
-        Daemon threads that wait will never get to leave their queues. Their tickets go first, and nobody wakes them:
-        one that came in now would die inside.
+        Daemon threads that wait will never get to leave their queues. Their tickets are removed first, and nobody wakes
+        them: a thread that acquired now would die while it holds.
         """
         env = self._env
         far = [path for path in list(env.local_queues) if env.may_block(path)]
@@ -230,7 +231,7 @@ class Keeper:
                 _release_at_exit(held)
 
         def release_far() -> None:
-            """K9."""
+            """Release at servers that may not answer (K9)."""
             env.operations.about_to_hang()
             for path in far:
                 if path in env.local_queues:
@@ -245,7 +246,7 @@ class Keeper:
                     print(f"holdfast: at exit: {text}", file=sys.stderr)  # noqa: T201
 
     def _watch(self, held: HoldState) -> None:
-        """Have events tell of its loss; one that came before that is found here."""
+        """Have events tell of its loss; a loss that came before the watch is found here."""
         reached = held.tells_loss and self._env.events_reach(held.path)
         with self._mutex:
             if held not in self._kept or self._kept[held] is not None or held in self._unwatched:
@@ -324,7 +325,7 @@ class Keeper:
                 self._awaited = False
 
     def _turn(self) -> Wait | None:
-        """Do what is due; say what to wait for, or None to end the thread (K1)."""
+        """Do what is due. The next wait, or None to end the thread (K1)."""
         self._answer()
         now = time.monotonic()
         with self._mutex:
@@ -358,7 +359,7 @@ class Keeper:
             if self._unwatched and now >= self._next_look:
                 look = list(self._unwatched)
                 self._next_look = now + min(held.request.check_every for held in look)
-            if self._watches is not None:  # taken in any case: what nobody takes would keep the descriptor readable
+            if self._watches is not None:  # in any case: an untaken change would keep the descriptor readable
                 look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
             beat = [held for held in list(self._kept) if _is_nearly_due(held, now)] if now >= self._due else []
         for held in look:
@@ -367,7 +368,7 @@ class Keeper:
             self._attend(held, self._beat)
 
     def _find(self) -> None:
-        """Keep the holds that have come since (K2)."""
+        """Keep the holds that have been acquired since the last turn (K2)."""
         for held in list(self._env.holds.values()):
             every, watched = held.beat_every, held.watched
             if every == INFINITY or watched or held.waits or held in self._kept or not held.refs:
@@ -380,7 +381,7 @@ class Keeper:
                 self.forget(held)  # it may have ended before it had its keeper
 
     def _answer(self) -> None:
-        """A ring from now on is a new one."""
+        """Answer the doorbell: a later ring is a new one."""
         if self._doorbell is None:
             with self._mutex:
                 self._bell = Signal()
@@ -421,7 +422,7 @@ class Keeper:
                 call_aside(lambda: self._beat_aside(held), f"in the heartbeat of {held.path}")
 
     def _beat_aside(self, held: HoldState) -> None:
-        """K8."""
+        """Send the beat of a hold with a lease, in a thread of its own (K8)."""
         if self._env.may_block(held.path):
             self._env.operations.about_to_hang()
         try:
@@ -441,7 +442,7 @@ class Keeper:
                     self._ring()
 
     def _tell_lost(self, held: HoldState) -> None:
-        """K3."""
+        """Report a loss in a thread of its own (K3)."""
         self.forget(held)
         call_aside(held.check, f"in on_lost for {held.path}")
 
@@ -467,7 +468,7 @@ def _release_at_exit(held: HoldState) -> None:
 
 
 def ends_within(seconds: float, call: Callable[[], object]) -> bool:
-    """Call it in a thread of its own; whether that has ended by then."""
+    """Whether a call, in a thread of its own, ends within `seconds`."""
     import threading
 
     gate = _thread.allocate_lock()
@@ -487,7 +488,7 @@ def ends_within(seconds: float, call: Callable[[], object]) -> bool:
 
 
 def start(thread: threading.Thread) -> None:
-    """Start a thread that takes no signals: one that landed there would not interrupt a wait in the main thread."""
+    """Start a thread that takes no signals: one that arrived there would not interrupt a wait in the main thread."""
     import _signal as signal  # type: ignore[import-not-found]  # without its enumerations, which take 3 ms to load
 
     blocking = hasattr(signal, "pthread_sigmask")
@@ -509,7 +510,7 @@ def ring(doorbell: tuple[int, int] | None, write: Callable[[int, bytes], int] = 
 
 
 def call_aside(callback: Callable[[], object], what: str) -> None:
-    """Call it in a thread of its own, so that it keeps nothing here waiting; `what` it is, is said if it fails."""
+    """Call it in a thread of its own, so that it delays nothing here; `what` names it in the report of a failure."""
 
     def run() -> None:
         try:

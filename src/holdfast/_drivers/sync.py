@@ -1,12 +1,12 @@
 """The synchronous driver: runs a generator of the engine and does its waiting, in the calling thread.
 
-CX1  A call that is cancelled ends as one that is interrupted: the generator is closed, which cleans up, and never
-     resumed. So a cancelled waiter leaves what Ctrl-C leaves: nothing.
-CX2  It is asked whether the call is cancelled before the first step, and after each wait before the next step. So
-     nothing is acquired that was free to be acquired only after the cancellation.
+CX1  A cancelled call ends like an interrupted one: the generator is closed, which cleans up, and never resumed. So a
+     cancelled waiter leaves nothing behind, as after Ctrl-C.
+CX2  The driver checks for a cancellation before the first step, and after each wait before the next step. So a lock
+     that became free only after the cancellation is not acquired.
 CX3  A descriptor wakes the wait itself. An event cannot, nor can a descriptor wake a thread that waits behind another
-     one of this process for the same lock: these are looked at every 50 ms, and the engine's own wake-ups are as prompt
-     as without.
+     one of this process for the same lock: these are checked every 50 ms. The engine's own wake-ups stay as prompt as
+     without `cancel`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _local = _thread._local()
 
 
 _LONGEST = 3600.0
-"""Seconds. `poll` takes no more than 2**31 ms, and waking early is harmless."""
+"""Seconds of one wait: `poll` takes no more than 2**31 ms, and waking early is harmless."""
 
 
 LOOK_EVERY = 0.05
-"""Seconds between looks at what cannot wake a wait (CX3)."""
+"""Seconds between checks of what cannot wake a wait (CX3)."""
 
 
 class Cancellation:
-    """What ends a call from outside: something with `is_set`, as a `threading.Event`, or a descriptor, or something
-    with a `fileno`, that becomes readable.
+    """A way to end a call from outside: an object with `is_set`, such as a `threading.Event`, or a descriptor, or an
+    object with a `fileno`, that becomes readable.
 
     TypeError for anything else, OSError for a descriptor that is not open.
     """
@@ -69,7 +69,7 @@ class Cancellation:
             self.fds = (fd,)
 
     def check(self) -> None:
-        """AcquireCancelled if it is set; OSError for a descriptor that is not open."""
+        """Raise AcquireCancelled if it is set; OSError for a descriptor that is not open."""
         if self._is_set() if self._is_set is not None else is_ready(self.fds[0]):
             waited = time.monotonic() - self._began
             raise AcquireCancelled(
@@ -79,7 +79,7 @@ class Cancellation:
             )
 
     def wait_for(self, wait: Wait) -> None:
-        """As the function of that name; AcquireCancelled if it is set meanwhile."""
+        """Wait like the function of that name; AcquireCancelled if it is set meanwhile."""
         while True:
             wakes = bool(self.fds) and wait.signal is None
             until = wait.deadline if wakes else min(wait.deadline, time.monotonic() + LOOK_EVERY)
@@ -91,12 +91,12 @@ class Cancellation:
 
 
 def perform(env: Environment, steps: Steps[T], cancel: Cancellation | None = None) -> T:
-    """Run to the end, as one operation: whatever interrupts it, nothing that it made is left."""
+    """Run the steps to the end, as one operation: whatever interrupts it, it leaves nothing behind."""
     return env.operations.perform(env, lambda operation: drive(steps, operation, cancel))
 
 
 def drive(steps: Steps[T], operation: Operation | None = None, cancel: Cancellation | None = None) -> T:
-    """Run to the end. An exception that arrives while waiting (Ctrl-C) closes the generator, which cleans up."""
+    """Run the steps to the end. An exception during a wait (Ctrl-C) closes the generator, which cleans up."""
     wait = wait_for if cancel is None else cancel.wait_for
     try:
         if cancel is not None:
@@ -144,7 +144,7 @@ def is_ready(fd: int) -> bool:
     try:
         poll.register(fd, select.POLLIN)
         ready = poll.poll(0)
-    except (ValueError, OverflowError):  # no number of a descriptor: -1, as that of a closed socket, or too large
+    except (ValueError, OverflowError):  # no descriptor's number: -1, as of a closed socket, or too large
         ready = [(fd, select.POLLNVAL)]
     if ready and ready[0][1] & select.POLLNVAL:
         raise OSError(EBADF, os.strerror(EBADF))
@@ -169,7 +169,7 @@ def _wait_for_signal(signal: Signal, pause: float) -> bool:
 
 
 def caller() -> tuple[object, ...]:
-    """A name for this thread that no later thread will have; the number of a thread is given out again.
+    """A name for this thread that no later thread will have; the system reuses the numbers of threads.
 
     A tuple, because a task is named by its thread and itself: a wait blocks all callers whose names begin with its own.
     """

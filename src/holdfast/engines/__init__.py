@@ -1,4 +1,4 @@
-"""Where locks are stored: in files, unless the resource is a URL whose scheme names another engine.
+"""The choice of the engine: locks are files, unless the resource is a URL whose scheme names another engine.
 
 Installed packages add others through the entry point group `holdfast.engines`: the name of an entry point is the
 scheme, its object an instance or a subclass of `Engine`. They never replace holdfast's own engines.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GROUP = "holdfast.engines"
 _BUILT_IN = {"etcd": "etcd", "etcds": "etcd", "postgres": "postgresql", "postgresql": "postgresql"}
-"""By scheme: the module, imported on demand, and the extra that installs what it needs."""
+"""The built-in engines by scheme: the module, imported on demand, which is also the extra that installs its needs."""
 _made: dict[str, Engine] = {}
 
 

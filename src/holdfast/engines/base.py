@@ -1,4 +1,4 @@
-"""The interface of an engine, which stores locks: generators that yield what to wait for.
+"""The interface of an engine, which stores locks. Its methods are generators that yield what to wait for.
 
 The same drivers run all engines, so one algorithm serves threads and asyncio. No step blocks; an engine that talks to a
 server has its sockets in non-blocking mode.
@@ -30,7 +30,7 @@ _LOOK_EVERY = 0.25
 
 
 class Engine(ABC):
-    """One instance serves all locks, and keeps no state of any of them. All requests passed to it are its own."""
+    """An engine. One instance serves all locks, and keeps no state of any. All requests passed to it are its own."""
 
     name: ClassVar[str]
     is_remote: ClassVar[bool] = True
@@ -38,17 +38,17 @@ class Engine(ABC):
 
     @abstractmethod
     def request(self, resource: str | os.PathLike[str], options: Options) -> Request:
-        """What a caller of `Lock` asks for, checked. Does no I/O."""
+        """The checked request of a caller of `Lock`. Does no I/O."""
 
     @abstractmethod
     def slots(self, resource: str | os.PathLike[str], slots: int, options: Options) -> tuple[Request, ...]:
-        """The same for each slot of a semaphore; ValueError, which says why, if the engine has no semaphores."""
+        """The requests for the slots of a semaphore; ValueError, which says why, if the engine has no semaphores."""
 
     @abstractmethod
     def acquire(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
     ) -> Steps[HoldRef | Refusal]:
-        """A share in the first of these locks that becomes available, or the reason why there is none.
+        """A share in the first of these locks that becomes available, or the refusal.
 
         `context` names the caller that a wait would block. A closed generator leaves nothing held or waiting.
         """
@@ -57,11 +57,11 @@ class Engine(ABC):
     def wait_until_free(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
     ) -> Steps[Refusal | None]:
-        """None as soon as a contender would get one of them; acquires and changes nothing."""
+        """None once a contender would get one of them, or the refusal. Acquires and changes nothing."""
 
     @abstractmethod
     def look(self, env: Environment, requests: Sequence[Any]) -> Steps[tuple[Status, ...]]:
-        """One look at each of them, and at the waiters: they wait for any of them, so one look shows them all."""
+        """One look at each of them, and at the waiters: they wait for any of them, so one look shows all waiters."""
 
     @abstractmethod
     def break_lock(self, env: Environment, request: Any) -> Steps[Record | None]:
@@ -82,8 +82,8 @@ class Engine(ABC):
     def survey(self, env: Environment, resource: str) -> Steps[tuple[Status, ...]]:  # noqa: ARG002
         """All locks with holders or waiters whose names begin with the resource's, sorted by path.
 
-        `Status.path` is the URL of the lock as people may see it, and as they may type it again. HoldfastError if the
-        engine cannot list its locks.
+        `Status.path` is the URL of the lock without secrets, which can be typed again. HoldfastError if the engine
+        cannot list its locks.
         """
         yield from ()
         raise HoldfastError(f"the locks on {self.name} cannot be listed", protocol=self.name)
@@ -91,7 +91,7 @@ class Engine(ABC):
     def follow(self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]) -> Steps[None]:
         """Call `tell` with what `survey` finds, at once and then whenever that may have changed. Never ends.
 
-        EngineUnavailable if no server can be reached at the beginning; later ones are waited for. This polls. An engine
+        EngineUnavailable if no server can be reached at the beginning; later, it waits for one. This polls. An engine
         that receives changes should override it.
         """
         tell((yield from self.survey(env, resource)))
@@ -108,5 +108,5 @@ class Engine(ABC):
         return False
 
     def may_hang(self, env: Environment, request: Any) -> bool:  # noqa: ARG002
-        """Whether a step may last for ever, if a server that the kernel asks does not answer."""
+        """Whether a step may last forever, if a server that the kernel asks does not answer."""
         return False

@@ -76,14 +76,14 @@ C = TypeVar("C", bound=Kept)
 class Pool(Generic[C]):
     """Connections that are kept for a moment after use.
 
-    Nothing relies on one: the server may have ended it meanwhile. Changed under `forking`, so that a child finds it in
-    order; what is in it then is the parent's, and left alone.
+    Nothing relies on such a connection: the server may have ended it meanwhile. The pool is changed under `forking`, so
+    that a child finds it in order; the connections in it are the parent's then, and left alone.
     """
 
     def __init__(self, what: str, most: int) -> None:
         self._what = what
         self._most = most
-        """How many of each kind."""
+        """Maximum number of connections of each kind."""
         self._kept: dict[Hashable, list[tuple[float, C]]] = {}
         self._swept_in = -1
         """The generation of the process whose agent closes old connections; -1 while there are none."""
@@ -104,7 +104,7 @@ class Pool(Generic[C]):
             connection.close()
 
     def keep(self, env: Environment, kind: Hashable, connection: C, seconds: float) -> None:
-        """Keep it for that long, or close it if there are enough. Never waits, never raises."""
+        """Keep the connection for that long, or close it if there are enough. Never waits, never raises."""
         with forking:
             kept = self._kept.setdefault(kind, [])
             full = len(kept) >= self._most

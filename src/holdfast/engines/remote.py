@@ -1,7 +1,7 @@
-"""What the engines that talk to a server share: the request, the wait, the hold, and callers with a common owner.
+"""Common parts of the engines that talk to a server: the request, the wait, the hold, and callers with a common owner.
 
-EH1  Whether a hold is ours is known here, without asking the server: by the moment on our own clock until which the
-     server has promised it (`Term`). So `lost` and `ensure_held` never wait.
+EH1  This process knows whether a hold is ours without asking the server: our own clock says whether the server's
+     promise (`Term`) is over. So `lost` and `ensure_held` never wait.
 EH2  A release tells the server and waits for its answer; if it is interrupted in any way, the connection or the lease
      is given up afterwards (`_close`), so the server frees the lock all the same: by the release itself or, if that is
      interrupted too, by the next operation that begins (operations.py, J2 to J4). The mutex covers only its beginning.
@@ -9,12 +9,12 @@ EH3  A loss is reported once, wherever it is found; a release after it leaves th
 
 KN1  Of one owner's callers in this process only one contends. The others wait for its hold, and share that; if it gives
      up, the next of them contends. In the server's queue they would wait for themselves. Their waits have events and
-     notices like all others. A place in that line belongs to the operation: if its caller is interrupted, that leaves
-     the line and wakes the others, once more perhaps (operations.py, J2 to J4).
-KN2  A caller that holds the lock itself, or every slot, and would wait for ever, gets WouldDeadlock at once.
-KN3  Which lock it is, for KN1 and KN2, depends on what the server knows it by, not on the spelling or the parameters of
-     its URL. A lock and a semaphore of one name are two things. In doubt two spellings are two locks: then a caller
-     waits for itself, while a share in the hold of another lock would let two in.
+     notices like all others. A place in that line belongs to the operation: if its caller is interrupted, the operation
+     leaves the line and wakes the others, perhaps a second time (operations.py, J2 to J4).
+KN2  A caller that holds the lock itself, or every slot, and would wait forever, gets WouldDeadlock at once.
+KN3  For KN1 and KN2, a lock is identified by its name on the server, not by the spelling or the parameters of its URL.
+     A lock and a semaphore of one name are different. In doubt two spellings are two locks: then a caller waits for
+     itself, while a share in the hold of another lock would let two in.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Result = HoldRef | Refusal
 
 
 class Closable(Protocol):
-    """What an operation closes when it is undone; `closed` once that is done."""
+    """A step that an operation closes when it is undone; `closed` once that is done."""
 
     closed: bool
 
@@ -54,7 +54,7 @@ _COMMON = frozenset({"tag", "timeout", "owner", "fair", "fencing", "on_lost", "o
 
 
 class RemoteRequest(Request):
-    """A request for one lock on a server. `path` and `target` are its URL as people may see it: without a password.
+    """A request for one lock on a server. `path` and `target` are its URL without a password.
 
     `allowed` are the options of this engine besides those of all remote engines; any other is an error.
     """
@@ -69,18 +69,18 @@ class RemoteRequest(Request):
         self.watched = True
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         self.beat_every = math.inf if every == 0 else every or 0.0
-        """0: the engine decides; infinity: never."""
+        """Seconds between heartbeats. 0: the engine decides; infinity: never."""
         self.lease = check_seconds("stale_after", options.get("stale_after"), zero=False)
         """Seconds after which the server frees the lock of a silent holder; None: the engine decides."""
 
     @property
     def full_name(self) -> str:
-        """What the server knows the lock by, however its URL is spelled (KN3)."""
+        """The lock's name on the server, however its URL is spelled (KN3)."""
         return self.target
 
     @property
     def server(self) -> tuple[str, ...]:
-        """Where that name means this lock; equal only where it certainly is the same."""
+        """The server on which that name means this lock; equal only if it certainly is the same server."""
         return ()
 
     @property
@@ -90,23 +90,23 @@ class RemoteRequest(Request):
 
     @property
     def place(self) -> tuple[str, str, tuple[str, ...], int]:
-        """The name comes first, as it has only one spelling."""
+        """The place in the order of `acquire_all`. The name comes first, as it has only one spelling."""
         return (self.protocol_name, self.full_name, self.server, -1 if self.slot is None else self.slot)
 
 
 def slept() -> float:
-    """For how many seconds the machine has slept since it started, as far as the system tells; differences count."""
+    """The seconds that the machine has slept since it started, as far as the system tells; only differences count."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return 0.0 if clock is None else time.clock_gettime(clock) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def moment(env: Environment) -> tuple[float, float]:
-    """Now, for a `Term`: to be taken before the server is asked."""
+    """The current time for a `Term`: to be taken before the server is asked."""
     return env.monotonic(), slept()
 
 
 class Term:
-    """Until when a server has promised something, by our own clock (EH1).
+    """The time until which a server has promised something, by our own clock (EH1).
 
     The time for which the machine sleeps counts, where the system tells it: the server goes on waiting, while the
     monotonic clock stands still.
@@ -118,11 +118,11 @@ class Term:
 
     @property
     def lapses(self) -> float:
-        """On the monotonic clock, unless the machine sleeps."""
+        """The end of the term on the monotonic clock, unless the machine sleeps."""
         return self._until[0]
 
     def extend(self, asked: tuple[float, float], seconds: float) -> None:
-        """The promise counts from the `moment` at which it was asked for, however late the answer has come."""
+        """Extend the term from the `moment` at which that was requested, however late the answer comes."""
         self._until = asked[0] + seconds, asked[1]  # both at once: another thread may look
 
     def is_over(self) -> bool:
@@ -131,7 +131,7 @@ class Term:
 
 
 class RemoteHold(HoldState):
-    """A hold that a server has granted. The engine keeps it alive, and implements its end."""
+    """A hold that a server has granted. The engine keeps it alive, and implements how it ends."""
 
     __slots__ = ("_record", "term", "why_lost")
 
@@ -153,11 +153,11 @@ class RemoteHold(HoldState):
 
     @abstractmethod
     def _give_up(self) -> Steps[bool]:
-        """Tell the server, and wait for its answer, for a bounded time; whether the lock was still ours."""
+        """Tell the server, and wait a bounded time for its answer. Whether the lock was still ours."""
 
     @abstractmethod
     def _close(self) -> None:
-        """End what keeps it alive, so that the server frees it by itself. Never waits, never raises, idempotent."""
+        """End the hold's connection or lease, so that the server frees it. Never waits, never raises, idempotent."""
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
@@ -165,10 +165,10 @@ class RemoteHold(HoldState):
         self.env.operations.giving_way(lambda: drive(self.releasing(ref, sys._getframe())))
 
     def releasing(self, ref: HoldRef | None = None, frame: FrameType | None = None) -> Steps[None]:
-        """Give up the lock, or this share of it (EH2). LockLost if it was no longer ours.
+        """Release the lock, or this share of it (EH2). LockLost if it was no longer ours.
 
-        It is under way as long as the function of that frame, or else the operation that drives it. Its own frame says
-        nothing: it sleeps during a wait.
+        The release is under way as long as the function of `frame` runs, or else the operation that drives it. The
+        generator's own frame says nothing: it sleeps during a wait.
         """
         if self.inert:
             return
@@ -204,20 +204,20 @@ class RemoteHold(HoldState):
                 self.refs.clear()  # H2
 
     def drop(self, ref: HoldRef) -> None:
-        """Without a word to the server, which may be silent: `_close` has it free the lock (EH2)."""
+        """Release without a word to the server, which may be silent: `_close` makes it free the lock (EH2)."""
         self.env.operations.giving_way(lambda: give_back(ref))
 
     def lose(self, why: str) -> None:
-        """The engine has found that it is no longer ours (EH3). In the agent's thread: see `Agent.call`."""
+        """Report a loss that the engine has found (EH3); called in a thread of its own."""
         if not self.why_lost:
             self.why_lost = why
         self.check()
 
     def beat(self) -> None:
-        """Nothing to do: the engine sends its own heartbeats."""
+        """Do nothing: the engine sends its own heartbeats."""
 
     def abandon(self) -> None:
-        """Give it back: no other process can have a lock that a server has granted to this one."""
+        """Release the lock: no other process can take over what a server has granted to this one."""
         self.give_back()
 
     def record(self) -> Record:
@@ -244,7 +244,7 @@ class RemoteHold(HoldState):
 
 
 _FLAGS = {"heartbeat": "", "version": " (--holder-version)"}
-"""Of options that the command line does not have, or calls otherwise."""
+"""The words of a message for options that the command line lacks, or spells otherwise."""
 
 
 def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> None:
@@ -258,13 +258,13 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
 
 
 _held: dict[tuple[object, ...], list[RemoteHold]] = {}
-"""By process and lock. A parent's entries are never looked at."""
+"""Holds by process and lock. A parent's entries are never looked at."""
 _waiting: dict[tuple[object, ...], list[_InLine]] = {}
-"""By process, lock and owner: the owner's callers, of which the first contends."""
+"""Each owner's callers, by process, lock and owner. The first of them contends."""
 
 
 def undo_with_operation(env: Environment, step: Closable) -> None:
-    """Have it closed when the current operation is undone, whatever was interrupted meanwhile (operations.py, J3)."""
+    """Have the step closed when the current operation is undone, whatever interrupts that (operations.py, J3)."""
     operation = env.operations.current()
     if operation is not None:
         left = [one for one in operation.watches if not getattr(one, "closed", False)]
@@ -272,13 +272,13 @@ def undo_with_operation(env: Environment, step: Closable) -> None:
 
 
 class Contender(Deadline, ABC):
-    """One caller that wants a lock on a server, implemented by each engine: its steps, its deadline and its events."""
+    """A caller that wants a lock on a server: deadline, events, and steps, which each engine implements."""
 
     request: RemoteRequest
     acquires = True
-    """Else it only waits until the lock is free, which makes no events."""
+    """Whether it acquires; else it only waits until the lock is free, which makes no events."""
     closed = False
-    """Among what an operation is to close, it stays until the end of that."""
+    """Whether the operation has closed it. It never counts as closed, and stays to the operation's end."""
 
     def __init__(
         self, env: Environment, requests: Sequence[RemoteRequest], timeout: float | None, context: tuple[object, ...]
@@ -290,7 +290,7 @@ class Contender(Deadline, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what is not a hold's. Never waits; may be interrupted, and called again."""
+        """Give up everything that no hold owns. Never waits; may be interrupted, and called again."""
 
     @abstractmethod
     def acquire(self) -> Steps[Result]:
@@ -298,11 +298,11 @@ class Contender(Deadline, ABC):
 
     @abstractmethod
     def wait_until_free(self) -> Steps[Refusal | None]:
-        """None once it is free; makes no events."""
+        """Wait until the lock is free, and return None, or the refusal; makes no events."""
 
     @abstractmethod
     def look_for_people(self) -> Steps[None]:
-        """Look up the holder, for messages; without a prompt answer, what was last seen has to do."""
+        """Look up the holder, for messages; if no answer comes promptly, the last known one must do."""
 
     @abstractmethod
     def last(self) -> tuple[Status, ...]:
@@ -313,7 +313,7 @@ class Contender(Deadline, ABC):
         return next((status.holder for status in self.last() if status.locked), None)
 
     def waiting(self) -> None:
-        """Called before each wait: reports that it begins, and announces one that has lasted a second."""
+        """Report that the wait begins, and announce one that has lasted a second. Called before each wait."""
         self.require_same_process()
         if not self._has_waited:
             self._has_waited = True
@@ -328,7 +328,7 @@ class Contender(Deadline, ABC):
         return Refusal(self.request.target, waited, self.last, self.attempt_events, own_refs(self))
 
     def refuse(self) -> Refusal:
-        """The refusal, as the time is up."""
+        """Report that the time is up, and return the refusal."""
         self.attempt_events.gave_up(self.who)
         return self.refusal()
 
@@ -338,10 +338,10 @@ class Contender(Deadline, ABC):
 
 
 class RemoteEngine(Engine):
-    """What the engines that talk to a server do alike."""
+    """Methods common to the engines that talk to a server."""
 
     contender: ClassVar[Callable[..., Contender]]
-    """Makes one of the arguments of `acquire`; asks nothing of the server."""
+    """Makes a contender from the arguments of `acquire`; asks nothing of the server."""
 
     def acquire(
         self, env: Environment, requests: Sequence[Any], timeout: float | None, context: tuple[object, ...]
@@ -382,12 +382,12 @@ def _holds_of(contender: Contender) -> list[RemoteHold]:
 
 
 def own_refs(contender: Contender) -> list[HoldRef]:
-    """The shares of this process's handles in it."""
+    """The shares of this process's handles in the lock."""
     return [ref for held in _holds_of(contender) for ref in list(held.refs)]
 
 
 def require_no_deadlock(contender: Contender, slots: int = 1) -> None:
-    """WouldDeadlock where the caller itself is in the way everywhere (KN2)."""
+    """Raise WouldDeadlock if the caller itself holds the lock, or every slot (KN2)."""
     if contender.deadline < math.inf:
         return
     context = contender.context
@@ -399,7 +399,7 @@ def require_no_deadlock(contender: Contender, slots: int = 1) -> None:
 
 
 def _join(contender: Contender) -> HoldRef | None:
-    """A share in a hold that this owner has already."""
+    """A share in a hold that this owner has already; None if there is none."""
     for held in _holds_of(contender):
         if held.request.owner == contender.request.owner:
             ref = held.join(contender.request, contender.context)
@@ -410,7 +410,7 @@ def _join(contender: Contender) -> HoldRef | None:
 
 
 def contend_as_owner(contender: Contender) -> Steps[Result]:
-    """What it gets, or a share in what another caller of the same owner has got meanwhile (KN1)."""
+    """A share in its own hold, or in that of another caller of the same owner; or the refusal (KN1)."""
     owner = contender.request.owner
     if owner is None:
         return (yield from contender.acquire())
@@ -435,7 +435,7 @@ def contend_as_owner(contender: Contender) -> Steps[Result]:
 
 
 class _InLine:
-    """The place of one caller among those of its owner (KN1)."""
+    """One caller's place in the line of its owner's callers (KN1)."""
 
     def __init__(self, contender: Contender, owner: object) -> None:
         self.env = contender.env
@@ -445,7 +445,7 @@ class _InLine:
         self._key = (*_name(self._generation, contender.request), owner)
 
     def enter(self) -> list[_InLine]:
-        """The line, with this at its end."""
+        """Enter the line at its end, and return it."""
         undo_with_operation(self.env, self)  # first: so it is closed whatever comes in between
         with forking:  # a mutex of our own would stay locked in a child that is forked meanwhile
             line = _waiting.setdefault(self._key, [])
@@ -453,7 +453,7 @@ class _InLine:
         return line
 
     def close(self) -> None:
-        """Leave, and wake the others. May be interrupted, and is then called again: it wakes them in any case (J3)."""
+        """Leave the line, and wake the others. If it is interrupted and called again, it wakes them again (J3)."""
         if self._generation != self.env.generation:
             return
         with forking:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FileEngine(Engine):
-    """The default."""
+    """The default engine."""
 
     name = "file"
     is_remote = False

@@ -1,9 +1,9 @@
-"""Acquiring a lock that is held: the one algorithm, for every kind of caller.
+"""Acquisition of a lock that is held: the one algorithm, for every kind of caller.
 
 A generator yields what to wait for (`Wait`) and is resumed when that has happened, or earlier. It never blocks and does
 not know its driver. Clean-up never yields, so cancelling is closing the generator.
 
-A lock that is free is acquired without it (uncontended.py). Else an `AcquireAttempt` goes from state to state:
+A free lock is acquired without it (uncontended.py). Otherwise an `AcquireAttempt` goes from state to state:
 
     QUEUED    a waiter is ahead: wait for it to go               ──▶ TRYING, when first, or when a look is due
     TRYING    look at the lock files; join, create or take over  ──▶ done, or QUEUED or WATCHING
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _MAX_SPINS = 50
 """Wake-ups in a row, each within a millisecond, after which a wait polls once (A4)."""
 _MOST_IDLE = 10
-"""First waiters, one after the other, at each of which a look found the lock free (queue.py, Q6)."""
+"""The number of first waiters in a row, for each of which a look found the lock free (queue.py, Q6)."""
 _RETRIES = 5
 _MISS_PAUSE = 0.001
 _SLOW_MISS = 0.05
@@ -62,7 +62,7 @@ _SLOW_MISS = 0.05
 
 
 class AcquireAttempt:
-    """One contender's attempt at a lock that is not free, or at the first free one of several.
+    """One contender's attempt to acquire a lock that is not free, or the first free one of several.
 
     Owns the watched files and the place in the queue; `close` gives them up.
     """
@@ -86,7 +86,7 @@ class AcquireAttempt:
         self._deadline = Deadline(env, self._request, timeout, generation)
         self._attempt_events = attempt_events
         self.ref: HoldRef | None = None
-        """What was acquired."""
+        """The share that was acquired."""
         self.joined = False
         """Whether the share is in a hold that existed before."""
         self._behind = False
@@ -102,19 +102,19 @@ class AcquireAttempt:
         self._again = False
         self._spins = 0
         self._changed: list[WatchedFile] = []
-        """The files that an event was about, to be looked at first."""
+        """The files that had an event, to be looked at first."""
         self._recheck_at = 0.0
-        """When to look at the lock although a waiter is ahead: the waiters ahead may be idle (queue.py, Q6), or count
-        fewer slots than we do. The first time after FIRST_LOOK; where a lock file is missing, see `_begin_looking`."""
+        """The time to look at the lock although a waiter is ahead: the waiters ahead may be idle (queue.py, Q6), or use
+        fewer slots than we do. The first time after FIRST_LOOK; if a lock file is missing, see `_begin_looking`."""
         self._idle: object = None
         """The first waiter, if it leaves a free lock alone; tolerated until `_idle_until`."""
         self._idle_until = 0.0
         self._asks = False
-        """Whether those behind it are still to be told of the free lock, when half of its time is over."""
+        """Whether the waiters behind it are still to be told of the free lock, when half of its time is over."""
         self._spared = False
-        """Whether a first waiter was left the lock for longer, as it has had it meanwhile."""
+        """Whether a first waiter was given more time, because it had had the lock meanwhile."""
         self._idle_firsts = 0
-        """How many first waiters have left it alone in a row: a forger of tickets could go on making new ones."""
+        """The number of first waiters in a row that left it alone: a forger of tickets could go on forever."""
         self._inside = False
         """Whether we passed the waiters ahead because we are already inside, as a reader."""
         self.files = [_watched(env, request) for request in requests]
@@ -129,7 +129,7 @@ class AcquireAttempt:
 
     def close(self) -> None:
         if self._deadline.is_inherited:
-            return  # forked meanwhile: our descriptor numbers may belong to other files by now
+            return  # forked meanwhile: our descriptor numbers may belong to other files now
         for file in self.files:
             file.close()
         if self._entry is not None:
@@ -138,14 +138,14 @@ class AcquireAttempt:
     # -- the states ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Steps[HoldRef | None]:
-        """The lock, or None when the time is up."""
+        """The share that was acquired, or None when the time is up."""
         state: State | None = self.queued
         while state is not None:
             state = yield from state()
         return self.ref
 
     def queued(self) -> Steps[State | None]:
-        """QUEUED: a waiter is ahead."""
+        """QUEUED: wait while a waiter is ahead."""
         while self._has_looked or (self._is_behind() and not self._look_is_due()):
             self._has_looked = False
             yield from self._wait_behind()
@@ -186,9 +186,10 @@ class AcquireAttempt:
         return None if self._deadline.has_failed() else self._waiting()
 
     def watching(self) -> Steps[State | None]:
-        """WATCHING: we are first, or there is no queue.
+        """WATCHING: wait for a change, as we are first, or there is no queue.
 
-        A possible change since the look ends it at once, but not twice in a row: then only after a short wait (A4).
+        A possible change since the look ends the wait at once, but not twice in a row: then only after a short wait
+        (A4).
         """
         now = self._before_wait()
         # A list, not `any`: a file that is not armed makes no event.
@@ -227,8 +228,8 @@ class AcquireAttempt:
         return now >= self._recheck_at or bool(self._env.holds) or self._deadline.is_due()
 
     def _begin_looking(self) -> None:
-        """Decide when to look at the lock for the first time. If its file is missing, the first waiter is probably
-        taking it at this moment: that gets its time (Q6) without a look. Of several files, any may be free: at once."""
+        """Set the time of the first look at the lock. If its file is missing, the first waiter is probably taking it at
+        this moment: it gets its time (Q6) without a look. Of several files, any may be free: look at once."""
         assert self._entry is not None
         if all(file.path_exists() for file in self.files):
             self._recheck_at = self._env.monotonic() + FIRST_LOOK
@@ -237,7 +238,7 @@ class AcquireAttempt:
             self._recheck_at = self._next_look_at_idle()
 
     def _leave_it_to(self, first: object) -> None:
-        """Give this first waiter its time to take a lock that is free (Q6)."""
+        """Give this first waiter its time to take a free lock (Q6)."""
         assert self._entry is not None
         self._idle, self._idle_until = first, self._env.monotonic() + self._entry.patience
         self._asks = self._entry.has_others_behind(first)
@@ -265,7 +266,7 @@ class AcquireAttempt:
         return self._deadline.is_over() and not self._request.shared
 
     def _have_had_their_time(self, first: object) -> bool:
-        """Whether the first waiter has, and those behind it, which may have slept until we told them (Q6)."""
+        """Whether the first waiter has had its time, and those behind it, too, which may sleep until told (Q6)."""
         entry, now = self._entry, self._env.monotonic()
         assert entry is not None
         if self._asks and now >= self._next_look_at_idle():
@@ -278,7 +279,7 @@ class AcquireAttempt:
             self._spared, self._idle_until = True, now + entry.patience
             return False
         if entry.are_on_their_way():
-            self._idle_until = now + 2 * entry.patience  # they leave the first waiter its time as well
+            self._idle_until = now + 2 * entry.patience  # they give the first waiter its time as well
             return False
         return True
 
@@ -296,7 +297,7 @@ class AcquireAttempt:
         fds, until, signal = entry.plan(now)
         if fds and len(self.files) == 1:
             self.files[0].make_ready()
-        until = self._deadline.bounded(min(until, self._recheck_at))  # when a record's age decides, the first one looks
+        until = self._deadline.bounded(min(until, self._recheck_at))  # if a record's age decides, the first one looks
         self._deadline.require_same_process()
         yield Wait(fds, until, signal)
         self._was_behind = True  # `queued` asks next whether this is still the same process
@@ -304,7 +305,7 @@ class AcquireAttempt:
     # -- TRYING --------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:
-        """Look at all lock files; whether one of them is available."""
+        """Look at all lock files. Whether one of them is available."""
         self._deadline.require_same_process()
         changed, self._changed = self._changed, []
         for file in changed:
@@ -316,13 +317,13 @@ class AcquireAttempt:
         return any(file.could_be_had for file in self.files)
 
     def _is_handed_over(self) -> bool:
-        """Whether we have just become first, so that the lock is free unless a process without a ticket is faster: then
+        """Whether we have just become first: then the lock is free, unless a process without a ticket is faster, which
         a try will tell."""
         was_behind, self._was_behind = self._was_behind, False
         return was_behind and not self._behind and len(self.files) == 1 and self.files[0].presume_free()
 
     def _join(self) -> Steps[bool]:
-        """Enter again, if our own process holds one of them for the same owner."""
+        """Join a hold of this process for the same owner. Whether there was one."""
         if self._request.owner is not None:
             for file in self.files:
                 if (yield from self._enter_again(file)):
@@ -341,7 +342,7 @@ class AcquireAttempt:
         return self.joined
 
     def _pending_answer(self) -> Signal | None:
-        """Set once the caller knows whether one of them is stale (policy.py, V7); None if there is nothing to ask."""
+        """Set once the caller knows whether one of them is stale (policy.py, V7); None if there is no question."""
         if any(file.could_be_had for file in self.files):
             return None
         return next((f.verdict.asked for f in self.files if f.there and f.verdict.asked is not None), None)
@@ -352,7 +353,7 @@ class AcquireAttempt:
         return all(file.is_left_to_caller for file in self.files)
 
     def _try_each(self) -> Steps[bool]:
-        """Try to get an available one; whether another contender was faster."""
+        """Try to get an available one. Whether another contender was faster."""
         missed = False
         for file in self.files:
             if not file.could_be_had:
@@ -376,8 +377,8 @@ class AcquireAttempt:
         return missed
 
     def _win(self, held: FileHold) -> None:
-        """It is ours. We keep our place until the release, which lets the next waiter try; or leave it, if we got a
-        slot (Q7; others may know of more), or were inside already."""
+        """Make the hold ours. We keep our place until the release, which lets the next waiter try. But we leave it if
+        we got a slot (Q7; others may know of more), or were inside already."""
         if is_told(self._request.on_event) or held.recovered_from is not None:
             held.attempt_events = self._attempt_events  # AE5
         ref = held.ref(self._context)
@@ -391,7 +392,7 @@ class AcquireAttempt:
         self.ref = ref
 
     def _join_at(self, file: WatchedFile) -> Steps[bool]:
-        """Another contender was faster: it may have had the same owner, who needs no other slot."""
+        """Join another contender that was faster, if it has the same owner, who needs no other slot."""
         if self._request.owner is None or len(self.files) == 1:
             return False
         missed = file.missed
@@ -411,7 +412,7 @@ class AcquireAttempt:
         return self.queued
 
     def _look_at_missed(self) -> None:
-        """The contender that was faster may hold it by now, which then is the reason to refuse (A3)."""
+        """Look at the files that another contender got first: if it holds them now, refuse because of that (A3)."""
         missed = [file for file in self.files if file.missed]
         for file in missed:
             file.look(strict=False)
@@ -451,7 +452,7 @@ class AcquireAttempt:
     # -- both waits ----------------------------------------------------------------------------------------------------
 
     def _before_wait(self) -> float:
-        """Announce the wait if that is due, and take a ticket; returns the time before that."""
+        """Announce the wait if that is due, and take a ticket. Returns the time before that."""
         self._deadline.require_same_process()
         now = self._env.monotonic()
         if self._attempt_events is not None:
@@ -464,7 +465,7 @@ class AcquireAttempt:
         return now
 
     def _bounded(self, until: float, now: float) -> float:
-        """The earliest of `until`, the caller's deadline, the notice, and the moment when a record's age decides."""
+        """The earliest of `until`, the caller's deadline, the notice, and the time when a record's age decides."""
         until = self._deadline.bounded(until)
         for file in self.files:
             if file.there and file.verdict.stale_at is not None:
@@ -472,7 +473,7 @@ class AcquireAttempt:
         return until
 
     def require_no_deadlock(self) -> None:
-        """WouldDeadlock where the caller itself is in the way everywhere."""
+        """Raise WouldDeadlock if the caller itself holds all of them and would wait forever."""
         if self._deadline.is_endless and all(file.is_held_by(self._context) for file in self.files):
             raise self.files[0].deadlock(len(self.files))
 
@@ -501,7 +502,7 @@ class AcquireAttempt:
 
 
 def _place(env: Environment, request: FileRequest, started: float, *, waits: bool) -> QueueEntry:
-    """A place in the queue of this machine; where other machines share the directory, among theirs as well."""
+    """A place in the queue of this machine; if other machines share the directory, among theirs as well."""
     if waits and not request.shared and env.may_block(request.path) and env.storage(request.path).shared:
         with forking:
             from .turns import EntryWithTurn
@@ -533,7 +534,7 @@ def _describe_miss(env: Environment, request: FileRequest) -> Status:
 def wait_until_free(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Steps[Refusal | None]:
-    """None as soon as a contender would get one of the locks; acquires and changes nothing."""
+    """None once a contender would get one of the locks, or the refusal; acquires and changes nothing."""
     attempt = AcquireAttempt(env, requests, timeout, context, queued=False)
     try:
         while not (attempt.look() and any(file.is_free() for file in attempt.files)):
@@ -557,7 +558,7 @@ def look(env: Environment, request: FileRequest) -> Status:
 
 
 def look_at_all(env: Environment, requests: Sequence[FileRequest]) -> tuple[Status, ...]:
-    """One look at each of the locks, and at the waiters: they wait for any of them, so one look shows them all."""
+    """One look at each of the locks, and at the waiters: they wait for any of them, so one look shows all waiters."""
     attempt = AcquireAttempt(env, requests, 0, (), queued=False)
     try:
         attempt.look(strict=False)

@@ -1,31 +1,32 @@
-"""Locks that are a directory (protocol `proper-lockfile`): made by the holder, and kept fresh by its time.
+"""Locks that are directories (protocol `proper-lockfile`): made by the holder, and kept fresh by their time.
 
     mkdir ──▶ open, guard ──▶ time, mark ──▶ hold ──▶ (beat: time) ──▶ rmdir ──▶ leave the queue, unguard, close
 
 DL1  mkdir creates the name exclusively, so of two that find nothing one succeeds. It and the opening are one step for
-    signals, and what cannot be opened goes again. From then on the inode is open, so its number is nobody else's while
-    we hold: the directory is ours while the path names that inode and its time is the one that we read back after we
-    had set it.
-DL2  The guard is taken before the mark that says so (as publish.py, P2). Without a mark, others go by the time: what a
-    process leaves that dies between the two is stale like any other.
+    signals, and a directory that cannot be opened is removed again. From then on the inode is open, so no other file
+    gets its number while we hold: the directory is ours while the path names that inode and its time is the one that we
+    read back after we had set it.
+DL2  The guard is taken before the mark that says so (as publish.py, P2). Without a mark, others go by the time: the
+    directory of a process that dies between the two becomes stale like any other.
 DL3  A takeover is in place: under the guard and a claim (takeover.py, T1), the path must name the inode and its time be
-    the one that was judged; then the time is set to now, and in any case to another one. The holder that was late finds
-    another time and counts its lock as lost; so does one of another implementation. One that judges from now on finds a
-    fresh lock.
-DL4  One that has judged before removes what the path names, ours as well: its protocol has no step that would be safe.
-    So where the rule holds, the new hold settles, and looks again, before it is delivered (as T5); and so does one that
-    made its directory where it had seen a stale one. A process that stops for longer than that, between its look and
-    its removal, is not covered; the hold finds out, and tells.
-DL5  A directory with something in it may be somebody's data. It counts as held, and is neither taken over nor removed.
-     Another process with write access to the parent may put one in the place of ours between mkdir and open. So
-     nothing is done to what was opened until it has been seen to be empty. An empty one is a lock, whoever made it.
+    the one that was judged; then the time is set to now, and in any case to another one. The late holder finds another
+    time and counts its lock as lost, and so does one of another implementation. A contender that judges from now on
+    finds a fresh lock.
+DL4  A contender that has judged before removes the directory at the path, even if it is ours: its protocol has no step
+    that would be safe. So where the rule holds, the new hold settles, and looks again, before it is delivered (as T5);
+    and so does one that made its directory where it had seen a stale one. A process that stops for longer than that,
+    between its look and its removal, is not covered; the hold notices and reports it.
+DL5  A directory that is not empty may be somebody's data. It counts as held, and is neither taken over nor removed.
+    Another process with write access to the parent may put one in the place of ours between mkdir and open. So an
+    opened directory is left alone until it has been seen to be empty. An empty one is a lock, whoever made it.
 DL6  Where this user may not set the time, the directory is removed under the guard and the claim, and made again. An
-    implementation that removes and makes it between our last look and that removal loses a fresh lock: that takes
-    microseconds, and only here.
-DL7  Nobody who waits keeps the directory open: while it is, its removal makes no event. A holder keeps it open, so it
-    is not told of a removal, either: it looks, once a second if somebody wants to hear of it, else with each beat.
-DL8  While a new time is set, a look may find it, and an interruption may come before it is known: until the next one is
-    set, any time counts as ours that the filesystem may have made of it.
+    implementation that removes and makes it between our last look and that removal loses a fresh lock: that window is
+    microseconds long, and only here.
+DL7  No waiter keeps the directory open: while one does, its removal makes no event. A holder keeps it open, so a
+    removal makes no event for the holder either: it looks, once a second if a callback wants to hear of it, else with
+    each beat.
+DL8  While a new time is being set, a look may find it, and an interruption may come before it is known: until the next
+    one is set, any time that the filesystem may have made of it counts as ours.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ _GUARD_PAUSE = 0.0005
 _FINE, _COARSE = 1_000_000, 1_000_000_000
 """Nanoseconds by which two times differ."""
 _COARSEST = 2_000_000_000
-"""Nanoseconds: what vfat makes of a time."""
+"""Nanoseconds: the resolution of a time on vfat."""
 
 
 class DirectoryHold(FileHold):
-    """A hold of a directory. `stamp` is its time, in nanoseconds."""
+    """A hold of a directory. `stamp` is the directory's time, in nanoseconds."""
 
     __slots__ = ("coarse", "setting", "stamp")
 
@@ -96,7 +97,7 @@ class DirectoryHold(FileHold):
                 self.refresh()
 
     def refresh(self) -> None:
-        """Set its time to now, and remember what the filesystem has made of that."""
+        """Set the time to now, and remember what the filesystem has made of it."""
         env, device = self.env, self.identity[0]
         boot = env.identity().boot
         for _ in range(2):
@@ -111,7 +112,7 @@ class DirectoryHold(FileHold):
         self.stamp, self.setting = kept, 0
 
     def _is_ours(self) -> bool:
-        """DL1."""
+        """Whether the path names our directory with our time (DL1)."""
         try:
             found = self.env.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +134,7 @@ class DirectoryHold(FileHold):
 
 
 def _withdraw(env: Environment, path: str, fd: int, *, ours: bool = True) -> None:
-    """Undo whatever part of making it was done. May be interrupted, and called again (operations.py, J3)."""
+    """Undo whatever part of making the directory was done. May be interrupted, and called again (operations.py, J3)."""
     if not env.is_open(fd):
         return
     try:
@@ -151,7 +152,7 @@ def _withdraw(env: Environment, path: str, fd: int, *, ours: bool = True) -> Non
 
 
 def create(env: Environment, request: FileRequest) -> Steps[DirectoryHold | None]:
-    """A new hold, or None because the path exists (DL1, DL2)."""
+    """A new hold, or None if the path exists (DL1, DL2)."""
     require_possible(env, request)
     require_target(env, request)
     fd = _make(env, request)
@@ -178,7 +179,7 @@ def create(env: Environment, request: FileRequest) -> Steps[DirectoryHold | None
 
 
 def require_possible(env: Environment, request: FileRequest) -> None:
-    """UnsupportedFilesystem on a system where a directory cannot be held."""
+    """Raise UnsupportedFilesystem on a system where a directory cannot be held."""
     if not env.locks_directories:
         raise request.error(
             UnsupportedFilesystem,
@@ -189,7 +190,7 @@ def require_possible(env: Environment, request: FileRequest) -> None:
 
 
 def require_target(env: Environment, request: FileRequest) -> None:
-    """InvalidPath for a file that does not exist, where links are followed: theirs says ENOENT."""
+    """Raise InvalidPath for a file that does not exist, where links are followed: theirs says ENOENT."""
     target = request.path.removesuffix(request.protocol.suffix)
     if request.more.get("realpath") is not False and target != request.path and not env.exists(target):
         raise request.error(
@@ -214,7 +215,7 @@ def _make(env: Environment, request: FileRequest) -> int | None:
 
 
 def _guard(env: Environment, fd: int) -> bool | None:
-    """As `env.guard`; None where an exclusive lock needs write permission (NFS), which no directory has."""
+    """Take the guard like `env.guard`; None where it needs a descriptor that can write (NFS), as none here can."""
     try:
         return env.guard(fd)
     except OSError as error:
@@ -224,7 +225,7 @@ def _guard(env: Environment, fd: int) -> bool | None:
 
 
 def _begin(env: Environment, request: FileRequest, fd: int, *, guarded: bool) -> DirectoryHold:
-    """The hold of a directory of which nobody else is the holder."""
+    """The hold of a directory that has no other holder."""
     found = env.fstat(fd)
     held = DirectoryHold(env, request, fd, (found.st_dev, found.st_ino), found.st_mtime_ns, guarded)
     try:
@@ -246,7 +247,7 @@ def _begin(env: Environment, request: FileRequest, fd: int, *, guarded: bool) ->
 
 
 def take_over(env: Environment, request: FileRequest, seen: Observation, verdict: Verdict) -> Steps[FileHold | None]:
-    """The hold, or None when another contender or the holder itself was faster (DL3)."""
+    """The hold, or None if another contender or the holder itself was faster (DL3)."""
     require_possible(env, request)
     try:
         if seen.fd < 0:
@@ -272,7 +273,7 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
 
 
 def settled(env: Environment, held: DirectoryHold) -> Steps[FileHold | None]:
-    """The hold, if nobody who had judged before has removed it (DL4)."""
+    """The hold, if no contender that had judged before has removed it (DL4); else None."""
     try:
         return (yield from settle(env, held))
     except BaseException:
@@ -281,7 +282,7 @@ def settled(env: Environment, held: DirectoryHold) -> Steps[FileHold | None]:
 
 
 def _take(env: Environment, request: FileRequest, seen: Observation) -> tuple[DirectoryHold | None, bool]:
-    """The hold; or, where it could only be removed, that it was (DL6)."""
+    """The hold, and whether the directory was removed instead, as nothing else was possible (DL6)."""
     fd, held, removed = seen.fd, None, False
     guard = take_guard(env, fd)
     if guard is None:
@@ -333,9 +334,9 @@ class WatchedDirectory(WatchedFile):
         super().__init__(env, request)
         self._was_stale = False
         self._refused = 0
-        """How often a takeover was refused the exclusive guard."""
+        """The number of takeovers that were refused the exclusive guard."""
         self._guardian: tuple[tuple[int, int], int | None] | None = None
-        """Who has the guard of which directory, by the kernel's tables."""
+        """The directory that has a guard and the process that has it, by the kernel's tables."""
 
     def look(self, *, strict: bool = True) -> bool:
         there = super().look(strict=strict)
@@ -361,7 +362,7 @@ class WatchedDirectory(WatchedFile):
         return held
 
     def prepare(self) -> bool:
-        """Another directory may have the number of the one that was watched: after a change, it is watched anew."""
+        """Prepare as for a file. After a change, watch anew: another directory may have the watched one's number."""
         if self.there and self.assessed.liveness is Liveness.ALIVE and self.assessed.pid is None:
             self.assessed = self.assessed.replaced(pid=self._guarding())
         armed = self._watch is not None
@@ -372,7 +373,7 @@ class WatchedDirectory(WatchedFile):
         return changed
 
     def _guarding(self) -> int | None:
-        """Whose end will free it: to be woken by that. Whether it is free then, the guard says."""
+        """The process whose end frees the lock: the wait ends with it. The guard then says whether the lock is free."""
         if self._guardian is None or self._guardian[0] != self.seen.identity:
             owners = self.env.lock_owners(self.seen.identity)
             holding = [owner.pid for owner in owners if owner.exclusive and not owner.waiting]
@@ -392,7 +393,7 @@ class WatchedDirectory(WatchedFile):
 
 
 def named(env: Environment, status: Status, owners: list[LockOwner]) -> Status:
-    """The same, with the process that has the guard as the holder; for showing."""
+    """The status with the process that has the guard as the holder; only for display."""
     if status.evidence.source != "guard" or status.liveness is not Liveness.ALIVE:
         return status
     pid = next((owner.pid for owner in owners if owner.exclusive and not owner.waiting), None)

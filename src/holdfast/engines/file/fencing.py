@@ -3,35 +3,35 @@
 The counter of `<lock file>` is `<lock file>.token`: two lines, each of 20 decimal digits. The higher number is the last
 token given out.
 
-TK1  Counting requires the lock and the counter's guard. So a process that is robbed while it counts and its successor
-     never count at the same time. A number that was counted in a file which the path no longer names, before or after
-     the write, is not given out.
+TK1  Counting requires the lock and the counter's guard. So a process that loses the lock while it counts and its
+     successor never count at the same time. A number that was counted in a file that the path no longer names, before
+     or after the write, is not given out.
 TK2  The number is on disk before it is given out: the file is written and synced; the directory too, as long as one of
      the two numbers is 0, which means that only the counter's maker has had a token.
 TK3  The new number overwrites the lower of the two. Whatever a crash leaves of that write (old digits, new ones or a
-     mixture), the other line still has the number that was given out last, and the next one is above both.
+     mixture), the other line still has the last number given out, and the next one is above both.
 TK4  A counter that is missing, empty or all zero bytes (created but not yet written at a power failure) starts at the
      microseconds since the epoch: above every earlier token, unless the clock was set back.
 TK5  Content that cannot be read for certain is an error, and the lock is given back. A number is never guessed.
 TK6  After counting we check that the lock is still ours. The token of a lost lock is not given out.
-TK7  The lock itself excludes, so the guard protects only against a robbed process; and any process that may read the
-     counter can take it. So we wait for the guard only a moment. Then the counter is replaced: its name is removed, the
-     old file is read again, and a new file with a higher number gets the name, which must be free. A process that still
-     writes to the old file finds by TK1 that its number does not count; an earlier write is read. A claim (takeover.py)
-     lets only one process at a time replace it: of two, one could give the name to its file after the other had counted
-     on. A kill there may leave no counter, and the next one starts by TK4.
+TK7  The lock itself excludes, so the guard protects only against a process that has lost it; and any process that may
+     read the counter can take the guard. So we wait for the guard only a moment. Then the counter is replaced: its name
+     is removed, the old file is read again, and a new file with a higher number gets the name, which must be free. A
+     process that still writes to the old file finds by TK1 that its number does not count; an earlier write is read. A
+     claim (takeover.py) lets only one process at a time replace it: of two, one could give the name to its file after
+     the other had counted on. A kill there may leave no counter, and the next one starts by TK4.
 TK8  Waiting for the counter ends with the first try after the caller's time is up, and no earlier than 20 ms after the
-     first one, so that a replacement (TK7) has been tried. A process that may not replace it waits, and reports who is
-     in the way.
+     first one, so that a replacement (TK7) has been tried. A process that may not replace it waits, and reports which
+     process is in the way.
 TK9  A counter that has another name elsewhere may be a foreign file that was linked here: it is read, and replaced. Its
      names are looked at right before the write, as in a takeover (takeover.py, T18).
 TK10 A process whose lease is over may still be counting, without the lock. So a hold with a lease counts by names, each
-    of which only one process can make: `<lock file>.<20 digits>.token`. A number is given out if it was made by us, and
-    if a listing after that shows none above it. Lower names go then; the highest one always stays. A late name is below
-    the highest, or above all that were given out: so none is given out twice, or after a higher one.
-TK11 A hold without a token gets one when a handle joins that asks for it. While it counts, another handle may join and
-    count as well. The first number that is written into the hold is the token of all its handles; the other is not
-    given out.
+     of which only one process can make: `<lock file>.<20 digits>.token`. A number is given out if we have made it and a
+     listing after that shows none above it. Lower names are removed then; the highest one always stays. A late name is
+     below the highest, or above all that were given out: so none is given out twice, or after a higher one.
+TK11 A hold without a token gets one when a handle that asks for it joins. While that counts, another handle may join
+     and count as well. The first number that is written into the hold is the token of all its handles; the other is not
+     given out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _PATIENCE = 10.0
 
 
 class CounterBusy(Refused):
-    """The caller's time was up before the counter became available."""
+    """The end of an acquisition whose time was up before the counter became available."""
 
     def __init__(self, env: Environment, request: FileRequest, waited: float) -> None:
         self._env = env
@@ -81,7 +81,7 @@ class CounterBusy(Refused):
         self._waited = waited
 
     def refusal(self) -> Refusal:
-        """Why there is no hold; who is in the way is looked up on demand."""
+        """The refusal, which looks up the process in the way on demand."""
         env, request = self._env, self._request
         return Refusal(request.target, self._waited, lambda: (self._status(),), AttemptEvents(env, request, ()))
 
@@ -102,7 +102,7 @@ class CounterBusy(Refused):
 
 
 def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Steps[FileHold | None]:
-    """The same hold with its token and, with a lease, its first beat (lease.py, LE7); None if it was lost before that.
+    """The hold with its token and, with a lease, its first beat (lease.py, LE7); None if it was lost before that.
 
     A failure gives the lock back.
 
@@ -122,10 +122,10 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Step
 
 
 def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: float) -> Steps[bool]:
-    """Whether the hold that this handle has joined, and that has no token, has got one (TK11); not if it was lost, and
-    then the handle's part in it is given back.
+    """Whether the hold that this handle has joined, and that had no token, has one now (TK11). False if it was lost;
+    then the handle's share is given back.
 
-    Raises what `fenced` raises, and leaves that part to be given back by the caller.
+    Raises what `fenced` raises; then the caller gives the share back.
     """
     held = ref.held
     token = yield from _next(env, request, deadline, leased=held.lease is not None)
@@ -139,7 +139,7 @@ def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: f
 
 
 def _next(env: Environment, request: FileRequest, deadline: float, *, leased: bool) -> Steps[int]:
-    """The next number, of a hold with a lease or without."""
+    """The next number, for a hold with or without a lease."""
     if leased or _is_counted_by_name(env, request):
         return _count_by_name(env, request)
     return (yield from _count(env, request, deadline))
@@ -154,7 +154,7 @@ def _is_counted_by_name(env: Environment, request: FileRequest) -> bool:
 
 
 def _count_by_name(env: Environment, request: FileRequest) -> int:
-    """TK10."""
+    """Count by names, as a hold with a lease does (TK10)."""
     numbers, has_other = _numbers_by_name(env, request)
     last = max([*numbers, _last_by_content(env, request) if has_other or not numbers else 0])
     token = last + 1 if last else int(env.time() * 1_000_000)  # TK4
@@ -193,7 +193,7 @@ def _named(request: FileRequest, number: int) -> str:
 
 
 def _numbers_by_name(env: Environment, request: FileRequest) -> tuple[list[int], bool]:
-    """The numbers that are names; and whether there is a counter of holds without a lease."""
+    """The numbers that are names, and whether there is a counter of holds without a lease."""
     begin, other, found, has_other = f"{request.name}.", f"{request.name}{SUFFIX}", [], False
     for name in env.list_directory(request.directory):
         digits = name.removeprefix(begin).removesuffix(SUFFIX)
@@ -261,7 +261,7 @@ def _busy(env: Environment, request: FileRequest, path: str, waited: float, dead
 
 
 def _open(env: Environment, request: FileRequest, path: str) -> int | None:
-    """A descriptor of the counter, which is created if missing; None to try again."""
+    """A descriptor of the counter, which is created if missing; None: try again."""
     try:
         _require_regular(env.stat(path).st_mode, request, path)
         return env.open_existing(path, write=True)
@@ -434,7 +434,7 @@ def _unusable(why: str, request: FileRequest, path: str) -> MalformedRecord:
 
 
 def _exhausted(env: Environment, request: FileRequest, last: int) -> MalformedRecord:
-    """For a number that does not fit into 64 bits, or a clock before the epoch."""
+    """The error for a number that does not fit into 64 bits, or a clock before the epoch."""
     return request.error(
         MalformedRecord,
         f"{request.path} has no next fencing token: the last one is {last}, and the clock is at second "
@@ -444,7 +444,7 @@ def _exhausted(env: Environment, request: FileRequest, last: int) -> MalformedRe
 
 
 def _with_hint(error: OSError, request: FileRequest, path: str) -> Exception:
-    """The same error in words that say what to do."""
+    """The error in words that say what to do."""
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         what = "its name is too long" if error.errno == errno.ENAMETOOLONG else "a symbolic link is in the way"
         return request.error(

@@ -23,17 +23,16 @@ F6  A waiter keeps one descriptor for the whole wait, and it becomes the hold's:
     wake all waiters, ourselves first. If the path names another file by now, we start over with that one.
 F7  The first waiter tries to take the lock. A mere look takes the guard for an instant, if it is free, and so refuses
     other contenders in that instant. A waiter behind others therefore looks rarely, and asks for the exclusive guard:
-    a lock with readers inside is not one that the waiters ahead leave unused.
-    A record of another protocol is not free for us, as its holder would not heed the guard: acquiring and waiting raise
-    ProtocolMismatch, and a status shows it as held.
+    the waiters ahead do not leave a lock unused that readers hold. A record of another protocol is not free for us, as
+    its holder would not heed the guard: acquiring and waiting raise ProtocolMismatch, and a status shows it as held.
 F8  Unlocking makes no event; closing does, and most programs do both. So the watch also reports descriptors opened for
     reading, and a look every `Protocol.recheck` seconds finds holders that unlock and keep the file open.
-F9  A reader queues behind waiting writers, unless its own thread or task is already inside as a reader: they would wait
-    for each other. And a reader inside cannot become the writer: it would wait for itself.
-F10  The guard may be a record lock (`ofd`), on a range of the file: set on the descriptor before it is used, where
-    that is opened. All else is the same, but that it can be asked about, so a look takes nothing; that nothing is
-    written into the file, which may be shared range by range; and that only holds of the same kind that have a byte in
-    common are in each other's way. Each range has a queue of its own.
+F9  A reader queues behind waiting writers, unless its own thread or task already holds the lock as a reader: they would
+    wait for each other. And a reader that holds it cannot become the writer: it would wait for itself.
+F10  The guard may be a record lock (`ofd`), on a range of the file. That is set on the descriptor when it is opened,
+    before it is used. There are three differences: such a lock can be queried, so a look takes nothing; nothing is
+    written into the file, which may be shared range by range; and only holds of the same kind with a byte in common are
+    in each other's way. Each range has a queue of its own.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _HEAD = 4096
 
 
 class FlockHold(FileHold):
-    """A hold that is only a guard. A process may have several of one file, if they are shared."""
+    """A hold that is only a guard. A process may have several on one file, if they are shared."""
 
     __slots__ = ()
 
@@ -89,7 +88,7 @@ class FlockHold(FileHold):
         return is_there(self.env, self.path, self.identity) and self._has_descriptor()  # F3
 
     def _remove(self) -> bool:
-        """Remove only what we have written (F2, F5); whether the lock is ours."""
+        """Remove only what we have written (F2, F5). Whether the lock is ours."""
         if self.data:
             _erase(self.env, self.fd, self.data)
         return not self.lost and is_there(self.env, self.path, self.identity)
@@ -100,7 +99,7 @@ class FlockHold(FileHold):
         let_go(self.env, self.fd)
 
     def record(self) -> Record:
-        """What is known of us; most lock files say nothing."""
+        """The record of our hold; most lock files contain none."""
         return super().record() if self.data else self.unwritten_record()
 
     def taken_by(self, env: Environment, fd: int) -> FlockHold:
@@ -135,7 +134,7 @@ def take(env: Environment, request: FileRequest) -> FileHold | None:
 
 
 def _aim(env: Environment, request: FileRequest, fd: int) -> None:
-    """Say what the guard of this descriptor is (F10)."""
+    """Set the kind and range of this descriptor's guard (F10)."""
     if request.records is None:
         env.guard_content(fd)
     elif not env.guard_records(fd, *request.records):
@@ -148,7 +147,7 @@ def _aim(env: Environment, request: FileRequest, fd: int) -> None:
 
 
 def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool | None = None) -> bool:
-    """Take the guard as requested, without waiting; False when others have it (F4)."""
+    """Take the guard as requested, without waiting; False if others have it (F4)."""
     try:
         guard = env.guard(fd, shared=request.shared if shared is None else shared)
     except OSError as error:
@@ -169,7 +168,7 @@ def try_guard(env: Environment, request: FileRequest, fd: int, *, shared: bool |
 
 
 def require_seen(env: Environment, request: FileRequest, device: int) -> None:
-    """UnsupportedFilesystem where other machines use the directory, and would not see the guard (F4)."""
+    """Raise UnsupportedFilesystem if other machines use the directory and would not see the guard (F4)."""
     if not env.knows_mounts:
         return
     storage = env.storage(request.path, device)
@@ -237,7 +236,7 @@ def open_existing(env: Environment, request: FileRequest) -> int | None:
 
 
 def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Record | None]:
-    """The beginning of the content; and the record, if the whole content is one of this protocol."""
+    """The beginning of the content, and the record, if the whole content is one of this protocol."""
     head = env.read(fd, _HEAD)
     if not head.startswith(SIGNATURE):
         return head, None
@@ -265,7 +264,7 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
 
 
 def _clear_outdated(env: Environment, request: FileRequest, fd: int, *, alone: bool) -> bool:
-    """Empty a file that has an outdated record of ours; whether that was done. Any other content stays.
+    """Empty a file that has an outdated record of ours. Whether that was done; any other content stays.
     ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
     head, record = read_own(env, request, fd)
     if record is None:
@@ -277,7 +276,7 @@ def _clear_outdated(env: Environment, request: FileRequest, fd: int, *, alone: b
 
 
 def require_no_other(env: Environment, request: FileRequest, fd: int, head: bytes) -> None:
-    """ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
+    """Raise ProtocolMismatch for a record of another protocol, whose holder would not heed the guard."""
     if b"timestamp=" in head or b'"started_at"' in head:
         other = other_protocol(request, read_record(env, fd), None)
         if other is not None:
@@ -285,7 +284,7 @@ def require_no_other(env: Environment, request: FileRequest, fd: int, head: byte
 
 
 def _write_tag(env: Environment, request: FileRequest, fd: int, device: int) -> bytes:
-    """Write the tag (F5) and return what was written; nothing if that fails, as a tag is no reason to fail."""
+    """Write the tag (F5) and return what was written: nothing if that fails, as a tag is no reason to fail."""
     data = request.compose(env, device, guarded=True)
     try:
         write_all(env, fd, data)
@@ -308,7 +307,7 @@ def _erase(env: Environment, fd: int, data: bytes) -> None:
 
 
 def _clear(env: Environment, fd: int) -> bool:
-    """Empty the file; False where it is open for reading only, so that nothing was written to it either."""
+    """Empty the file; False if it is open for reading only, so that nothing was written to it either."""
     try:
         env.truncate(fd, 0)
     except OSError:
@@ -320,7 +319,7 @@ _FREE = Evidence("guard", "nobody has the kernel lock on its file", proven=True)
 _UNTRIED = Evidence("none", "a waiter that wants it exclusively comes first")
 _NO_VERDICT = Verdict(False, False, "")
 _LOOKS = 3
-"""How often to probe a lock whose holder is not visible before reporting that it cannot be seen."""
+"""Number of probes of a lock whose holder is not visible, before it is reported that none can be seen."""
 
 
 class WatchedFlock(WatchedFile):
@@ -334,7 +333,7 @@ class WatchedFlock(WatchedFile):
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:  # noqa: ARG002
-        """Look what the path names; False when nothing is there. Only a try shows whether the guard is free (F7)."""
+        """Look at the path; False if nothing is there. Only a try shows whether the guard is free (F7)."""
         self._begin_look()
         self._refused = None
         self.there = self._observe()
@@ -396,7 +395,7 @@ class WatchedFlock(WatchedFile):
         return not self.there or self._probe(shared=False)
 
     def _probe(self, *, shared: bool) -> bool:
-        """F7."""
+        """Whether the guard is free: take it for an instant, or query a record lock (F7, F10)."""
         fd = self.seen.fd
         if fd < 0:
             self._refused = True
@@ -431,7 +430,7 @@ class WatchedFlock(WatchedFile):
         return not (self.request.shared and held.request.shared)
 
     def is_inside(self, context: tuple[object, ...]) -> bool:
-        """F9."""
+        """Whether the caller already holds the lock as a reader (F9)."""
         return self.request.shared and any(
             ref.context[: len(context)] == context
             for held in self._own_holds()
@@ -475,7 +474,7 @@ class WatchedFlock(WatchedFile):
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
-        """F6: it becomes the hold's."""
+        """Keep the descriptor: it becomes the hold's (F6)."""
 
     def _subscribe(self) -> Watch | None:
         return self.env.watch(self.request.path, readers=True)  # F8
@@ -520,7 +519,7 @@ class WatchedFlock(WatchedFile):
         )
 
     def _mismatched(self) -> Status | None:
-        """The status of a lock whose file has another protocol's record (F7)."""
+        """The status of a lock whose file has another protocol's record (F7); None if it has none."""
         data = read_record(self.env, self.seen.fd)
         other = other_protocol(self.request, data, None)
         if other is None:
@@ -545,7 +544,7 @@ class WatchedFlock(WatchedFile):
         return Holder(owner.pid, record.host, record.since, record.tag, command)
 
     def _believed(self, owners: list[LockOwner]) -> Record | None:
-        """The record in the file, if it is the holder's and not an earlier one's (F5)."""
+        """The record in the file, if it is the holder's and not an earlier one's (F5); else None."""
         record = self.seen.record
         if record is None or record.pid is None or record.marker is None:
             return None

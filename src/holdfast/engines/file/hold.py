@@ -1,4 +1,4 @@
-"""A hold of a lock file: from the moment it is ours until it is released, left to another process, or lost.
+"""A hold of a lock file: from its acquisition until it is released, left to another process, or lost.
 
 FH1  Unlink, leave the queue, unlock, close, in that order. Once the file is gone, the next waiter can have the lock, so
      it is woken first. Unlocked before it is unlinked, the file would look like a dead holder's.
@@ -8,7 +8,8 @@ FH2  The file is ours while the path names our inode *and* the record is the one
 FH3  An interrupted release is completed all the same, as far as the system lets us: by the release itself, or, if that
      is interrupted too, by the next operation that begins (operations.py, J2 to J4).
 FH4  Without a guard, only the record of a living process says that the lock is held. If it cannot be removed, the hold
-     stays as it is and is released again, at exit at the latest: else no process could acquire while this one lives.
+     stays as it is and is released again, at exit at the latest: otherwise no process could acquire while this one
+     lives.
 FH5  A caller may have closed our descriptor (`os.closerange`), and its number may belong to another file. So we check
      that it leads to our file before we unlock or close it; if not, we leave it alone, and the lock is lost.
 FH6  A heartbeat may be cut short (a full disk). The file then begins as the new record and goes on as the old one, and
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
     from .request import FileRequest
 
 _TIDY_AFTER = 0.002
-"""Seconds: after a shorter hold, tidying the queue would cost more than the rest."""
+"""Seconds; after a shorter hold, tidying the queue would cost more than the rest of the release."""
 
 
 class FileHold(HoldState):
-    """A lock file that is ours."""
+    """A hold of a lock file."""
 
     __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "may_be_removed", "pending")
 
@@ -67,7 +68,7 @@ class FileHold(HoldState):
         *,
         leased: bool = True,
     ) -> None:
-        """`leased`: whether the record may say that it has a lease."""
+        """Make the hold. `leased`: whether the record may state a lease."""
         self.fd = fd
         self.identity = identity
         self.data = data
@@ -75,7 +76,7 @@ class FileHold(HoldState):
         self.pending = b""
         """The record with the beat that is being written."""
         self.may_be_removed = False
-        """Whether a removal has failed: with a lease, the server may have done it all the same (FH7)."""
+        """Whether a removal has failed: with a lease, the server may have removed the file nevertheless (FH7)."""
         self.lease: Lease | None = None
         if leased and data and next_beat(data, request.protocol.marker_key) is not None:
             self._begin_lease(env, request)
@@ -91,7 +92,7 @@ class FileHold(HoldState):
             self.lease = Lease(env, marker.lease)
 
     def release(self, ref: HoldRef | None = None) -> None:
-        """Give up the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
+        """Release the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
         env = self.env
         if self.generation != env.generation:  # inert: H1
             return
@@ -161,7 +162,7 @@ class FileHold(HoldState):
         self.env.operations.perform(self.env, lambda _: tidy(self.env, self.request.queue))
 
     def is_waiting_for(self, error: OSError) -> bool:
-        """FH7."""
+        """Whether to repeat a release that failed with this error (FH7)."""
         return self.lease is not None and not self.lease.is_over() and self.env.is_away(self.path, error)
 
     def _undo(self) -> None:
@@ -169,12 +170,12 @@ class FileHold(HoldState):
         self._leave_queue()
 
     def releasing(self, ref: HoldRef | None = None) -> Steps[None]:
-        """`release` in the form of one that waits."""
+        """Release as a generator, for drivers that wait."""
         yield from ()
         self.release(ref)
 
     def abandon(self) -> None:
-        """Let go of the descriptor and leave the file: it belongs to another process."""
+        """Close the descriptor and leave the file, which belongs to another process."""
         if self.inert:
             return
         with self.mutex:
@@ -183,7 +184,7 @@ class FileHold(HoldState):
                 self._drop()
 
     def _remove(self) -> bool:
-        """Remove the lock file if it is ours; whether it was."""
+        """Remove the lock file if it is ours. Whether it was."""
         try:
             if self.lost or not self._is_ours():
                 return False
@@ -196,7 +197,7 @@ class FileHold(HoldState):
             return False  # removed since the check
 
     def _is_at_path(self) -> bool:
-        """Whether our record is there, by a fresh reading."""
+        """Whether our record is at the path, by a fresh reading."""
         with forking:
             from .inspect import read_fresh
         found = read_fresh(self.env, self.path)
@@ -206,7 +207,7 @@ class FileHold(HoldState):
         self.env.unlink(self.path)
 
     def _drop(self, *, sure: bool = False) -> bool:
-        """Let go of the descriptor; whether it was ours (FH5). `sure`: we have just read our record from it."""
+        """Give up the descriptor. Whether it was ours (FH5). `sure`: we have just read our record from it."""
         self._forget()
         env, ours = self.env, True
         try:
@@ -220,7 +221,7 @@ class FileHold(HoldState):
         return ours
 
     def _has_descriptor(self) -> bool:
-        """FH5."""
+        """Whether the descriptor still leads to our file (FH5)."""
         try:
             return self._is_identity_of(self.fd)
         except OSError as error:
@@ -241,7 +242,7 @@ class FileHold(HoldState):
         self.fd = -1
 
     def _withdraw_file(self) -> None:
-        """Undo what was published, and let go of the descriptor, which is ours."""
+        """Undo what was published, and give up the descriptor, which is ours."""
         try:
             self._recognize(self.env.read(self.fd, len(self.data) + 1), self.pending)
         except OSError:
@@ -250,7 +251,7 @@ class FileHold(HoldState):
         withdraw(self.env, self.request, self.data, self.fd, ours=ours)
 
     def hand_over(self) -> None:
-        """Let go of the descriptor, but not of the guard, which another process shares (keeper.py, S1)."""
+        """Close the descriptor but keep the guard, which another process shares (keeper.py, S1)."""
         with self.mutex:
             self.released = True
             self._forget()
@@ -269,7 +270,7 @@ class FileHold(HoldState):
             self.send_beat()
 
     def send_beat(self) -> None:
-        """The same, without checking first."""
+        """Send a beat without checking first."""
         if self.lease is not None:
             self._confirm(self.lease)
             return
@@ -285,7 +286,7 @@ class FileHold(HoldState):
                 self.data = self.pending
 
     def _next_beat(self) -> tuple[int, bytes] | None:
-        """What is to be written for the next beat, and where; `pending` is the whole record then."""
+        """The bytes to write for the next beat, and their position; sets `pending` to the whole record after it."""
         changes = self.request.protocol.beaten(self.data, self.env.time())
         if not changes:
             return None
@@ -297,7 +298,7 @@ class FileHold(HoldState):
         return first, self.pending[first:end]
 
     def _confirm(self, lease: Lease) -> None:
-        """LE7, LE11 (lease.py)."""
+        """Write a beat, and have the server confirm it (lease.py, LE7, LE11)."""
         with forking:
             from .inspect import read_fresh
         env, began = self.env, self.env.uptime()
@@ -335,25 +336,24 @@ class FileHold(HoldState):
             lease.confirmed(began)
 
     def record(self) -> Record:
-        """What the lock file says about us."""
+        """The record of our hold, as the lock file has it."""
         return self.request.protocol.decode(self.data)
 
     def unwritten_record(self) -> Record:
-        """What it would say, if anything were written there."""
+        """The record that the lock file would have, if it had one."""
         env, request = self.env, self.request
         who = env.identity()
         since = env.time() - (env.monotonic() - self.acquired)
         return Record(request.protocol.name, {}, who.pid, since, request.tag, who.host)
 
     def taken_by(self, env: Environment, fd: int) -> FileHold:
-        """The same hold in a process that was forked from this one and has the guard, by a descriptor of its own."""
+        """This hold in a process that was forked from this one and has the guard, by a descriptor of its own."""
         ours = FileHold(env, self.request, fd, self.identity, self._fresh(fd), True)
         ours.lease = self.lease
         return ours
 
     def _fresh(self, fd: int) -> bytes:
-        """The record as it is now: it may have been refreshed since the fork. As it was, where it is not that any
-        more."""
+        """The record in the file, which may have been refreshed since the fork; the old one if it is not ours."""
         protocol, before = self.request.protocol, self.data
         found = self.env.read(fd, len(before) + 1)
         try:
@@ -369,7 +369,7 @@ class FileHold(HoldState):
         return every if self.lease is None else min(every, self.lease.seconds / 3)
 
     def _was_told(self) -> None:
-        """LE9 (lease.py)."""
+        """Drop the guard after a loss (lease.py, LE9)."""
         if self.lease is not None:
             with self.mutex:
                 try:
@@ -405,7 +405,7 @@ class FileHold(HoldState):
             return False
 
     def _recognize(self, content: bytes, pending: bytes) -> bool:
-        """Whether this is our record, or what the heartbeat that was to make it `pending` has left of it (FH6)."""
+        """Whether this is our record, or what the heartbeat that would have made it `pending` has left of it (FH6)."""
         if content != self.data:
             with self.mutex:
                 if content not in (pending[:written] + self.data[written:] for written in range(len(pending) + 1)):
@@ -415,7 +415,7 @@ class FileHold(HoldState):
 
 
 def own_hold(env: Environment, path: str) -> FileHold | None:
-    """This process's hold of the file that the path names now."""
+    """This process's hold of the file that the path names now; None if there is none."""
     try:
         found = env.stat(path)
     except OSError:

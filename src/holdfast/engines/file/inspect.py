@@ -1,4 +1,4 @@
-"""What is at the lock path now, and whether its holder is alive.
+"""The lock file that is at the path now, and whether its holder is alive.
 
 Reading never hangs and never opens a symlink, FIFO or device. One descriptor stays open for the whole wait, as opening
 and closing a file wakes its watchers.
@@ -6,15 +6,15 @@ and closing a file wakes its watchers.
 Liveness is a ladder of questions. The first answer wins and carries its evidence:
 
 L1  The guard is held: ALIVE, proven. The kernel drops it when the last process that has it ends, not before. If a whole
-    machine ends, its server has to find out. Where that takes long, the guard of a holder of another boot that has a
-    lease proves nothing, and is respected nowhere: its lease decides.
+    machine ends, its server has to notice. Where that takes long, the guard of a holder with a lease from another boot
+    proves nothing, and is respected nowhere: its lease decides.
 L2  The guard is free, and the marker says that the holder took it on this boot and this device: DEAD, proven. Through
     another mount of a FUSE filesystem, or through an overlay's upper directory, a held guard looks free; `st_dev`
     differs in every such case. After a reboot device numbers repeat; hence the boot id. It proves nothing on a
     filesystem that machines share, if the holder has a lease: a server that loses sight of a machine drops its locks.
 L3  The holder's pid, where it is meaningful here: in a marker of our boot and PID namespace, or in a foreign record,
-    which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that says the
-    holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`), and a
+    which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that says that
+    the holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`), and a
     guard may have been passed on to a child that outlives the pid.
 L4  A marker of this host, from another boot: DEAD, by rule, as host names repeat.
 L5  Everything else: UNKNOWN, which counts as held.
@@ -22,25 +22,24 @@ L6  A record counts only if it was read from an inode that is a regular file; th
 L7  A reader may see a timestamp half rewritten by a heartbeat. Nothing is called stale on one reading: a takeover
     reads again under the guard, and goes back if a single byte differs.
 L8  On a network filesystem, an open file may have been removed by another machine (ESTALE; ENOENT on 9p), and its name
-    may be another file's; or its server has started again and does not know that it is open (EBADF on NFS 4). So we
-    look again, a few times.
+    may be another file's; or its server has restarted and does not know that it is open (EBADF on NFS 4). So we look
+    again, a few times.
 L9  A lock that is a directory (proper-lockfile) has no record. A holdfast holder marks it once it has the guard, with
-    the boot and the device: so L1 and L2 hold for it as well. Of any other holder nothing is known but the time.
+    the boot and the device: so L1 and L2 hold for it as well. Of any other holder only the time is known.
 L10 A lease that another process has on the file (F_SETLEASE) lets nobody open it until that process ends it, or the
-    kernel, after a time. No event tells of that. Until then the file counts as one that cannot be read, and a wait
-    polls.
+    kernel, after a time. No event announces that. Until then the file counts as unreadable, and a wait polls.
 L11 Any process that may read the file can lock it. A holder's guard is on a descriptor that can write, and the kernel
     counts a file as open for writing for longer than any such descriptor keeps a lock, whichever process has inherited
-    it. So where nobody has the file open for writing, what is locked is no guard, and the guard of the holder is gone:
-    L2 to L5 decide. The kernel tells its owner and root, by granting a lease for reading and at once its end; nobody
-    else can know, and then the lock counts as a guard. Nothing is asked about who has the lock: pids, users and rights
-    may have changed since it was taken. It says nothing of writers elsewhere (another machine, another device: L2), nor
-    of a holder that has promised nothing about its descriptor (no marker, or one of version 1).
-L12 A holder that releases removes its file, and then lets go of its guard, or ends. So a file whose guard is free, or
-    whose process is gone, may be that of a lock that was released during the look. Who concludes anything from a death
-    asks whether the path still names the file (policy.py); who takes over asks anyway (takeover.py, T4).
-L13 Who takes over has the guard, and then writes its record over the dead one's. So where a guard is held and the
-    process of the record has ended, the record is read again before the guard's holder is named beside it.
+    it. So if no process has the file open for writing, the lock is no guard, and the guard of the holder is gone: L2 to
+    L5 decide. The kernel tells the file's owner and root, by granting a lease for reading, which is ended at once;
+    nobody else can know, and then the lock counts as a guard. The lock's owner is not examined: pids, users and rights
+    may have changed since it was taken. This says nothing about writers elsewhere (another machine, another device:
+    L2), nor about a holder that has promised nothing about its descriptor (no marker, or one of version 1).
+L12 A holder that releases removes its file, and then drops its guard, or ends. So a file whose guard is free, or whose
+    process is gone, may belong to a lock that was released during the look. A conclusion from a death therefore asks
+    whether the path still names the file (policy.py); a takeover asks anyway (takeover.py, T4).
+L13 A takeover takes the guard, and then writes its record over the dead holder's. So if a guard is held and the process
+    of the record has ended, the record is read again before the guard's holder is named beside it.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
 }
-"""What is at the path instead of a regular file, by its type."""
+"""Names for what may be at the path instead of a regular file, by its type."""
 _USUAL_RECORD = 4096
 TRIES = 5
 _UNREADABLE = (errno.EACCES, errno.EPERM)
@@ -83,7 +82,7 @@ NO_RECORD = "the record is empty, as in a file that flock(1), filelock or portal
 
 
 class Observation:
-    """One lock file that was seen. `fd` is -1 if it may not be read or is not kept open."""
+    """One look at a lock file. `fd` is -1 if it may not be read or is not kept open."""
 
     __slots__ = (
         *("blocked", "claimed", "data", "fd", "identity", "is_directory", "lease_watch", "mode", "modified", "path"),
@@ -96,24 +95,24 @@ class Observation:
         self.path = ""
         self.mode = found.st_mode
         self.modified = found.st_mtime
-        """When it was last written, in seconds since the epoch."""
+        """The time of the last write, in seconds since the epoch."""
         self.stamp = 0
-        """The same in nanoseconds, of a lock that is a directory."""
+        """The time in nanoseconds, for a lock that is a directory."""
         self.is_directory = False
         self.fd = fd
         self.data = b""
         self.record: Record | None = None
         self.problem: str | None = None
         self.blocked: str | None = None
-        """Why this user cannot perform a takeover that would be right."""
+        """The reason why this user cannot perform a takeover that would be right."""
         self.claimed = False
-        """Whether another process had the claim when we last tried to take it over (takeover.py, T1)."""
+        """Whether another process had the claim when we last tried to take the lock over (takeover.py, T1)."""
         self.refused = 0
-        """How often a takeover was refused the guard (takeover.py, T9)."""
+        """The number of takeovers that were refused the guard (takeover.py, T9)."""
         self.lease_watch: Any = None
-        """What this observer has seen of a lock file with a lease (lease.LeaseWatch)."""
+        """The observer's earlier looks at a lock file with a lease (lease.LeaseWatch)."""
         self.unchanged = 0.0
-        """For how many seconds this observer has seen a record with a lease unchanged (lease.py, LE2)."""
+        """The seconds for which this observer has seen a record with a lease unchanged (lease.py, LE2)."""
 
     @property
     def is_guarded(self) -> bool:
@@ -127,12 +126,12 @@ class Observation:
 
     @property
     def unfinished(self) -> bool:
-        """Created by a holdfast process that has not yet written its record."""
+        """Whether it was created by a holdfast process that has not written its record yet."""
         return not self.data and bool(self.mode & UNFINISHED)
 
 
 def observe(env: Environment, request: FileRequest) -> Observation | None:
-    """What is at the path, or None for nothing. InvalidPath for what can never be a lock file."""
+    """A look at the path; None if nothing is there. InvalidPath for what can never be a lock file."""
     tries = TRIES
     while True:
         try:
@@ -178,14 +177,14 @@ def _observe(env: Environment, request: FileRequest) -> Observation | None:
 
 
 def glance(env: Environment, request: FileRequest) -> Observation | None:
-    """The same, for reading only: nothing is kept open."""
+    """A look at the path for reading only: nothing is kept open."""
     seen = observe(env, request)
     forget(env, seen)
     return seen
 
 
 def require_directory(env: Environment, request: FileRequest) -> None:
-    """InvalidPath unless the directory of the lock file exists."""
+    """Raise InvalidPath unless the directory of the lock file exists."""
     try:
         env.stat(f"{request.directory}/.")
     except FileNotFoundError as error:
@@ -197,7 +196,7 @@ def require_directory(env: Environment, request: FileRequest) -> None:
 
 
 def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
-    """Read the record again from the descriptor that is kept."""
+    """Read the record again from the descriptor that is kept open."""
     if request.protocol.is_directory:
         observed_directory(seen, env.fstat(seen.fd), request.protocol.decode(b""))
         return
@@ -218,7 +217,7 @@ def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
 
 
 def is_rewritten(env: Environment, request: FileRequest, seen: Observation) -> bool:
-    """Whether another record is in the file by now; it is `seen` then (L13). A look that the system refuses says no."""
+    """Whether another record is in the file now; it is `seen` then (L13). False if the system refuses the look."""
     before = seen.data
     try:
         reread(env, request, seen)
@@ -228,20 +227,20 @@ def is_rewritten(env: Environment, request: FileRequest, seen: Observation) -> b
 
 
 def observed_directory(seen: Observation, found: Stat, record: Record) -> None:
-    """What a look at a lock that is a directory says (L9)."""
+    """Note the mode and the time of a lock that is a directory (L9)."""
     seen.is_directory = True
     seen.mode, seen.modified, seen.stamp = found.st_mode, found.st_mtime, found.st_mtime_ns
     seen.record = record.replaced(created=found.st_mtime)
 
 
 def read_record(env: Environment, fd: int) -> bytes:
-    """The whole content, or enough to see that it is too large. A read allocates all it asks for: so ask for little."""
+    """The whole content, or enough to see that it is too large. A read allocates all that it asks for."""
     data = env.read(fd, _USUAL_RECORD)
     return data if len(data) < _USUAL_RECORD else env.read(fd, MAX_RECORD_BYTES + 1)
 
 
 def read_fresh(env: Environment, path: str) -> tuple[tuple[int, int], bytes] | None:
-    """Which file the path names, and what is in it, by a fresh opening (lease.py, LE3)."""
+    """The inode that the path names and its content, by a fresh opening (lease.py, LE3); None if there is none."""
     try:
         fd = env.open_existing(path, write=False)
     except OSError as error:
@@ -267,7 +266,7 @@ def forget(env: Environment, seen: Observation | None) -> None:
 
 
 def require_same_protocol(request: FileRequest, seen: Observation) -> None:
-    """ProtocolMismatch when the record is another protocol's: the two do not exclude each other."""
+    """Raise ProtocolMismatch if the record is another protocol's: the two do not exclude each other."""
     other = other_protocol(request, seen.data, seen.record)
     if other is not None:
         raise mismatch(request, other)
@@ -294,7 +293,7 @@ def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
 
 
 def require_regular(found: Stat, request: FileRequest) -> None:
-    """InvalidPath for anything but a regular file; the message says what it is."""
+    """Raise InvalidPath for anything but a regular file; the message says what it is."""
     if stat.S_ISREG(found.st_mode):
         return
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
@@ -306,8 +305,8 @@ def require_regular(found: Stat, request: FileRequest) -> None:
 
 
 def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
-    """For a lock that is a directory: ProtocolMismatch for the lock file of another protocol, InvalidPath for what can
-    be no lock at all."""
+    """Raise unless it is a directory, for a lock that is one: ProtocolMismatch for the lock file of another protocol,
+    InvalidPath for anything else."""
     if stat.S_ISDIR(found.st_mode):
         return
     what = _KINDS.get(stat.S_IFMT(found.st_mode), "a file")
@@ -326,7 +325,7 @@ def require_kind(env: Environment, request: FileRequest, found: Stat) -> None:
 
 
 def unreadable(env: Environment, request: FileRequest, why: str) -> Observation | None:
-    """What is at the path, which cannot be opened."""
+    """A look at something that cannot be opened; None if nothing is there."""
     try:
         found = env.stat(request.path)
         seen = Observation(found)
@@ -350,7 +349,7 @@ class Assessment(Value):
     liveness: Liveness
     evidence: Evidence
     pid: int | None = None
-    """The living process whose end would change the answer."""
+    """The living process whose end would change the answer; None if there is none."""
 
     @property
     def is_dead(self) -> bool:
@@ -361,11 +360,11 @@ GUARDED = Evidence("guard", "the kernel lock on its file is held", proven=True)
 _LEFT = Assessment(
     Liveness.DEAD, Evidence("guard", "the holder's kernel lock is gone, on this boot and device", proven=True)
 )
-"""L2."""
+"""The assessment by L2."""
 
 
 def assess(env: Environment, seen: Observation) -> Assessment:
-    """What can be known about the holder of the lock file that was seen."""
+    """The liveness of the holder of the lock file that was seen, with the evidence."""
     held = env.guarded(seen.fd) if seen.fd >= 0 else None
     record = seen.record
     if seen.is_directory:
@@ -402,8 +401,8 @@ def assess(env: Environment, seen: Observation) -> Assessment:
 
 
 def is_gone(env: Environment, path: str, identity: tuple[int, int]) -> bool:
-    """Whether the path no longer names this file, so that its holder has released (L12). Where the system refuses the
-    look, that is not known, and so not said."""
+    """Whether the path no longer names this file, so that its holder has released (L12). False if the system refuses
+    the look, as that is not known."""
     try:
         return not is_there(env, path, identity)
     except OSError:
@@ -411,7 +410,7 @@ def is_gone(env: Environment, path: str, identity: tuple[int, int]) -> bool:
 
 
 def _assess_directory(env: Environment, seen: Observation, *, held: bool | None) -> Assessment:
-    """L9."""
+    """The assessment of a lock that is a directory (L9)."""
     if held:
         return Assessment(Liveness.ALIVE, Evidence("guard", "the kernel lock on its directory is held", proven=True))
     with forking:
@@ -424,7 +423,7 @@ def _assess_directory(env: Environment, seen: Observation, *, held: bool | None)
 
 
 def is_readers_lock(env: Environment, seen: Observation) -> bool:
-    """Whether the lock that another process has on it is for certain no holder's guard (L11)."""
+    """Whether another process's lock on the file is certainly no holder's guard (L11)."""
     device = seen.identity[0]
     marker = None if seen.record is None else seen.record.marker
     if seen.fd < 0 or seen.is_directory or env.storage(seen.path, device).shared:
@@ -438,7 +437,7 @@ def is_readers_lock(env: Environment, seen: Observation) -> bool:
 
 
 def guard_counts(env: Environment, seen: Observation) -> bool:
-    """Whether a guard that another process has on it says anything about the holder (L1)."""
+    """Whether another process's guard on the file says anything about the holder (L1)."""
     marker = None if seen.record is None else seen.record.marker
     if marker is None or marker.lease is None or marker.identity.boot == env.identity().boot:
         return True
@@ -446,7 +445,7 @@ def guard_counts(env: Environment, seen: Observation) -> bool:
 
 
 def _guardian(env: Environment, record: Record | None) -> int | None:
-    """The process whose end drops the guard, as far as the record tells; None if another has the guard by now."""
+    """The process whose end drops the guard, as far as the record tells; None if another one has the guard by now."""
     marker = None if record is None else record.marker
     if marker is None or not marker.identity.shares_pids_with(env.identity()):
         return None
@@ -455,7 +454,7 @@ def _guardian(env: Environment, record: Record | None) -> int | None:
 
 
 def is_outlived(env: Environment, record: Record | None) -> bool:
-    """Whether the process that acquired a lock has ended, even if another has the guard now. False: not known."""
+    """Whether the process that acquired the lock has ended, even if another has the guard now. False: unknown."""
     marker = None if record is None else record.marker
     if record is None or marker is None or not marker.identity.shares_pids_with(env.identity()):
         return False
@@ -463,7 +462,7 @@ def is_outlived(env: Environment, record: Record | None) -> bool:
 
 
 def _by_process(env: Environment, record: Record, marker: Marker | None) -> Assessment:
-    """L3."""
+    """The assessment by the holder's process (L3)."""
     pid = record.pid
     if pid is None:
         return _unknown("the record names no process")
@@ -489,7 +488,7 @@ def _by_process(env: Environment, record: Record, marker: Marker | None) -> Asse
 
 
 def _rebooted(then: Identity, here: Identity) -> bool:
-    """L4. Compares boot ids only: a machine number does not change with a boot."""
+    """Whether this host was booted since (L4). Compares boot ids only: a machine number outlasts a boot."""
     boots = (then.boot, here.boot)
     known = "-" not in boots and not any(boot.startswith("machine:") for boot in boots)
     return known and then.boot != here.boot and then.host == here.host != "-"

@@ -1,4 +1,4 @@
-"""The temporary files and directories of foreign implementations, and how not to collide with them.
+"""Temporary files and directories of foreign implementations, and how not to collide with them.
 
 Some publish by renaming a temporary file to the lock path, after a look that found nothing there. Such a rename would
 replace our lock file. Others make a directory beside it while they remove a stale lock.
@@ -6,12 +6,12 @@ replace our lock file. Others make a directory beside it while they remove a sta
 Y1  A rival that creates its temporary file after our lock file sees the lock file, and backs off. A temporary file that
     is older than our lock file is still in the directory when we list it. So a publisher waits until none is left, and
     checks that the lock is still its own, before it lets its caller in.
-Y2  A rival that is stopped between its look and its rename must not stop the world: a temporary file that is old, or
+Y2  A rival that is stopped between its look and its rename must not block everybody: a temporary file that is old, or
     whose process has ended, no longer counts. If that rival does come back, `check()` notices.
 Y3  The directory that announces a removal is made before the record is judged for the last time, and removed whatever
     happens: it is open from the moment that it is made, and its descriptor says how to undo it. If it exists already,
     another process is removing the lock: we go back to waiting. An old one was left by a crash.
-Y4  fs-safe never removes such a directory after a crash, and waits for it for ever, even if the lock is free. So ours
+Y4  fs-safe never removes such a directory after a crash, and waits for it forever, even if the lock is free. So ours
     has the sticky bit, which no other implementation sets, and a guard: with that bit and an unheld guard it is a dead
     holdfast process's. A process that gets the guard of a leftover, and finds that the path still names it, owns it
     from there on.
@@ -20,13 +20,13 @@ Y5  A process that announced a removal before our lock file existed may have jud
     announcement we wait until that is gone, or a moment, and then check that the lock is still our own.
 Y6  Any process that may read the directory of an announcement can also lock it. Sharing the guard with such readers
     still shows that no holdfast process has it alone. If two of ours share it, the gates of the takeover let one
-    through (takeover.py, T1); the other may end the announcement early, and then Y5 is what is left.
+    through (takeover.py, T1); the other may end the announcement early, and then only Y5 is left.
 Y7  Any lock file of this kind may have rivals, whichever of the two protocols the caller has chosen. Listing a large
-    directory each time would cost more than the rest. So a process that often publishes there keeps a log of what
-    appears in it (inotify.py, N8), begun by a listing. A rival's temporary file that existed when ours appeared came
-    before it, so it is in the log or in the listing. If the log is uncertain, or names a rival, we list the directory.
+    directory each time would cost more than the rest. So a process that often publishes there keeps a log of new names
+    in it (inotify.py, N8), begun by a listing. A rival's temporary file that existed when ours appeared came before it,
+    so it is in the log or in the listing. If the log is uncertain, or names a rival, we list the directory.
 Y8  Windows has neither that bit nor guards of directories. There the announcement is a file that the system removes
-    with the process that made it, so a kill leaves none. Who makes a directory of that name finds it taken.
+    with the process that made it, so a kill leaves none. A process that makes a directory of that name finds it taken.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _YOUNG = 1.0
 """Seconds for which a temporary file counts regardless of its process, which may be in another container."""
 _OLD = 60.0
-"""Seconds after which an attempt or removal counts as abandoned. Others need a millisecond for it."""
+"""Seconds after which an attempt or removal counts as abandoned. Normally it takes a millisecond."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 _MOMENT = 0.020
 """Seconds within which others act on their last look (takeover.SETTLE)."""
@@ -60,7 +60,7 @@ _PATIENCE = 0.1
 
 
 def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Steps[FileHold | None]:
-    """The hold, as soon as no rival can remove its lock file any more; None if one has, or stays (Y1, Y5).
+    """The hold, once no rival can remove its lock file any more; None if one has, or remains (Y1, Y5).
 
     The caller gives the hold back if this is interrupted.
     """
@@ -109,7 +109,8 @@ def among(names: Iterable[str], request: FileRequest) -> list[tuple[str, int]]:
 
 
 def _has_rivals(env: Environment, held: FileHold) -> bool:
-    """Y2. Ages are by the clock that stamped our own lock file: a file server's clock may differ from ours."""
+    """Whether a rival's temporary file counts (Y2). Its age is by the clock that stamped our lock file: a file server's
+    clock may differ from ours."""
     now: float | None = None
     for path, pid in rivals(env, held.request):
         if now is None:
@@ -124,7 +125,7 @@ def _has_rivals(env: Environment, held: FileHold) -> bool:
 
 
 def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] | None:
-    """The temporary file, and its pid, that keeps a contender from a lock without a file (Y2). For messages."""
+    """The temporary file that keeps a contender from a lock without a file, and its pid (Y2). For messages."""
     if not request.protocol.has_rivals:
         return None
     try:
@@ -138,12 +139,12 @@ def about_to_rename(env: Environment, request: FileRequest) -> tuple[str, int] |
 
 
 def _is_rival(env: Environment, age: float, pid: int) -> bool:
-    """Whether a temporary file of that age is still a rival (Y2)."""
+    """Whether a temporary file of that age still counts as a rival (Y2)."""
     return age < _YOUNG or (age < _OLD and not env.inspect(pid).has_ended)
 
 
 def sweep_rivals(env: Environment, request: FileRequest) -> int:
-    """Remove the temporary files for this lock file whose processes have ended here; returns their number."""
+    """Remove the temporary files for this lock file whose processes have ended here. Their number."""
     removed = 0
     for path, pid in rivals(env, request):
         if env.inspect(pid).has_ended:
@@ -159,7 +160,8 @@ def sweep_rivals(env: Environment, request: FileRequest) -> int:
 class Announcement(Value):
     """The announcement that we are removing a lock.
 
-    `fd` is -1 where there are no guards, `identity` None where closing is all that ends it (Y8), or nothing has to.
+    `fd` is -1 where there are no guards; `identity` is None if closing is enough to end it (Y8), or nothing has to be
+    ended.
     """
 
     fd: int
@@ -167,7 +169,7 @@ class Announcement(Value):
 
 
 def announce_removal(env: Environment, request: FileRequest) -> Announcement | None:
-    """Y3: `end_removal` ends it; None if another process is removing the lock."""
+    """Announce the removal (Y3); `end_removal` ends that. None if another process is removing the lock."""
     if not request.protocol.reclaim_suffix:
         return Announcement(-1, None)
     path = request.path + request.protocol.reclaim_suffix
@@ -183,7 +185,7 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
 
 
 def end_removal(env: Environment, request: FileRequest, announced: Announcement) -> None:
-    """Y3."""
+    """End the announcement (Y3)."""
     if announced.identity is None:
         if announced.fd >= 0:
             let_go(env, announced.fd)
@@ -215,7 +217,7 @@ def _announce_unguarded(env: Environment, path: str) -> Announcement:
 
 
 def _unmake(env: Environment, path: str, fd: int) -> None:
-    """Remove what was made, and let go of it. May be interrupted, and called again (operations.py, J3)."""
+    """Remove the directory that was made, and close it. May be interrupted, and called again (operations.py, J3)."""
     if not env.is_open(fd):
         return
     try:
@@ -232,7 +234,7 @@ def _unmake(env: Environment, path: str, fd: int) -> None:
 
 
 def _end(env: Environment, path: str, identity: tuple[int, int], fd: int) -> None:
-    """The same at the end of a removal."""
+    """Remove the announcement at the end of a removal, and close it."""
     try:
         _remove_own(env, path, identity)
     except BaseException:
@@ -252,7 +254,7 @@ def _remove_own(env: Environment, path: str, identity: tuple[int, int]) -> None:
 
 
 def _adopt(env: Environment, path: str) -> Announcement | None:
-    """Take over what a crash has left (Y3, Y4)."""
+    """Take over a crash's leftover (Y3, Y4); None if it may be in use."""
     try:
         found = env.stat(path)
         if not _may_announce(found.st_mode):
@@ -269,7 +271,7 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
 
 
 def why_left(env: Environment, path: str) -> str | None:
-    """Why this announcement of a removal is abandoned (Y3, Y4); None if it may be in use. Changes nothing."""
+    """The reason why this announcement is abandoned (Y3, Y4); None if it may be in use. Changes nothing."""
     try:
         fd = env.open_directory(path)
     except NotADirectoryError:
@@ -291,7 +293,7 @@ def why_left(env: Environment, path: str) -> str | None:
 def _take_guard(env: Environment, path: str, *, surely: bool) -> Announcement | None:
     """Take the guard of the file or directory at the path, unless another process has it or recreates it.
 
-    `surely`: even where the filesystem has no kernel locks.
+    `surely`: even if the filesystem has no kernel locks.
     """
     fd = env.open_existing(path, write=False)
     try:
@@ -302,7 +304,7 @@ def _take_guard(env: Environment, path: str, *, surely: bool) -> Announcement | 
 
 
 def _guarded(env: Environment, path: str, fd: int, *, surely: bool) -> Announcement | None:
-    """The same, of what is open; it is closed if it is not ours."""
+    """Take the guard of an open file or directory; if it is refused, or the path names another file, close it."""
     guard = env.guard(fd)
     if guard is False:
         guard = env.guard(fd, shared=True)  # Y6
@@ -317,7 +319,7 @@ def _guarded(env: Environment, path: str, fd: int, *, surely: bool) -> Announcem
 
 
 def _may_announce(mode: int) -> bool:
-    """Whether it is of the kinds that others make: not a link, nor anything unsafe to open."""
+    """Whether its type is one that others make: not a link, nor anything unsafe to open."""
     return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
 
@@ -331,7 +333,8 @@ def _remove(env: Environment, path: str) -> None:
 
 
 def _is_removal_announced(env: Environment, held: FileHold) -> bool:
-    """Y5. Also removes what a crash has left, so that fs-safe does not wait for it for ever (Y4)."""
+    """Whether a removal is announced that may be of our lock (Y5). A crash's leftover, for which fs-safe would wait
+    forever (Y4), is removed."""
     path = held.path + held.request.protocol.reclaim_suffix
     try:
         announced = env.stat(path).st_mtime

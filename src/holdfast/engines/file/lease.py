@@ -1,38 +1,39 @@
-"""Leases: how the lock of a machine that has died is freed, on a filesystem that machines share.
+"""Leases: how a dead machine's lock is freed, on a filesystem that machines share.
 
-There, a kernel lock may be the machine's own, and a server that restarts or loses sight of a machine drops the ones it
-keeps. So the holder changes its record every third of the lease (a beat), and an observer that has seen the same record
+There, a kernel lock may be local to the machine, and a server that restarts or loses sight of a machine drops its
+locks. So the holder changes its record every third of the lease (a beat), and an observer that has seen the same record
 for a whole lease replaces it. Nobody compares two clocks.
 
 LE1 The holder counts itself lost nine tenths of the lease after it began the last beat that the server has confirmed,
-    by a clock that goes on while the machine sleeps. A beat that is confirmed later than that changes nothing.
+    by a clock that runs on while the machine sleeps. A beat that is confirmed later than that changes nothing.
 LE2 The observer's time starts when it has read a record for the first time, so after the beat began. It replaces the
     record a whole lease later, if a reading that began after that found the same bytes: no later beat has been
-    confirmed, and by LE1 none can be. So the holder is told first, and has a tenth of the lease to stop.
+    confirmed, and by LE1 none can be. So the holder hears first, and has a tenth of the lease to stop.
 LE3 Each reading is a fresh one: the file is opened anew, which makes a network filesystem ask its server. Time counts
     only while the server answers: after a pause of more than a quarter of the lease, or a reading that took so long,
-    the observer begins anew. So when a server comes back, what it was asked for before it died has had a lease's time
-    to arrive.
-LE4 The replacement is one rename of a whole new file over the old one. What the old holder still writes goes to its old
+    the observer begins anew. So when a server comes back, requests from before its end have had a lease's time to
+    arrive.
+LE4 The replacement is one rename of a whole new file over the old one. The old holder's later writes go to its old
     file. The path is never free in between.
-LE5 A claim to it comes first: a link whose name is that very hold, with its last beat. Only one process can make it. A
+LE5 Before that comes a claim: a link whose name is that very hold, with its last beat. Only one process can make it. A
     fresh reading under the claim finds whether the record is still that one.
-LE6 A claimant that dies leaves its claim. It counts for a lease from the first sight, again by the observer's clock;
-    then the next one is made, with a higher number. A claimant that was only stopped finds after its rename that nine
-    tenths of the lease have passed since before it made its claim, and gives up. Its successor finds by its next beat
-    that the path names another file (LE7). It is told before anybody replaces that record, which takes a whole lease.
-LE7 A beat is a write, a sync, and a look by a fresh opening at what the path names. If that is not our file, the lock
-    is lost. The first beat is confirmed before the caller gets the lock.
+LE6 A claimant that dies leaves its claim. It counts for a lease from the observer's first sight, again by the
+    observer's clock; then the observer makes the next claim, with a higher number. A claimant that was only stopped
+    finds after its rename that nine tenths of the lease have passed since before it made its claim, and gives up. Its
+    successor finds by its next beat that the path names another file (LE7). It hears of that before any process can
+    replace that record, which takes a whole lease.
+LE7 A beat is a write, a sync, and a fresh opening of the path, to see which file it names. If that is not our file, the
+    lock is lost. The first beat is confirmed before the caller gets the lock.
 LE8 Until the moment of LE1 nobody else has replaced the record, so the release may remove it. Before the first beat
-    that moment is not known: what is given up then is left, until its lease is over. A removal that takes
-    longer than the rest of the lease to reach the server may remove a later lock: a fencing token protects from that,
-    and every hold with a lease has one.
-LE9 When the loss has been told, the guard is dropped: a process that lives on would keep others out for ever.
-LE10 A claim to a hold that was replaced is of no use. One that a killed claimant has left is removed by `clean`, when
-    it is older than a day: no claimant is stopped for so long, and goes on.
-LE11 A beat is written through a descriptor of its own, from which our last record can be read, and without the mutex
-    of the hold: it may take as long as the server likes. Meanwhile the hold says by its clock whether it is lost, and
-    is told as lost.
+    that moment is not known: a lock that is given up then stays until its lease is over. A removal that takes longer
+    than the rest of the lease to reach the server may remove a later lock: a fencing token protects from that, and
+    every hold with a lease has one.
+LE9 When the loss has been reported, the guard is dropped: a process that lives on would keep others out forever.
+LE10 A claim to a hold that was replaced is of no use. `clean` removes a killed claimant's claim that is older than a
+    day: no claimant is stopped for so long and then goes on.
+LE11 A beat is written through a descriptor of its own, from which our last record can be read, and without the mutex of
+    the hold: it may take as long as the server likes. Meanwhile the hold tells by its clock whether it is lost, and its
+    loss is reported.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ OURS = 9 / 10
 
 
 class Lease:
-    """What a holder knows about its own."""
+    """The holder's knowledge of its own lease."""
 
     __slots__ = ("_env", "replaced", "seconds", "until")
 
@@ -68,7 +69,7 @@ class Lease:
         self._env = env
         self.seconds = seconds
         self.until = env.uptime() + OURS * seconds
-        """The moment of LE1, by `uptime`. The first beat sets it before the caller gets the lock (LE7)."""
+        """The time of LE1, by `uptime`. The first beat sets it before the caller gets the lock (LE7)."""
         self.replaced = False
         """Whether the path names another file."""
 
@@ -80,13 +81,13 @@ class Lease:
         return self.until - self._env.uptime()
 
     def confirmed(self, began: float) -> None:
-        """A beat that began at that moment, by `uptime`, has been confirmed (LE1)."""
+        """Extend the lease: a beat that began at `began`, by `uptime`, has been confirmed (LE1)."""
         if not self.is_over():
             self.until = began + OURS * self.seconds
 
 
 class _Unchanged:
-    """For how long the same has been found (LE2, LE3)."""
+    """The time for which an observer has found the same content (LE2, LE3)."""
 
     __slots__ = ("_first", "_last", "_what")
 
@@ -95,7 +96,7 @@ class _Unchanged:
         self._first = self._last = 0.0
 
     def seconds(self, what: object, began: float, now: float, lease: float) -> float:
-        """For how long, until the beginning of this reading, which lasted from `began` to `now`."""
+        """The seconds for which `what` was unchanged when this reading began; it lasted from `began` to `now`."""
         if what is None or what != self._what or max(began - self._last, now - began) > _LATE * lease:
             self._what, self._first = what, now
         self._last = now
@@ -103,14 +104,14 @@ class _Unchanged:
 
 
 class LeaseWatch:
-    """What one observer has seen of a lock file with a lease, look by look."""
+    """One observer's looks at a lock file with a lease."""
 
     def __init__(self) -> None:
         self._record = _Unchanged()
         self._claim = _Unchanged()
 
     def look(self, env: Environment, path: str, seen: Observation, lease: float) -> float:
-        """For how many seconds the record has not changed (LE2); 0 if it is not what was seen."""
+        """The seconds for which the record has not changed (LE2); 0 if it is not the one that was seen."""
         began = env.monotonic()
         found = read_fresh(env, path)
         same = found == (seen.identity, seen.data)
@@ -124,7 +125,7 @@ class LeaseWatch:
 
 
 def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[int, bytes] | None:
-    """Put a new lock file in the place of the lapsed one that was seen: its descriptor, and its record.
+    """Put a new lock file in the place of the lapsed one that was seen. Its descriptor, and its record.
 
     None if another contender or the holder was faster.
     """
@@ -159,7 +160,7 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
 
 
 def _is_late(env: Environment, began: float, lease: float) -> bool:
-    """LE6."""
+    """Whether nine tenths of the lease have passed since `began` (LE6)."""
     return env.uptime() >= began + OURS * lease
 
 
@@ -176,7 +177,7 @@ def _write_new(env: Environment, request: FileRequest, temporary: str, lease: fl
 
 
 class Claims:
-    """The claims to the hold that was seen: ours, and those of claimants that have died."""
+    """The claims to the hold that was seen: ours, and those of claimants that died."""
 
     __slots__ = ("_env", "_made", "_number", "_prefix", "identity")
 
@@ -187,14 +188,14 @@ class Claims:
         self._env = env
         self._prefix = f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
         self._number = -1
-        """That of ours, from before it is made."""
+        """The number of our claim, from before it is made."""
         self._made = False
-        """Whether it is known to have been made."""
+        """Whether our claim is known to have been made."""
         self.identity = (0, 0)
-        """Of the file that ours is a link to."""
+        """The file to which our claim is a link."""
 
     def make(self, seen: Observation, temporary: str, lease: float) -> bool:
-        """Make ours (LE5); False while another one counts."""
+        """Make our claim (LE5); False while another one counts."""
         env = self._env
         assert seen.lease_watch is not None
         while True:
@@ -210,15 +211,14 @@ class Claims:
                     return False
 
     def end(self) -> None:
-        """Remove all of them: ours would count for a lease (LE6). May be interrupted, and called again (operations.py,
-        J3)."""
+        """Remove all: ours would count for a lease (LE6). May be interrupted, and called again (operations.py, J3)."""
         if self._made or (self._number >= 0 and self._is_ours()):
             for number in range(self._number + 1):
                 unlink_quietly(self._env, self._path(number))
         self._number, self._made = -1, False
 
     def _is_ours(self) -> bool:
-        """Whether it was made, where we were interrupted just then."""
+        """Whether our claim was made, if an interruption came just then."""
         try:
             return is_there(self._env, self._path(self._number), self.identity)
         except OSError:
@@ -236,7 +236,7 @@ def is_claim(name: str) -> bool:
 
 
 def why_old(env: Environment, path: str) -> str | None:
-    """Why a claim may go (LE10); None if it may be in use."""
+    """The reason why a claim may be removed (LE10); None if it may be in use."""
     found = env.stat(path)
     if not stat.S_ISREG(found.st_mode) or abs(env.time() - found.st_mtime) < _DAY:
         return None

@@ -1,9 +1,9 @@
-"""Where the lock file is: from what the caller named, by the rules of the protocol, following links where that says so.
+"""The path of the lock file: from the caller's path, by the rules of the protocol, which may follow links.
 
 LK1  We read the links ourselves, so the kernel's own protection (fs.protected_symlinks) does not apply. A link in place
      of the lock file is followed only if it is ours or root's: any other could make us create, write and remove a file
-     anywhere. A link on the way is refused if it is another user's and lies in a directory that is not that user's and
-     that is writable beyond its owner.
+     anywhere. A link on the way is refused if it is another user's, in a directory that is not that user's and that
+     others than its owner may write to.
 LK2  A link is opened first, then examined and read by that descriptor: it may be replaced in between.
 """
 
@@ -30,7 +30,7 @@ _UNREACHABLE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG, e
 def followed(path: str, protocol: str, *, last: bool = False) -> str:
     """The path with all symbolic links resolved, dangling ones too, as by `os.path.realpath`.
 
-    InvalidPath for a link that is not to be trusted (LK1); `last`: a lock file would be created where the path ends.
+    InvalidPath for a link that cannot be trusted (LK1); `last`: a lock file would be created at the end of the path.
     """
     if not hasattr(os, "geteuid"):
         return _absolute(os.path.realpath(path), protocol)
@@ -68,7 +68,7 @@ def _followed(path: str, protocol: str, *, last: bool) -> str:
 
 
 def _followed_in_time(path: str, protocol: str, *, last: bool = False) -> str:
-    """The same; EngineUnavailable if a file server on the way does not answer."""
+    """Call `followed`; EngineUnavailable if a file server on the way does not answer."""
     env = environment()
     if not env.may_block(f"{path}/."):
         return followed(path, protocol, last=last)
@@ -79,7 +79,7 @@ def _followed_in_time(path: str, protocol: str, *, last: bool = False) -> str:
 
 
 def _look(path: str) -> tuple[os.stat_result, str | None]:
-    """The stat of the path; and its target, if it is a link (LK2)."""
+    """The stat of the path, and its target if it is a link (LK2)."""
     if not hasattr(os, "O_PATH"):
         found = os.lstat(path)
         return found, os.readlink(path) if stat.S_ISLNK(found.st_mode) else None
@@ -108,15 +108,15 @@ def _untrusted(link: str, user: int, path: str, protocol: str) -> InvalidPath:
 
 
 ANY_SLOT = ".#.lock"
-"""How the lock file of a slot would end, were it called after all of them."""
+"""The end of a slot's lock file with `#` for the number, by which the queue of all slots is named."""
 _LONGEST_NAME = 255 - len(".holdfast-.queue")
 
 
 def locate(path: str | os.PathLike[str], protocol: Protocol, *, links: bool = True) -> tuple[str, str]:
-    """What the caller named, as an absolute path, and its lock file.
+    """The caller's path made absolute, and the path of its lock file.
 
-    Symbolic links are followed now, where the protocol follows them: later changes to them do not count. `links`: False
-    where the caller wants none to be followed, of a protocol that leaves the choice.
+    Symbolic links are followed now, if the protocol follows them: later changes to them do not count. `links`: False if
+    the protocol leaves the choice to the caller, who wants none followed.
     """
     in_directory = protocol.suffix.startswith("/")
     named = check_path(path, protocol.name, directory=in_directory)
@@ -154,7 +154,7 @@ def check_path(path: str | os.PathLike[str], protocol: str, *, directory: bool =
 
 
 def _absolute(path: str, protocol: str) -> str:
-    """With a slash between its components, on every system."""
+    """The absolute path, with a slash between its components on every system."""
     if os.sep == "/":
         path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
         if "/./" not in f"{path}/" and "//" not in path:
@@ -170,20 +170,20 @@ def _absolute(path: str, protocol: str) -> str:
 
 
 def queue_of(directory: str, name: str, span: str = "") -> str:
-    """The hidden directory of a lock's waiters, named after its file, and after the bytes that they wait for, if it is
-    a record lock. No other lock has it, whatever the files are called."""
+    """The hidden directory of a lock's waiters. It is named after the lock file and, for a record lock, after the
+    bytes. No other lock has it, whatever the files are called."""
     if name.endswith(("@", ANY_SLOT)) or _ends_like_a_span(name):
         name += "@"
     return _queue(directory, name + span)
 
 
 def queue_of_slots(directory: str, base: str, span: str = "") -> str:
-    """That of the waiters for any slot of a semaphore."""
+    """The hidden directory of the waiters for any slot of a semaphore."""
     return _queue(directory, base + ANY_SLOT + span)
 
 
 def waited_for(queue: str) -> str:
-    """The lock that a queue is named after; a long name is cut, and stays so. Of a semaphore: its base."""
+    """The lock that a queue is named after, or the base of a semaphore; a long name, which was cut, stays cut."""
     directory, _, name = queue.rpartition("/")
     name = name[len(".holdfast-") : -len(".queue")]
     return f"{directory}/{name.removesuffix(ANY_SLOT) if name.endswith(ANY_SLOT) else name.removesuffix('@')}"
@@ -196,7 +196,7 @@ def _ends_like_a_span(name: str) -> bool:
 
 
 def _queue(directory: str, name: str) -> str:
-    """Named so as far as a file name's length allows."""
+    """The path of the queue, its name cut to the length of a file name."""
     short = os.fsencode(name)
     if len(short) > _LONGEST_NAME:
         with forking:

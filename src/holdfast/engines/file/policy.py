@@ -1,6 +1,6 @@
 """May this lock be taken over? One decision, from the record, the evidence, and what the caller asked for.
 
-V1  A guard that is held is respected, whatever was asked for.
+V1  A guard that is held is respected, whatever the caller asked for.
 V2  A record that is malformed or unreadable is never reclaimed.
 V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherwise the protocol's rule must hold *and*
     the evidence must say dead. Unknown is held.
@@ -8,14 +8,14 @@ V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A
 V5  A protocol whose rule fails closed only says that a lock is stale: then we neither wait for it nor take it over,
     unless the caller's callable says so. Under `safe`, we wait for a holder that is known to be alive all the same.
 V6  A file with more content than a record may be data with lines that look like a record's. It is held, and is never
-    reclaimed, whatever was asked for.
+    reclaimed, whatever the caller asked for.
 V7  A callable may answer later: it returns a `Signal` and is asked again once that is set (acquire.py, A6). Until then
     the lock counts as held.
 V8  A holder with a lease is alive until its record has not changed for the whole lease. Then it is replaced, if no
     guard is held: it has counted itself lost before (lease.py, LE2). Its age, by whichever clock, does not matter.
 V9  Where every holder keeps its lock fresh, under `safe` the rule is enough, unless the holder is known to be alive.
-V10 On a read-only filesystem nobody can take a lock over. A contender hears that from the system (takeover.py, T6); who
-    only looks is not told that the lock can be had.
+V10 On a read-only filesystem nobody can take a lock over. A contender gets the system's error (takeover.py, T6); a mere
+    look does not say that the lock can be acquired.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ ASK_AGAIN = 1.0
 class Verdict(Value):
     reclaim: bool
     by_proof: bool
-    """Whether no foreign process can have reached the same verdict by its rule, and be acting on it."""
+    """Whether no foreign process can have reached the same verdict by its rule and be acting on it."""
     reason: str
     stale_at: float | None = None
-    """When time alone may change the verdict, in seconds since the epoch."""
+    """The time when the verdict may change by itself, in seconds since the epoch."""
     left_to_caller: bool = False
-    """Whether waiting is useless as well (V5)."""
+    """Whether waiting is also useless (V5)."""
     asked: Signal | None = None
     """Set once the caller knows the answer (V7)."""
     lapsed: bool = False
-    """Whether the holder has a lease and may be alive, so that lease.py says how to replace it."""
+    """Whether the holder has a lease and may be alive, so that lease.py replaces it."""
 
 
 def judge(env: Environment, request: FileRequest, seen: Observation, assessed: Assessment) -> Verdict:
-    """Whether the lock that was seen may be taken over now."""
+    """The verdict whether this lock may be taken over now."""
     record, evidence, stale = seen.record, assessed.evidence, request.stale
     if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
         return Verdict(False, False, "its holder is alive")  # V1
@@ -107,7 +107,7 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
 def was_released(
     env: Environment, request: FileRequest, seen: Observation, assessed: Assessment, verdict: Verdict
 ) -> bool:
-    """Whether what was concluded from the end of the holder was true at no moment: it had removed the file before it
+    """Whether a verdict that rests on the end of the holder was never true: the holder had removed the file before it
     ended, during the look (inspect.py, L12)."""
     doubtful = assessed.is_dead or verdict.reclaim or verdict.left_to_caller
     return doubtful and is_gone(env, request.path, seen.identity)
@@ -131,7 +131,7 @@ def missing(request: FileRequest) -> Status:
 def describe(
     env: Environment, request: FileRequest, seen: Observation, assessed: Assessment, verdict: Verdict
 ) -> Status:
-    """The same knowledge as a value for the caller."""
+    """The observation, evidence and verdict as a value for the caller."""
     record = seen.record
     return Status(
         path=request.path,
@@ -151,16 +151,17 @@ def describe(
 
 
 def within_reach(env: Environment, status: Status) -> Status:
-    """The same, for one who only looks (V10)."""
+    """The status for a mere look (V10)."""
     if status.stale and env.is_read_only(status.path):
         return status.replaced(locked=True, stale=False, reason=f"{status.reason}, but {OUT_OF_REACH}")
     return status
 
 
 def with_heirs(env: Environment, status: Status, owners: Callable[[], list[LockOwner]]) -> Status:
-    """The same, with whom the kernel's tables name. If the process that acquired the lock has ended, its holders are
-    those to which it has left the guard: one without a pid if none of them is visible. If the file may not be read, or
-    is no record, its holder is who has the guard. For showing: reading the kernel's tables takes milliseconds."""
+    """The status with the holders that the kernel's tables name. If the process that acquired the lock has ended, its
+    holders are the processes to which it has left the guard: one without a pid if none is visible. If the file cannot
+    be read, or is no record, its holder is the process that has the guard. Only for display: reading the kernel's
+    tables takes milliseconds."""
     first = status.holder
     guarded = status.evidence.source == "guard" and status.liveness is Liveness.ALIVE
     nameless = status.locked and status.record is None and not is_persistent(status.protocol)

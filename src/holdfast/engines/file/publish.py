@@ -1,4 +1,4 @@
-"""Publishing: the lock file appears with its whole record and its guard taken, or not at all.
+"""Publishing: the lock file appears with its whole record and with its guard taken, or not at all.
 
 The methods, best first; where a directory does not support one, the request falls back to the next and remembers it:
 
@@ -7,7 +7,7 @@ The methods, best first; where a directory does not support one, the request fal
                 the next publisher here removes.
     exclusive   O_CREAT|O_EXCL on the path itself, guard, write.
 
-P1  Every method creates the name exclusively (EEXIST), so two publishers never both succeed. Never by rename, which
+P1  Every method creates the name exclusively (EEXIST), so two publishers never both succeed. No method renames, as that
     replaces.
 P2  The guard is taken before a marker that claims it can be read. Otherwise a prober between the two would find
     "guard free, marker matches", a false proof of death.
@@ -21,14 +21,14 @@ P6  exclusive: until the record is written the file carries the sticky bit, whic
     with that bit and an unheld guard means a creator that died, or has yet to do P5: a contender may take the guard and
     do P5 itself. One of them gets the guard; the other finds it refused, or the file no longer empty.
 P7  exclusive: a creator without kernel locks could not keep such a contender out, so its file does not carry the bit,
-    and counts as held from the beginning.
+    and counts as held from the start.
 P8  named: on a file server, the name may appear before the record, which the machine may keep for itself for a while.
     If it dies meanwhile, an empty file stays, which counts as held. So the record is synchronised first.
-P9  named: where it is known that a file cannot be opened by its second name, nothing is made: it would count as held.
+P9  named: if it is known that a file cannot be opened by its second name, none is made: it would count as held.
 P10 unnamed: a waiter may have made the file before its turn came, a blank: guarded, without a name, and with one byte,
     so that its first page is there. So a crash leaves nothing of it. The record is composed when the lock is free, as
-    ever, and covers that byte. If it cannot be linked (the directory may be another one by now), a new file is tried
-    before anything is concluded from that.
+    ever, and covers that byte. If the blank cannot be linked (the directory may be another one by now), a new file is
+    tried before that means anything.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _GUARD_PAUSE = 0.0005
 
 
 class Blank:
-    """An unnamed file that is to become a lock file (P10)."""
+    """An unnamed file made in advance, to become a lock file (P10)."""
 
     __slots__ = ("fd", "guarded", "identity", "lease")
 
@@ -90,7 +90,7 @@ class Blank:
 
 
 def prepared(env: Environment, request: FileRequest) -> Blank | None:
-    """A blank for a waiter whose turn is still to come; None where that is not to be had."""
+    """A blank for a waiter whose turn is still to come; None where none can be made."""
     if request.method != "unnamed" or request.protocol.persistent or request.protocol.is_directory:
         return None
     if env.lingering:  # there it has a name, which would outlive a killed waiter
@@ -107,7 +107,7 @@ def prepared(env: Environment, request: FileRequest) -> Blank | None:
 
 
 def publish(env: Environment, request: FileRequest, blank: Blank | None = None) -> Steps[FileHold | None]:
-    """A new hold, or None because the path exists. The blank, if there is one, becomes the hold's, or is closed."""
+    """A new hold, or None if the path exists. The blank, if there is one, becomes the hold's, or is closed."""
     held: FileHold | None
     log = env.directory_log(request.directory) if request.protocol.has_rivals else None
     if log is not None:
@@ -181,7 +181,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Steps[FileHold | N
             data = request.compose(env, device, guarded=False)
             env.undo_by(fd, partial(withdraw, env, request, data))
             write_all(env, fd, data)
-            asks = env.knows_mounts or request.lease  # else it would take a process to know how this is mounted
+            asks = env.knows_mounts or request.lease  # else it would take a process to find out how this is mounted
             if request.durable or (asks and env.storage(request.path, device).shared):
                 env.sync(fd)  # P8
             env.link(temporary, request.path)
@@ -211,7 +211,7 @@ def _publish_named(env: Environment, request: FileRequest) -> Steps[FileHold | N
 
 
 def _require_lock_files(env: Environment, request: FileRequest) -> None:
-    """P9."""
+    """Raise UnsupportedFilesystem where a lock file could not be opened by its name (P9)."""
     storage = env.storage(request.path) if env.knows_mounts else None
     if storage is not None and not storage.lock_files:
         raise request.error(
@@ -223,7 +223,7 @@ def _require_lock_files(env: Environment, request: FileRequest) -> None:
 
 
 def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> Steps[FileHold | None]:
-    """Guard a hold that is so far known by its process only, and say so in the record (P3)."""
+    """Guard a hold that is known only by its process so far, and record the guard (P3)."""
     found = env.fstat(fd)
     if env.read(fd, len(data) + 1) != data:
         env.close(fd)
@@ -240,7 +240,7 @@ def guard_late(env: Environment, request: FileRequest, fd: int, data: bytes) -> 
             return None  # removed since, by another machine (inspect.py, L8)
         if guard is not False:
             break  # None: a filesystem without kernel locks; the process stays the proof of life
-        yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a probe takes it for an instant
+        yield Wait((), env.monotonic() + _GUARD_PAUSE)  # a probe has it for an instant
     if not held.verify():
         held.abandon()
         return None  # replaced since
@@ -260,7 +260,7 @@ def _publish_exclusive(env: Environment, request: FileRequest) -> Steps[FileHold
 
 
 def _has_locks(env: Environment, directory: str) -> bool:
-    """Whether this process can have kernel locks here (P7): files behave as their directory does."""
+    """Whether this process can have kernel locks here (P7): files behave like their directory."""
     if not env.guards:
         return False
     try:
@@ -314,7 +314,7 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
 
 
 def _fall_back(env: Environment, request: FileRequest, error: OSError, method: str) -> None:
-    """Return to have it tried again, perhaps by another method; or raise `error` in words that help."""
+    """Return to let the caller try again, perhaps by another method; or raise `error` in words that help."""
     if make_parents(env, request, error):
         return
     following = _NEXT_METHOD.get(method)
@@ -332,7 +332,7 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
 
 
 def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool:
-    """Whether a missing directory was the reason and has been made; InvalidPath if that was not requested."""
+    """Whether the reason was a missing directory, which has been made; InvalidPath if that was not requested."""
     if error.errno != errno.ENOENT or _has_directory(env, request):
         return False
     if not request.parents:

@@ -10,45 +10,46 @@ file. Threads and tasks of a process stand in a `LocalQueue`, and the first of t
 Q1  Exclusion never depends on the queue. A place only decides when a contender tries; so every failure here is ignored,
     and a process that does not know of the queue harms only the order.
 Q2  A ticket is made under another name, opened, and renamed, so it has its reader until that gives it up or dies. A
-    name is used only once. So a ticket without a reader (ENXIO) has lost its owner for ever, and may be removed. So may
-    one that is being made, and has no reader yet: its maker starts over.
+    name is used only once. So a ticket without a reader (ENXIO) has lost its owner forever, and may be removed. So may
+    one that is being made and has no reader yet: its maker starts over.
 Q3  A FIFO is a pipe of one kernel and one mount. A ticket's name says which, and one of another kernel or mount is not
     waited for: ENXIO says nothing about it. It is removed once it is a day old.
-Q4  A ticket is kept until the release, and closed after the lock file is gone, before its own name is: so no step comes
-    between at which a process that stops would leave the next waiter asleep. So a release wakes only that one, however
-    many wait, and it finds the lock free.
+Q4  A ticket is kept until the release. It is closed after the lock file is removed, and before its own name is: so a
+    process that stops between any two steps does not leave the next waiter asleep. A release wakes only that waiter,
+    however many wait, and it finds the lock free.
 Q5  A contender that finds a queue joins it. So a waiter whose ticket was in place before another contender began goes
-    before it: nobody passes, no process takes the lock twice in a row while others wait, and a wait is as long as what
-    is ahead. Those who do not wait (`timeout=0`) take a free lock all the same, except readers: together they could
-    keep a writer out for ever.
+    before it: nobody passes, no process takes the lock twice in a row while others wait, and a wait is as long as the
+    holds ahead. Contenders that do not wait (`timeout=0`) take a free lock all the same, except readers: together they
+    could keep a writer out forever.
 Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the first waiter does nothing
     (stopped, forged, or with another policy about stale locks), the next ones pass it: they ignore the tickets ahead,
-    for this wait, and for a second in the later waits of this process. They remove none: its owner may go on. What
-    tells is two looks that find the lock free behind the same first waiter of all processes, PATIENCE apart, and behind
-    the same tickets that were passed before it: one of these that comes back has the lock first. None of them has it
-    then, and they are still the first. Whether one that does not queue had it in between, nothing shows. Waiters that
-    sleep behind an idle one are told of the free lock when half of that time is over (Q11), by the first who sees it:
-    one that has been told tells nobody. Those who read it are not idle: they have the time to pass the idle one
-    themselves, and again after each of them that goes, and no later wait ignores them. What was not read by one that
-    was told tells others later that it is stopped; so each tells only a few more, and all are told in time.
+    for this wait, and for a second in the later waits of this process. They remove none: its owner may go on. A waiter
+    counts as idle after two looks, PATIENCE apart, that find the lock free behind the same first waiter of all
+    processes, and behind the same tickets that were passed before it: one of these that comes back has the lock first.
+    None of them has it then, and they are still the first. Nothing shows whether a contender that does not queue had it
+    in between. Waiters that sleep behind an idle one are told of the free lock when half of that time is over (Q11), by
+    the first that sees it: a waiter that was told tells nobody. Waiters that read it are not idle: they get the time to
+    pass the idle one themselves, and again after each of them that goes, and no later wait ignores them. An unread byte
+    later shows others that its waiter is stopped; so each tells only a few more, and all are told in time.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
-    never through a link, and each step in it goes by that descriptor. Nothing is removed from it but what has the name
-    of a ticket, or one derived from it, and has lost its owner. Moving a directory there gains an attacker nothing.
+    never through a link, and each step in it goes by that descriptor. Only files with the name of a ticket, or a name
+    derived from one, are removed from it, once they have lost their owner. Moving a directory there gains an attacker
+    nothing.
 Q9  A queue is open to the same users as the lock's own directory. Its mode is set on the descriptor, and only while the
     directory is empty, ours, and has its initial mode, which nothing else has: so no directory of ours that is moved
     there is opened to others. If its maker dies before that, the next process of the same user does it. The mode of a
     ticket is set in the same way.
-Q10 A process hands its place on without a gap: the ticket of its next waiter is made, by that one's own arrival, before
-    the leaver's is closed. So the order holds for threads and tasks of several processes, too. One that it renames
-    for that says until then that its owner has the lock. So a ticket that does not, and is then still in the list, is
-    that of a waiter that has not had the lock.
+Q10 A process hands its place on without a gap: its next waiter's ticket is made, with that waiter's own arrival, before
+    the leaver's is closed. So the order holds for threads and tasks of several processes, too. A ticket that is renamed
+    for that says until then that its owner has the lock. So a ticket that does not say so, and is still in the list
+    afterwards, belongs to a waiter that has not had the lock.
 Q11 A waiter also polls its own ticket: a byte in it means that the lock, or the queue, is worth a look (remove.py, R4).
     Others may write there without end; after a number of bytes, the waiter no longer listens in this wait.
-Q12 A FIFO with two names may be another directory's, which somebody has linked here. It is no ticket. Nothing is
-    written to a FIFO, and its mode is not set (`open_fifo` of a reader), before one look at its name has shown that
-    inode, with one name (takeover.py, T18).
+Q12 A FIFO with two names may belong to another directory, and be linked here. It is no ticket. Nothing is written to a
+    FIFO, and its mode is not set (`open_fifo` of a reader), before one look at its name has shown that inode, with one
+    name (takeover.py, T18).
 """
 
 from __future__ import annotations
@@ -84,27 +85,27 @@ PATIENCE = 0.020
 _REMEMBERED = 1.0
 """Seconds for which later waits of this process ignore a ticket that was passed (Q6)."""
 FIRST_LOOK = 0.010
-"""Seconds that a waiter behind others lets pass before its first look at a lock that was there when it came."""
+"""Seconds that a waiter behind others waits before its first look at a lock that was there when it came."""
 _RECHECK_EACH = 1.0
 """Seconds between looks at the lock, for each waiter ahead."""
 _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
 """Seconds between looks at a ticket ahead that cannot be opened."""
 _TRIES = 20
 _MOST_KEPT = 100
-"""Tickets of the dead that may not be removed, after which a look goes no further."""
+"""Maximum number of dead waiters' tickets that may not be removed, before a look goes no further."""
 _MOST_NUDGES = 50
 _MOST_TOLD = 20
-"""Waiters that one which finds the lock free tells of it (Q6). It costs a wake-up of each, so not all at once."""
+"""Maximum number of waiters that one which finds the lock free tells of it (Q6). Each is woken, so not all at once."""
 _MOST_ASKED = 2000
-"""Waiters that are looked at for that: others may forge any number that never read what they are told."""
+"""Maximum number of waiters that are examined for that: others may forge any number that never read."""
 _IN_THE_MAKING = stat.S_ISVTX | 0o500
 """The mode of a queue that has just been made (Q9): only its owner may open it."""
 _MADE, _OPEN, _HOLDING = stat.S_ISVTX | 0o600, 0o622, 0o100
-"""The mode of a ticket that has been made, and that nothing else has (Q9); of one that others may follow, where they
-may enter the queue; and the bit in it that says that its owner has the lock."""
+"""Modes of a ticket: one that has just been made, which nothing else has (Q9); one that others may follow, if they may
+enter the queue; and the bit that says that its owner has the lock."""
 _TURN = "turn-"
 NEW, RECORD = ".new", ".tag"
-"""What is added to a ticket's name while it is made (Q2), and for the record of its waiter, which is for people."""
+"""Suffixes of a ticket's name: while it is made (Q2), and for its waiter's record, which is for people."""
 _FOREIGN_LASTS = 86_400.0
 """Seconds after which a ticket of another kernel or mount is a leftover (Q3)."""
 _GONE = (errno.ENXIO, errno.ENOENT)
@@ -112,7 +113,7 @@ _NO_TICKET = (errno.ELOOP, errno.EISDIR, errno.ENODEV, errno.EINVAL)
 
 
 class Queue:
-    """The directory of the tickets, opened: it stays this one, whatever is at its path by now (Q8)."""
+    """The open directory of the tickets. It stays this one, whatever is at its path later (Q8)."""
 
     __slots__ = ("_env", "_fd", "device", "mode", "owner", "path", "where")
 
@@ -140,7 +141,7 @@ class Queue:
         self._fd = -1
 
     def names(self) -> list[str]:
-        """All that is in it, sorted: so tickets are by arrival."""
+        """All names in it, sorted, so that tickets are by arrival."""
         try:
             names = self._env.list_directory(self._fd)
         except OSError:
@@ -149,12 +150,12 @@ class Queue:
         return names
 
     def before(self, name: str, *, there: bool = False) -> list[str] | None:
-        """All that comes before a name, sorted. None if the name is to be `there` and is not."""
+        """All names before this one, sorted. None if the name has to be `there` and is not."""
         try:
             names = self._env.list_directory(self._fd)
         except OSError:
             names = []
-        # A waiter is woken when few or none are left before it, while all that came later are behind.
+        # A waiter is woken when few names or none are left before its own, while all later ones are behind it.
         found = [one for one in names if one <= name]
         found.sort()
         if found and found[-1] == name:
@@ -164,7 +165,7 @@ class Queue:
         return found
 
     def tickets(self) -> list[str]:
-        """Those of this kernel and mount, by arrival (Q3)."""
+        """The tickets of this kernel and mount, by arrival (Q3)."""
         return [name for name in self.names() if self.counts(name)]
 
     def counts(self, name: str) -> bool:
@@ -172,8 +173,8 @@ class Queue:
         return name[-33:-25] == self.where[:8] and is_ticket(name)
 
     def follow(self, name: str) -> int | None:
-        """A descriptor that hangs up when the owner of the ticket closes it. None: it is gone, or no ticket; if its
-        owner is gone, so is the ticket now (Q2). -1: it counts, and cannot be followed."""
+        """A descriptor that hangs up when the ticket's owner closes it. None: there is no ticket; if its owner is gone,
+        it is removed (Q2). -1: it counts, but cannot be followed."""
         try:
             return self._env.open_fifo(name, write=True, dir_fd=self._fd)
         except OSError as error:
@@ -182,8 +183,7 @@ class Queue:
             return None if error.errno in _GONE or error.errno in _NO_TICKET else -1
 
     def remove(self, name: str) -> bool:
-        """Remove a ticket with all that belongs to it. Whether it is gone: another user's, in a sticky directory,
-        stays."""
+        """Remove a ticket and its record. Whether it is gone: in a sticky directory, another user's stays."""
         return self.unlink(name + RECORD) and self.unlink(name)
 
     def unlink(self, name: str) -> bool:
@@ -202,12 +202,12 @@ class Queue:
             return None
 
     def has_only(self, found: Stat, name: str) -> bool:
-        """Whether this is the only name of a file, of which a descriptor has told what was found (Q12)."""
+        """Whether this is the only name of the file of which a descriptor found this (Q12)."""
         there = self.stat(name)
         return there is not None and there.st_ino == found.st_ino and there.st_nlink <= 1
 
     def read(self, name: str, owner: int) -> bytes:
-        """The content of a file of that user; nothing if it cannot be read."""
+        """The content of a file of that user; empty if it cannot be read."""
         env = self._env
         try:
             fd = env.open_existing(name, write=False, dir_fd=self._fd)
@@ -229,11 +229,11 @@ class Queue:
             self._env.close(fd)
 
     def new_file(self, name: str, mode: int) -> int:
-        """Make a file in it, and open that."""
+        """Make a file in it, and return its descriptor."""
         return self._env.open_new(name, mode, dir_fd=self._fd)
 
     def make(self, name: str) -> Ticket:
-        """A new ticket, open for reading (Q2). FileNotFoundError: a neighbour has removed it, or the directory."""
+        """Make a ticket, open for reading (Q2). FileNotFoundError: a neighbour has removed it, or the directory."""
         env, new = self._env, name + NEW
         env.make_fifo(new, _MADE, dir_fd=self._fd)
         fd = -1
@@ -253,7 +253,7 @@ class Queue:
         return Ticket(env, self, name, fd, mode)
 
     def withdraw(self, name: str) -> None:
-        """Remove a ticket of ours, whole or half made: the token in the name makes it ours."""
+        """Remove a ticket of ours, finished or not: the token in the name makes it ours."""
         self.unlink(name + NEW)
         self.remove(name)
 
@@ -261,11 +261,11 @@ class Queue:
         self._env.rename(name, new, dir_fd=self._fd)
 
     def keep(self) -> None:
-        """Take its descriptor away from the operation that opened it."""
+        """Keep its descriptor open beyond the operation that opened it."""
         self._env.keep(self._fd)
 
     def is_abandoned(self, name: str) -> bool:
-        """Whether it was left by a waiter that has ended: then it may be removed (Q8)."""
+        """Whether it is the leftover of a waiter that has ended, and may be removed (Q8)."""
         env = self._env
         base = name.removesuffix(NEW).removesuffix(RECORD)
         if is_turn(name):
@@ -290,7 +290,7 @@ class Queue:
         return False
 
     def living(self, name: str) -> Stat | None:
-        """What the system says of a ticket whose owner lives, or cannot be judged."""
+        """The stat of a ticket whose owner lives, or cannot be judged; else None."""
         env = self._env
         try:
             fd = env.open_fifo(name, write=True, dir_fd=self._fd)
@@ -305,8 +305,7 @@ class Queue:
             env.close(fd)
 
     def tell(self, name: str, *, tells: bool = True) -> bool:
-        """Have its waiter look (Q11). Whether it waits, and has read all that it was told before: else it is told
-        nothing."""
+        """Have its waiter look (Q11). Whether it waits and has read all earlier bytes; else it is told nothing."""
         env = self._env
         fd = self.follow(name)
         if fd is None or fd < 0:
@@ -322,11 +321,11 @@ class Queue:
             env.close(fd)
 
     def shares_pids_with(self, name: str) -> bool:
-        """Whether the pid in the ticket's name is one of our PID namespace."""
+        """Whether the pid in the ticket's name belongs to our PID namespace."""
         return name[-25:-17] == self.where[8:]
 
     def sweep(self) -> None:
-        """Remove what dead waiters left, up to the first living one, which will do so when it is first, or releases."""
+        """Remove dead waiters' leftovers up to the first living one, which will do so when first, or at release."""
         kept = 0
         for name in self.names():
             if self.is_abandoned(name):
@@ -337,7 +336,7 @@ class Queue:
                 return
 
     def open_up(self, directory: str) -> None:
-        """Open it to the users of the lock's directory, if it is in the making (Q9)."""
+        """Open it to the users of the lock's directory, if it has just been made (Q9)."""
         env = self._env
         if self.mode != _IN_THE_MAKING or env.list_directory(self._fd):
             return
@@ -347,11 +346,11 @@ class Queue:
             env.chmod(self._fd, mode)
             self.mode = mode
         except PermissionError:
-            pass  # another user's; root may do it, as its owner would have
+            pass  # another user's; root may open it up, as its owner would have
 
 
 class Ticket:
-    """One waiter's ticket, open."""
+    """One waiter's open ticket."""
 
     __slots__ = ("_env", "_is_described", "_mode", "fd", "name", "queue")
 
@@ -371,11 +370,11 @@ class Ticket:
             pass  # Q1
 
     def ahead(self) -> list[str] | None:
-        """All that is in the queue before it, sorted; None if it is no longer there."""
+        """All names in the queue before it, sorted; None if it is no longer there."""
         return self.queue.before(self.name, there=True)
 
     def describe(self, request: FileRequest, since: float) -> None:
-        """Write what people may want to know of the waiter."""
+        """Write a record of the waiter, for people."""
         env = self._env
         who = env.identity()
         self._is_described = True
@@ -386,7 +385,7 @@ class Ticket:
             pass  # Q1
 
     def rename(self, name: str) -> None:
-        """Have it be another waiter's."""
+        """Make it another waiter's."""
         if self._is_described:
             self.queue.unlink(self.name + RECORD)
             self._is_described = False
@@ -394,12 +393,12 @@ class Ticket:
         self.name = name
 
     def keep(self) -> None:
-        """It is no longer of the operation that made it, but of the waiter that it was made for (Q10)."""
+        """Keep it open beyond the operation that made it: it belongs to the waiter that it was made for (Q10)."""
         self._env.keep(self.fd)
         self.queue.keep()
 
     def give_up(self) -> None:
-        """Wake the waiter behind, and remove it; the directory goes too, if it was the last. Never raises."""
+        """Wake the waiter behind, and remove the ticket, and the directory if it was the last. Never raises."""
         close_quietly(self._env, self.fd)  # first: the waiter behind takes longer to wake up than we need for the rest
         # The token in the name makes it ours.
         if self._is_described:
@@ -411,7 +410,7 @@ class Ticket:
 
 
 def make_queue(env: Environment, request: FileRequest) -> Queue | None:
-    """The queue, created if missing; None if it was removed in between, or another user is making it: try again.
+    """The queue, created if missing; None, to try again, if it was removed in between, or another user is making it.
     OSError if there is something else at its path: a link, a file."""
     try:
         queue = Queue(env, request.queue)
@@ -446,7 +445,7 @@ def withdraw(env: Environment, path: str, name: str) -> None:
 
 
 def _key(arrival: float) -> str:
-    """How the names of tickets of that arrival begin."""
+    """The beginning of the names of tickets with that arrival."""
     return f"{int(arrival * 1e9):020d}-"
 
 
@@ -457,7 +456,7 @@ def name_of(arrival: float, pid: int, where: str, token: str, *, shared: bool) -
 
 @functools.lru_cache(64)
 def _where(boot: str, pid_namespace: str, host: str, device: int) -> str:
-    """What a ticket's name says of its kernel and mount (Q3), and of what its process's number is a number in."""
+    """The part of a ticket's name that identifies its kernel and mount (Q3), and its PID namespace."""
     boot = boot if boot != "-" else f"- {host}"
     kernel, pids = zlib.crc32(f"{boot} {device}".encode()), zlib.crc32(f"{boot} {pid_namespace}".encode())
     return f"{kernel:08x}{pids:08x}"
@@ -480,7 +479,7 @@ def is_ticket(name: str) -> bool:
 
 
 def turn_name(number: int, token: str, beat: int) -> str:
-    """The name of a turn between machines (turns.py): they sort by number."""
+    """The name of a turn between machines (turns.py); turns sort by number."""
     return f"{_TURN}{number:012d}-{token}-{beat:06d}"
 
 
@@ -502,7 +501,7 @@ def turn_number(name: str) -> int:
 
 
 def pid_of(name: str) -> int:
-    """The process that made a ticket, in its own PID namespace."""
+    """The pid of the process that made a ticket, in its own PID namespace."""
     return int(name.split("-", 3)[2])
 
 
@@ -516,7 +515,7 @@ def is_shared(name: str) -> bool:
 
 
 def opened(env: Environment, path: str) -> Queue | None:
-    """The queue, if there is one that this user may open."""
+    """The queue, if there is one that this user may open; else None."""
     try:
         return Queue(env, path)
     except OSError:
@@ -524,7 +523,7 @@ def opened(env: Environment, path: str) -> Queue | None:
 
 
 def tidy(env: Environment, path: str) -> None:
-    """Remove what dead waiters left, and the queue if that was all."""
+    """Remove dead waiters' leftovers, and the queue if there was nothing else."""
     queue = opened(env, path)
     if queue is not None:
         with queue:
@@ -540,9 +539,10 @@ def remove_queue(env: Environment, path: str) -> None:
 
 
 def wake(env: Environment, path: str, holder: int) -> None:
-    """Have the waiters look again, after the lock was taken from a holder that has a ticket, which goes first (Q11).
+    """Have the waiters look again, after the lock was taken from a holder; its ticket, if it has one, is removed first
+    (Q11).
 
-    All of them: some follow that ticket, and others are ahead of it.
+    All waiters look: some follow that ticket, and others are ahead of it.
     """
     queue = opened(env, path)
     if queue is None:
@@ -562,11 +562,11 @@ def wake(env: Environment, path: str, holder: int) -> None:
                         env.nudge(fd)
                 finally:
                     env.close(fd)
-    remove_queue(env, path)  # all may have been of the dead
+    remove_queue(env, path)  # all may have been dead
 
 
 def is_contended(env: Environment, request: FileRequest) -> bool:
-    """Whether a newcomer has to queue (Q5), where there is a queue, or was a moment ago."""
+    """Whether a newcomer has to queue (Q5), if there is a queue, or was a moment ago."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     if local is not None:
         for entry in local.entries.copy():
@@ -580,7 +580,7 @@ def is_contended(env: Environment, request: FileRequest) -> bool:
     with queue:
         if not all(is_shared(name) for name in queue.tickets()):
             return True
-        queue.sweep()  # we follow none of them, so nothing else would show us the dead
+        queue.sweep()  # we follow none of them, so nothing else would show us the dead ones
     remove_queue(env, queue.path)
     return False
 
@@ -595,16 +595,16 @@ class LocalQueue:
         self.entries: list[QueueEntry] = []
 
     def ahead_of(self, entry: QueueEntry) -> list[QueueEntry]:
-        """The predecessors of `entry`; a reader does not wait for readers. It is inserted if it is missing: at first,
-        and after a waiter has passed it (Q6)."""
+        """The predecessors of `entry`; a reader does not wait for readers. The entry is inserted if it is missing: at
+        first, and after a waiter has passed it (Q6)."""
         if entry not in self.entries:
             insort(self.entries, entry, key=lambda other: other.started)  # behind those of the same moment
         before = self.entries[: self.entries.index(entry)]
         return [other for other in before if not other.shared] if entry.shared else before
 
     def first(self) -> list[QueueEntry]:
-        """The waiters whose turn it is among those of this process: a writer, or readers; none that cannot have a
-        ticket, as it does not wait."""
+        """The waiters of this process whose turn it is: a writer, or readers. None of them is one that cannot have a
+        ticket, because it does not wait."""
         found: list[QueueEntry] = []
         for entry in self.entries.copy():
             if entry.cannot_queue:
@@ -615,7 +615,7 @@ class LocalQueue:
         return found
 
     def wake_first(self) -> None:
-        """Wake the first waiters. One whose event loop has been closed would never leave by itself: it is removed."""
+        """Wake the first waiters. Remove one whose event loop was closed, and which would never leave by itself."""
         readers = False
         for entry in self.entries.copy():
             if readers and not entry.shared:
@@ -645,45 +645,45 @@ class QueueEntry:
         self._request = request
         self._generation = env.generation
         self._arrival = started - env.clock_shift
-        """When it came: to the queue inside its process, or, if it was alone there, to its first ticket."""
+        """The time when it came: to the queue inside its process, or, if it was alone there, to its first ticket."""
         self._is_new = True
         self._ticket: Ticket | None = None
         self._issuing = ""
-        """The name of a ticket of ours that may be there and that `_ticket` does not know of."""
+        """The name of a ticket of ours that may exist and that `_ticket` does not know yet."""
         self.cannot_queue = not waits or not env.fifos
-        """There is no ticket for us: we will not wait, or tickets do not work here: no FIFOs, no write permission, a
-        full disk."""
+        """Whether we cannot have a ticket: we will not wait, or tickets do not work here (no FIFOs, no write
+        permission, a full disk)."""
         self._ignored: set[str] = set()
         """Tickets that we have passed in this wait (Q6)."""
         self.first_ahead: object = None
-        """The first waiter, when it was not us: of other processes as `_first_of` has it."""
+        """The first waiter, when it was not us; for one of another process, the list of `_first_of`."""
         self._behind_here = 0
         self._ahead = 0
-        """The names before ours, which are at least as many as the waiters ahead."""
+        """The number of names before ours, which is at least that of the waiters ahead."""
         self._before = ""
-        """The ticket right ahead of us, and the descriptor that follows it; -1: it is polled."""
+        """The ticket right ahead of us. `_follows` is the descriptor that follows it; -1: it is polled."""
         self._follows = -1
         self._swept = False
-        """Whether we have removed what dead waiters left, since we became first."""
+        """Whether we have removed dead waiters' leftovers since we became first."""
         self._nudges = 0
         self._heard_at = -math.inf
-        """When there was a byte in our ticket."""
+        """The time when there last was a byte in our ticket."""
         self._told: list[str] = []
-        """Those that have been told of a free lock, as far as they have not left it unread, and still wait."""
+        """Waiters that we have told of a free lock, that have not left it unread, and that still wait."""
         self._asked = False
         """Whether we have asked if they have read it."""
         self._answered: set[str] = set()
-        """Those that had: they are not idle."""
+        """Waiters that had read it: they are not idle."""
         self._listened = False
-        """Whether the last wait was for our own ticket, too."""
+        """Whether the last wait was for our own ticket as well."""
         self._moved_up = False
-        """Whether the waiter ahead has changed since it was asked: the one that left may have passed an idle one."""
+        """Whether the waiter ahead has changed since the last query: the one that left may have passed an idle one."""
         self._local = LocalQueue()
-        """The line that we are in, once we have asked whose turn it is."""
+        """The local queue that we are in, once we have asked whose turn it is."""
 
     @property
     def name(self) -> str:
-        """That of our ticket, if we have one."""
+        """The name of our ticket; empty if we have none."""
         return "" if self._ticket is None else self._ticket.name
 
     # -- whose turn ----------------------------------------------------------------------------------------------------
@@ -749,7 +749,7 @@ class QueueEntry:
         return False
 
     def _ahead_in(self, queue: Queue) -> list[str]:
-        """What is ahead of our ticket, or of where it would be."""
+        """The names ahead of our ticket, or of the place where it would be."""
         return queue.before(self.name or _key(self._arrival)) or []
 
     def _waits_for(self, queue: Queue, name: str) -> bool:
@@ -760,7 +760,7 @@ class QueueEntry:
         return not passed or passed.get(name, 0.0) <= self.env.monotonic()
 
     def _open_queue(self) -> tuple[Queue | None, list[str]]:
-        """The queue, and what is ahead of us in it: the queue of our own ticket, as long as that exists. A ticket is
+        """The queue and the names ahead of us in it: the queue of our own ticket, as long as that exists. A ticket is
         taken before the list is read, so that later contenders find it (Q5)."""
         if self._ticket is not None:
             ahead = self._ticket.ahead()
@@ -778,7 +778,7 @@ class QueueEntry:
         return queue, [] if queue is None else self._ahead_in(queue)
 
     def _queue_to_look_at(self) -> Queue | None:
-        """That of our ticket, or else the one at the path, without taking a ticket."""
+        """The queue of our ticket, or else the one at the path, without taking a ticket; None if there is none."""
         return opened(self.env, self._request.queue) if self._ticket is None else self._ticket.queue
 
     def _close_queue(self, queue: Queue) -> None:
@@ -786,7 +786,7 @@ class QueueEntry:
             queue.close()
 
     def _follow(self, queue: Queue, name: str) -> bool:
-        """Follow it; False when it is gone, or its owner is."""
+        """Follow the ticket; False if it is gone, or its owner is."""
         if name == self._before and self._follows >= 0:
             if not self.env.hung_up(self._follows):
                 return True
@@ -806,8 +806,8 @@ class QueueEntry:
             close_quietly(self.env, fd)
 
     def first_waiter(self) -> object:
-        """The first waiter of all processes. One that is behind others here has only asked about these: the first of
-        them may be behind a ticket, and is idle no more than its owner."""
+        """The first waiter of all processes. A waiter that is behind others here has only asked about these: the first
+        of them may be behind a ticket, and is no more idle than that ticket's owner."""
         queue = opened(self.env, self._request.queue) if self._behind_here else None
         if queue is None:
             return self.first_ahead
@@ -847,15 +847,15 @@ class QueueEntry:
         return bool(self._behind_here or self.shared or len(first) > 1 or first[-1] != self._before)
 
     def tell_those_ahead(self, first: object) -> bool:
-        """Have the waiters from the first one up to us look at the lock, which it leaves alone (Q6, Q11); whether there
-        are any. Not those that have not read what they were told before."""
+        """Have the waiters from the first one up to us look at the lock, which the first one leaves alone (Q6, Q11).
+        Whether there are any. A waiter that has not read an earlier byte is not told."""
         self._told, self._asked = [], False
         queue = self._queue_to_look_at()
         if queue is None or not isinstance(first, list) or not first:
             return False
         # The first of all looks at the lock anyhow, unless it is behind one that we do not wait for.
         last = "" if len(first) > 1 or self.shared else first[-1]
-        # Who has told us has told those ahead of us, too.
+        # The waiter that has told us has told those ahead of us, too.
         tells = self.env.monotonic() - self._heard_at >= self.patience
         asked = 0
         try:
@@ -871,8 +871,8 @@ class QueueEntry:
         return bool(self._told)
 
     def are_on_their_way(self) -> bool:
-        """Whether those are to get more time that we have told: they have read it, and since we last asked, one of them
-        has had the lock. So the times that this is true are no more than they are."""
+        """Whether the waiters that we have told get more time: they have read it, and since we last asked, one of them
+        has had the lock. So this is true no more often than there are such waiters."""
         told = self._told
         queue = self._queue_to_look_at() if told else None
         if queue is None:
@@ -887,9 +887,9 @@ class QueueEntry:
         return moved and bool(self._told)
 
     def pass_idle_waiters(self, first: object) -> object:
-        """Ignore all that are ahead now, in this process and in others: they have left a free lock alone (Q6).
+        """Ignore all waiters that are ahead now, in this process and in others: they have left a free lock alone (Q6).
 
-        If the first waiter is another than `first` by now, it ignores none, and returns that one, else None.
+        Returns None. But if the first waiter is not `first` any more, it ignores none, and returns the new one.
         """
         queue, found = self._open_queue()
         try:
@@ -937,7 +937,7 @@ class QueueEntry:
                 self._issue()
 
     def _issue(self) -> None:
-        """A ticket, if it is to be had (Q1). Neighbours that spoil every try leave it to the next wait (Q2)."""
+        """Take a ticket, if possible (Q1). If neighbours spoil every try, the next wait tries again (Q2)."""
         self._issuing = _key(self._arrival)  # from here on, an interruption may leave the directory, too
         try:
             for _ in range(_TRIES):
@@ -966,11 +966,11 @@ class QueueEntry:
         return True
 
     def drop_place(self) -> None:
-        """Leave what other processes see of it, without a word to the other waiters of this one."""
+        """Give up the part of the place that other processes see, without waking the other waiters of this one."""
         self.drop_ticket()
 
     def drop_ticket(self) -> None:
-        """Leave the queue of processes, without a word to the other waiters of this one."""
+        """Leave the queue of processes, without waking the other waiters of this one."""
         ticket, name = self._ticket, self._issuing
         if ticket is not None:
             ticket.give_up()
@@ -988,7 +988,7 @@ class QueueEntry:
         return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), waited))
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
-        """What to wait for while a waiter is ahead: descriptors, the latest time to wake up, a signal."""
+        """The waits while a waiter is ahead: descriptors, the latest time to wake up, a signal."""
         if self._behind_here:
             return (), math.inf, self.signal
         if self._follows < 0:
@@ -999,8 +999,8 @@ class QueueEntry:
         return (self._follows, self._ticket.fd), math.inf, None
 
     def has_reason_to_look(self) -> bool:
-        """Whether the wait before was ended by what makes a look worth while: a byte of another process (Q11), or the
-        end of a waiter that may have passed those ahead (Q6)."""
+        """Whether the last wait ended for a reason to look: a byte of another process (Q11), or the end of a waiter
+        that may have passed those ahead (Q6)."""
         if self._moved_up:
             self._moved_up = False
             return True
@@ -1014,7 +1014,7 @@ class QueueEntry:
     # -- holding and leaving -------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """We have the lock, and keep our place until the release (Q4). Waiters of the same owner may join us."""
+        """Keep our place until the release, as we have the lock (Q4). Waiters of the same owner may join us."""
         self.holding = True
         if self._ticket is not None:
             self._ticket.mark(holding=True)
@@ -1022,7 +1022,7 @@ class QueueEntry:
             self._tell_owner()
 
     def enter(self) -> None:
-        """We have a slot: the next waiter tries the others at once, and our owner's may join us."""
+        """Leave our place, as we have a slot: the next waiter tries at once, and our owner's waiters may join us."""
         self.leave()
         if self.owner is not None:
             self._tell_owner()
@@ -1034,7 +1034,7 @@ class QueueEntry:
                     entry.signal.set()
 
     def leave(self) -> None:
-        """Give the place up, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
+        """Leave the queue, and wake the waiter that is first now. Idempotent; does nothing in a forked child."""
         if self._is_inherited():
             return
         with self._local.mutex:
@@ -1043,7 +1043,7 @@ class QueueEntry:
             if self._ticket is not None and self._local.entries:
                 self._pass_on()
         self.drop_ticket()
-        self._unfollow()  # not before: the one behind waits for us, and nobody for this
+        self._unfollow()  # not before: the waiter behind waits for us, and nobody waits for this
         with self._local.mutex:
             self._local.wake_first()
             if not self._local.entries and self.env.local_queues.get(self._request.queue) is self._local:
@@ -1053,7 +1053,7 @@ class QueueEntry:
         return self._generation != self.env.generation
 
     def _pass_on(self) -> None:
-        """Q10. Whatever fails, the next waiter takes its own ticket when it is woken."""
+        """Hand our place on to the next waiters here (Q10). If that fails, they take their own tickets when woken."""
 
         def pass_on(_: Operation) -> None:
             for entry in self._local.first():
@@ -1062,7 +1062,7 @@ class QueueEntry:
         self.env.operations.perform(self.env, pass_on, finish=False)  # here is the mutex of this line
 
     def receive(self, other: QueueEntry) -> None:
-        """Have a ticket before the other one, of this process, gives up its own."""
+        """Get a ticket before `other`, a place of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self.cannot_queue:
             return
         try:
@@ -1076,8 +1076,8 @@ class QueueEntry:
             self._ticket.keep()
 
     def _receive_whole(self, other: QueueEntry) -> bool:
-        """The other's own ticket, renamed, if no ticket would come between the two names: then the waiter behind need
-        not wake up."""
+        """Take over the other's own ticket, renamed, if no ticket would come between the two names: then the waiter
+        behind need not wake up."""
         env, ticket = self.env, other._ticket
         if ticket is None:
             return False
@@ -1106,7 +1106,7 @@ class QueueEntry:
 
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:
-    """All visible waiters, including those that the status already knows. Changes nothing."""
+    """All visible waiters, including those that the status already has. Changes nothing."""
     queue = sorted([*_other_waiters(env, request), *_own_waiters(env, request)], key=lambda arrival: arrival[0])
     found = [waiter.replaced(position=position) for position, (_, waiter) in enumerate(queue, 1)]
     known = {waiter.pid for waiter in found}
@@ -1124,7 +1124,7 @@ def waiters(env: Environment, request: FileRequest, seen: Observation | None, st
 
 
 def _other_waiters(env: Environment, request: FileRequest) -> list[Arrival]:
-    """Waiters of other processes: the first of each."""
+    """The waiters of other processes: the first of each."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     mine = set() if local is None else {entry.name for entry in local.entries.copy()}
     return [(arrival(name), waiter) for name, waiter in read_tickets(env, request.queue) if name not in mine]
@@ -1162,7 +1162,7 @@ def read_ticket(env: Environment, queue: Queue, name: str) -> Waiter | None:
 
 
 def _own_waiters(env: Environment, request: FileRequest) -> list[Arrival]:
-    """Waiters of this process."""
+    """The waiters of this process."""
     local: LocalQueue | None = env.local_queues.get(request.queue)
     if local is None:
         return []

@@ -1,17 +1,17 @@
-"""Removing another process's lock: on purpose, and only the one that was meant.
+"""Removal of another process's lock: on purpose, and only of the one that was meant.
 
 A pure kernel lock is never removed: it is not the file that holds it (flock.py, F2).
 
 R1  The file is removed only while the path still names the inode that was judged and its record is unchanged.
 R2  The two gates of a takeover are passed first (takeover.py, T1): the guard, exclusively or together with readers, and
-    the claim. If one is refused, we look again: it may be another lock by now. A living holder that is to lose its lock
-    keeps the guard; but what looks like one may be a takeover. So the claim is made in any case, and the record is read
-    again under it: a process that has overwritten it by then keeps the lock, and a later one finds the claim (T8).
+    the claim. If one is refused, we look again: it may be another lock by now. A living holder whose lock is broken
+    keeps the guard; but a takeover looks the same. So the claim is made in any case, and the record is read again under
+    it: a process that has overwritten it by then keeps the lock, and a later one finds the claim (T8).
 R3  A short wait between two tries avoids a busy loop on a lock that keeps changing hands. Nothing is kept meanwhile: no
     descriptor, claim or announcement, so an interruption leaves nothing behind. After PATIENCE we give up.
 R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waiter follows that, not the lock file. So
-    the holder's ticket is removed with the lock, and the next waiter is told to look again (Q11). One in the holder's
-    own process follows no ticket, and waits for a signal of that process alone: it notices at its next look (A2).
+    the holder's ticket is removed with the lock, and the next waiter is told to look again (Q11). A waiter in the
+    holder's own process follows no ticket, only a signal of that process: it notices at its next look (A2).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 2.0
-"""Seconds after which we give up on a lock that has changed hands at every try (R3)."""
+"""Seconds after which we give up on a lock that changes hands at every try (R3)."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 
 
 def break_lock(env: Environment, request: FileRequest) -> Steps[Record | None]:
-    """Remove the lock file of any holder. HoldfastError where that would not end the hold, but split the lock."""
+    """Remove the lock file of any holder. HoldfastError if that would not end the hold, but split the lock."""
     if request.protocol.persistent:
         _require_unheld(env, request)
         return None
@@ -53,7 +53,7 @@ def break_lock(env: Environment, request: FileRequest) -> Steps[Record | None]:
 def remove_if(
     env: Environment, request: FileRequest, agreed: Callable[[Observation, Assessment], bool]
 ) -> Steps[Record | None]:
-    """Remove the lock file if `agreed` to what was seen; the removed record, or None if nothing was removed.
+    """Remove the lock file if `agreed` accepts what was seen. The removed record, or None if nothing was removed.
 
     `agreed` is called at each try. HoldfastError if the lock changed hands at every try, for PATIENCE seconds.
     """
@@ -90,7 +90,7 @@ def remove_if(
 
 
 def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """Why this process may not release the lock that was seen; None if it may."""
+    """The reason why this process may not release the lock that was seen; None if it may."""
     if seen.record is None:
         return f"{seen.problem}, so whose it is cannot be known"
     if assessed.liveness is Liveness.ALIVE and assessed.evidence.source == "guard":
@@ -125,7 +125,7 @@ def _remove(env: Environment, request: FileRequest, seen: Observation, *, held: 
 
 
 def _remove_announced(env: Environment, request: FileRequest, seen: Observation, *, held: bool) -> bool:
-    """R2."""
+    """Remove the lock file behind both gates (R2)."""
     if held or seen.fd < 0:
         return _remove_claimed(env, request, seen, NO_LOCKS)
     try:
@@ -166,7 +166,7 @@ def _remove_unchanged(env: Environment, request: FileRequest, seen: Observation)
 
 
 def _is_unchanged(env: Environment, request: FileRequest, seen: Observation) -> bool:
-    """R1."""
+    """Whether the path and the record are as they were judged (R1)."""
     if seen.fd < 0:
         again = observe(env, request)
         forget(env, again)

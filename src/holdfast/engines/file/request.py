@@ -1,4 +1,4 @@
-"""What a caller asks of a lock file: where it is, by which protocol, with which options. Checked before any I/O."""
+"""The request for a lock file: its path, protocol and options. Checked before any I/O."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 _FASTEST_BEAT = 0.05
-"""Seconds. Timestamps are in whole seconds, so a faster beat would only check more often whether the lock is lost."""
+"""Seconds. Timestamps are whole seconds, so a faster beat would only check more often whether the lock is lost."""
 _SHORTEST_LEASE = 1.0
 _LEASE = 30.0
 """Seconds: the lease of a hold on a filesystem that machines share, unless the caller says otherwise."""
 SHORTEST_STALE, SHORTEST_UPDATE = 2.0, 1.0
-"""Seconds, of proper-lockfile: it raises what is lower, and we refuse it."""
+"""Seconds, for proper-lockfile: it raises lower values, and we refuse them."""
 _OF_PROTOCOLS = ("payload", "holder", "range", "realpath", "version")
 """Options that only some protocols have (`Protocol.options`)."""
 
 
 class FileRequest(Request):
-    """One lock file."""
+    """A request for one lock file."""
 
     __slots__ = (
         "directory",
@@ -83,7 +83,7 @@ class FileRequest(Request):
             _require_meaning(self.protocol.name, options)
         if self.protocol.is_directory:
             _require_possible(self.protocol, options)
-        # Which bytes of the file are locked, from where and how many, if that is a record lock; each range has a queue.
+        # The bytes that a record lock locks: the first one and their number. Each range has its own queue.
         self.records: tuple[int, int] | None = self.more.get("range", (0, 0)) if self.protocol.locks_records else None
         self.queue = queue_of(self.directory, self.name, _span(self.records))
         lease = _lease(options.get("lease"))
@@ -103,23 +103,23 @@ class FileRequest(Request):
         self.beat_every = max(pace, _FASTEST_BEAT)
         # How to publish in this directory; moves on when a method turns out not to work here.
         self.method = "unnamed"
-        # The longest pause, in seconds, between looks of the first waiter, where no events arrive.
+        # Seconds of the longest pause between two looks of the first waiter, where no events arrive.
         self.look_every = INFINITY
-        # Called before each attempt to create or take over: composes the payload, now or by the time that the signal is
-        # set (acquire.py, A6).
+        # Called before each attempt to create or take over: composes the payload, at once or by the time that the
+        # signal is set (acquire.py, A6).
         self.prepare: Callable[[], Signal | None] | None = None
-        # Write no marker: no process vouches for the lock, so others judge it by the protocol's rule.
+        # Whether to write no marker: no process vouches for the lock, so others judge it by the protocol's rule.
         self.unmarked = False
 
     def meets(self, other: FileRequest) -> bool:
-        """Whether two locks on one file are of one kind, and have a byte in common."""
+        """Whether two locks on one file are of one kind and have a byte in common."""
         if self.records is None or other.records is None:
             return self.records is other.records
         (first, length), (start, many) = self.records, other.records
         return (not length or start < first + length) and (not many or first < start + many)
 
     def includes(self, other: FileRequest) -> bool:
-        """Whether who holds this lock has all that the other, which it meets, would give."""
+        """Whether a holder of this lock has everything that the other lock, which it meets, would give."""
         if self.shared and not other.shared:
             return False
         if self.records is None or other.records is None:
@@ -128,7 +128,7 @@ class FileRequest(Request):
         return first <= start and (not length or (bool(many) and start + many <= first + length))
 
     def lease_on(self, env: Environment, device: int) -> float:
-        """The lease of a hold there, in seconds; 0 if it has none: also if no process could send heartbeats."""
+        """The lease of a hold there, in seconds; 0 for none, also if no process could send heartbeats."""
         if self.unmarked or self.on_behalf_of is not None:
             return 0.0
         if self.lease is None:
@@ -138,7 +138,7 @@ class FileRequest(Request):
     def compose(self, env: Environment, device: int, *, guarded: bool, lease: float | None = None) -> bytes:
         """The record of a new hold, stamped now: a stamp from before the wait would be old already.
 
-        `lease`: that of the hold in seconds, where it is known.
+        `lease`: the lease of the hold in seconds, if known.
         """
         identity, now = env.identity(self.on_behalf_of or self.kept_for), env.time()
         lease, beat = self.lease_on(env, device) if lease is None else lease, 0
@@ -151,8 +151,8 @@ class FileRequest(Request):
 
 
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:
-    """A request for each slot of a semaphore, `<base>.<i>.lock`. They share one queue, which no lock uses; each range
-    has one."""
+    """The requests for the slots of a semaphore, `<base>.<i>.lock`. They share one queue, which no lock uses;
+    each range has its own."""
     check_slots(slots)
     if options.get("shared"):
         raise ValueError("a semaphore has no shared holds; let more in with more slots, or use a Lock that is shared")
@@ -174,12 +174,12 @@ def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tupl
 
 
 def _span(records: tuple[int, int] | None) -> str:
-    """What the name of a queue says of the bytes that are waited for."""
+    """The part of a queue's name that stands for the bytes of a record lock."""
     return "" if records is None else f"@{records[0]}+{records[1]}"
 
 
 def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
-    """The options that only this protocol has; TypeError or ValueError for any that it lacks."""
+    """The options that only this protocol has; TypeError or ValueError for options that it lacks."""
     for name in _OF_PROTOCOLS:
         if options.get(name) is not None and name not in protocol.options:
             raise ValueError(f"{name} is not an option of the {protocol.name} protocol")
@@ -190,7 +190,7 @@ def _options_of(protocol: Protocol, options: Options) -> Mapping[str, Any]:
 
 
 def _require_meaning(protocol: str, options: Options) -> None:
-    """ValueError for options that would silently have no effect on a pure kernel lock."""
+    """Raise ValueError for options that would silently have no effect on a pure kernel lock."""
     given = {
         "stale": callable(options.get("stale")),
         "stale_after": options.get("stale_after") is not None,
@@ -207,7 +207,7 @@ def _require_meaning(protocol: str, options: Options) -> None:
 
 
 def _require_possible(protocol: Protocol, options: Options) -> None:
-    """ValueError for options that a lock without a record cannot have, or that its protocol does not allow."""
+    """Raise ValueError for options that a lock without a record cannot have, or that its protocol does not allow."""
     why = {
         "lease": "every holder has one already: stale_after",
         "fencing": "others who hold it give no tokens, and a directory says nothing of an earlier one",

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""The errors of a user who may not write there."""
+"""The errors of a user who may not write to a file or directory."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""The errors of a full disk, or of a user who has had all that is allowed."""
+"""The errors of a full disk, or of a user whose quota is used up."""
 REMOVED = (errno.ESTALE, errno.ENOENT)
-"""What is said of an open file that another machine has removed (inspect.py, L8)."""
+"""The errors of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
 _OWNER = stat.S_IRUSR | stat.S_IWUSR
@@ -45,7 +45,7 @@ def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
 
 
 def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:
-    """How many names this inode has, at a moment when the path is one of them; 0 if it is not (takeover.py, T18)."""
+    """The number of names of this inode, at a moment when the path is one; 0 if it is not (takeover.py, T18)."""
     try:
         found = env.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +54,7 @@ def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:
 
 
 def exists_now(env: Environment, path: str) -> bool:
-    """Whether there is a file, even if another machine has only just made it. An NFS client remembers for a minute that
+    """Whether the file exists, even if another machine has only just made it. An NFS client remembers for a minute that
     there was none, unless its directory is opened: then it asks the server whether that has changed."""
     if env.exists(path):
         return True
@@ -68,7 +68,7 @@ def exists_now(env: Environment, path: str) -> bool:
 
 
 def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str = "the lock file's record") -> None:
-    """One write; more only after a short one, as the kernel does just before ENOSPC."""
+    """Write everything in one write; in several only after a short one, which the kernel makes just before ENOSPC."""
     written = env.write(fd, data, offset)
     while written < len(data):
         count = env.write(fd, data[written:], offset + written)
@@ -78,14 +78,14 @@ def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str
 
 
 def open_lasting(env: Environment, path: str, mode: int) -> int:
-    """A new file that stays: its owner may open it again, even with a umask that takes that right from the owner."""
+    """A new file that stays: its owner may open it again, even if the umask takes that right from the owner."""
     fd = env.open_new(path, mode)
     try:
         made = stat.S_IMODE(env.fstat(fd).st_mode)
         if made & _OWNER != _OWNER:
             env.chmod(fd, made | _OWNER)
     except OSError:
-        pass  # a filesystem without modes, say; if it matters, the next one to open the file is told
+        pass  # a filesystem without modes, say; if it matters, the next process that opens the file gets the error
     except BaseException:
         env.close(fd)
         raise
@@ -93,7 +93,7 @@ def open_lasting(env: Environment, path: str, mode: int) -> int:
 
 
 def close_quietly(env: Environment, fd: int) -> None:
-    """Close it, if it is open; what the system says to that does not matter."""
+    """Close the descriptor, if it is open; errors do not matter."""
     try:
         if fd >= 0:
             env.close(fd)
@@ -102,14 +102,14 @@ def close_quietly(env: Environment, fd: int) -> None:
 
 
 def forget_hold(env: Environment, identity: tuple[int, int], fd: int) -> None:
-    """Remove a hold from the list, unless the entry is a later hold of the same file by now."""
+    """Remove a hold from the list, unless the entry is a later hold of the same file."""
     held = env.holds.get(identity)
     if held is not None and held.fd == fd:
         del env.holds[identity]
 
 
 def kinds_of_marker(request: FileRequest, data: bytes) -> tuple[bytes, bytes]:
-    """How the two kinds of marker begin in this record: known by its process, known by its guard (publish.py, P3)."""
+    """The beginnings of this record's marker of either kind: known by its process, by its guard (publish.py, P3)."""
     key = request.protocol.marker_key
     at = data.find(key) + len(key)
     begin = key + data[at : at + 1]  # the version
@@ -133,7 +133,7 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
         if ours and is_there(env, request.path, identity):
             content = env.read(fd, len(data) + 1)
             by_process, by_guard = kinds_of_marker(request, data)
-            # P3's byte may be flipped or not, in the file and in what we know of it.
+            # P3's byte may be flipped or not, in the file and in our copy.
             whole = data.replace(by_guard, by_process, 1) == content.replace(by_guard, by_process, 1)
             if whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)
@@ -145,7 +145,7 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
 
 
 def disconnected(env: Environment, path: str, error: OSError) -> str:
-    """What to do about a mount that gives errors only, as its server is lost; empty for anything else."""
+    """Advice for a mount that returns only errors, as its server is lost; empty for any other error."""
     if error.errno not in _DISCONNECTED or not env.may_block(path):
         return ""
     server = env.server_at(path)
@@ -180,7 +180,7 @@ def answered(env: Environment, known: Signal) -> Steps[None]:
 
 
 def not_made(error: OSError, request: FileRequest, env: Environment) -> Exception:
-    """The failure of a step that makes the lock file, in words that say what to do."""
+    """The error for a failed step of making the lock file, in words that say what to do."""
     if error.errno in UNWRITABLE:
         error.add_note(f"no lock file can be made in {request.directory}; choose a directory that you may write to")
     if error.filename is None:
@@ -189,7 +189,7 @@ def not_made(error: OSError, request: FileRequest, env: Environment) -> Exceptio
 
 
 def with_hint(error: OSError, request: FileRequest, env: Environment | None = None) -> Exception:
-    """The same failure in words that say what to do, where those of the operating system mislead.
+    """The error in words that say what to do, where those of the operating system mislead.
 
     Without `env`, for a step that opens nothing, an error about exhausted resources stays as it is, and a directory is
     known to be missing.
@@ -226,7 +226,7 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
 
 
 def _remedy(request: FileRequest, env: Environment) -> str:
-    """What to do where this process has no descriptor left."""
+    """Advice for a process that has no descriptor left."""
     ways = [] if request.slot is None else ["use fewer slots"]
     ways += ["release some holds" if env.holds else "close other files"]
     ways += [f"raise the limit ({env.raises_open_limit})"] if env.raises_open_limit else []

@@ -1,4 +1,4 @@
-"""Taking over a lock whose holder is dead or stale, in place: the path is never absent, so no newcomer barges in.
+"""Takeover of a lock whose holder is dead or stale, in place: the path is never absent, so no newcomer barges in.
 
     guard ──exclusive──────────────▶ claim ──▶ look again ──▶ replace or remove ──▶ end of the claim ──▶ guard dropped
       ├──shared (readers are there)──▶ ┘ ▲
@@ -9,8 +9,8 @@ T1  Two gates, in this order: the guard of the inode, and the claim. A contender
     holder that keeps a guard is taken over only under that guard: an exclusive guard passes both gates (T8). The
     descriptor that is already open is tried first: opening the file for writing wakes all its watchers, ourselves
     first. For the same reason a contender that was refused the claim looks for it before the next try.
-T2  Under the claim, the path must still name that inode and the record must still be, byte for byte, the one that was
-    judged. Otherwise another contender was faster, or the holder lives and has refreshed it.
+T2  Under the claim, the path must still name that inode, and the record must still be, byte for byte, the judged one.
+    Otherwise another contender was faster, or the holder lives and has refreshed it.
 T3  The new record overwrites the old one in one padded write; a reader never sees the end of the old after the new.
 T4  The path is checked again after the write: a foreign process may have removed it since T2.
 T5  If the protocol's rule holds, whether we needed it or had a proof, a foreign process may have judged by it and be
@@ -27,10 +27,10 @@ T8  Under an exclusive guard a guarded holder's record is replaced without a cla
     and wait until there are none: either that process has found our record and backed off, or it has removed the file,
     and we notice. Where a look fails, we do not enter. Only a user who may not list the directory enters without one;
     a removal after that is noticed by `check()`.
-T9  Shared locks of others, which need only read permission, can refuse us the exclusive guard for ever. After some
-    tries we share the guard with them: that still shows that no contender has it exclusively, and of the contenders
-    that share it the claim lets one pass. As that inode could not be guarded afterwards, it is not taken over in place,
-    but removed, as in T6. A contender that gets its guard later finds by T2 that the path no longer names it.
+T9  Shared locks of others, which need only read permission, can refuse us the exclusive guard forever. After some tries
+    we share the guard with them: that still shows that no contender has it exclusively, and of the contenders that
+    share it the claim lets one pass. As that inode could not be guarded afterwards, it is not taken over in place, but
+    removed, as in T6. A contender that gets its guard later finds by T2 that the path no longer names it.
 T10 Once the record is overwritten, no resource may be missing: without a descriptor to list the directory (T8; and
     interop.py, Y1) the lock would be given back, and the dead holder's record be lost. So the descriptor through which
     the lock file was read is closed before that.
@@ -40,18 +40,18 @@ T17 A holder with a lease that is not proven dead may still write to its file. S
     until that is done, perhaps shared with others. Where the guard says nothing about the holder (inspect.py, L1), the
     claim alone decides.
 
-T18 Others may have linked a file of another directory here (fs.protected_hardlinks=0), and it is not ours to write to.
-    One look at the path tells its inode and how many names that has, both of the same moment. If it is our inode and
-    has one name, then at that moment nobody has it elsewhere, and a name that it is given later is another name of a
-    lock file. So this is looked at when the file is open, right before the write. (A count that was asked of the
-    descriptor would be of another moment than the name.) A file with more names is treated as one that this user may
-    not write to, as in T6: only its name here goes. That is also where the publisher died between its two names
-    (publish.py, named), and on filesystems that count too many; one that counts none is believed to have one.
-T19 An exclusive lock of a reader refuses us the guard in either form. Where it is known for certain that it is no guard
-    (inspect.py, L11), the holder's is gone for good, and the lock file is removed as in T9, under the claim alone.
-    That is what one does who breaks a lock (remove.py, R2), and as safe: a contender that has got the guard meanwhile,
-    as the reader has let go, either has a claim or looks for ours before it enters (T8); and under our claim the path
-    and the record are looked at again (T2).
+T18 Others may have linked a file of another directory here (fs.protected_hardlinks=0), which is not ours to write to.
+    One look at the path tells its inode and the number of its names, both at the same moment. If it is our inode and
+    has one name, then at that moment it has no name elsewhere, and a later one is another name of a lock file. So we
+    look when the file is open, right before the write. (The descriptor's count would be of another moment than the
+    name.) A file with more names is treated as one that this user may not write to, as in T6: only its name here is
+    removed. The same happens if the publisher died between its two names (publish.py, named), and on filesystems that
+    count too many names; a count of none is taken for one.
+T19 An exclusive lock of a reader refuses us the guard in either form. If it is certainly no guard (inspect.py, L11),
+    the holder's is gone for good, and the lock file is removed as in T9, under the claim alone. That is what breaking a
+    lock does (remove.py, R2), and as safe: a contender that has got the guard meanwhile, as the reader has let go,
+    either has a claim or looks for ours before it enters (T8); and under our claim the path and the record are looked
+    at again (T2).
 
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
@@ -64,9 +64,9 @@ T13 Under an exclusive guard, a claim made under the guard of the same inode (`g
 T14 In a sticky directory, a claim of a user who may neither write to the lock file nor remove it is a forgery, and does
     not count. Elsewhere a user who can make a claim can remove the lock file as well. Where the lock file's group may
     write to it, a claimant gives the claim that group, which only its members can, before it lists the directory: so of
-    two, the last to list still finds the other's (T11). Whose claim would not count has none. Nor does a file count
-    that was linked here from elsewhere: who may link it (fs.protected_hardlinks) may write to it, and a claim can be
-    written to by its maker alone.
+    two, the last to list still finds the other's (T11). A process whose claim would not count has none. Nor does a file
+    count that was linked here from elsewhere: a user who may link it (fs.protected_hardlinks) may write to it, and only
+    its maker can write to a claim.
 T15 Only names are examined. Nothing is opened, read or followed; a claim is a regular file.
 T16 A claim is removed by its claimant, or by a process that finds that it does not count by T12 or T13. Its name is
     never reused, so no other claim is removed by mistake.
@@ -99,17 +99,17 @@ if TYPE_CHECKING:
 
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _MOST_OTHERS = 50
-"""Claims to other lock files that one look at the directory examines, in order to remove leftovers."""
+"""Maximum number of claims to other lock files that one look at the directory examines, to remove leftovers."""
 _UNKNOWABLE_LASTS = 60.0
-"""Seconds (T12)."""
+"""Seconds for which a claim counts whose claimant cannot be known (T12)."""
 NO_LOCKS, SHARED, EXCLUSIVE = 0, 1, 2
-"""How the guard is held."""
+"""The ways to hold the guard."""
 
 
 def take_guard(env: Environment, fd: int) -> int | None:
     """The first gate: the guard exclusively, or shared if only readers have it; None if it is refused.
 
-    The two exclude each other. Of the contenders that share it, the claim lets one pass.
+    The two ways exclude each other. Of the contenders that share it, the claim lets one pass.
     """
     guard = _guard(env, fd)
     if guard is None:
@@ -120,14 +120,14 @@ def take_guard(env: Environment, fd: int) -> int | None:
 
 
 def is_past_guard(env: Environment, seen: Observation, guard: int | None) -> bool:
-    """Whether the first gate is passed by one who is about to remove the file (T1, T19)."""
+    """Whether a process that is about to remove the file has passed the first gate (T1, T19)."""
     if guard is None:
         return is_readers_lock(env, seen)
     return guard != NO_LOCKS or not seen.is_guarded
 
 
 def _guard(env: Environment, fd: int, *, shared: bool = False) -> bool | None:
-    """As `env.guard`; refused for a file that another machine has removed (inspect.py, L8).
+    """Take the guard like `env.guard`; it is refused for a file that another machine has removed (inspect.py, L8).
 
     On NFS, a descriptor that cannot write never gets it exclusively.
     """
@@ -140,7 +140,7 @@ def _guard(env: Environment, fd: int, *, shared: bool = False) -> bool | None:
 
 
 class Claim:
-    """The exclusive right to replace or remove what is at a path, until `end`."""
+    """The exclusive right to replace or remove the file at a path, until `end`."""
 
     __slots__ = ("_env", "_path")
 
@@ -149,7 +149,7 @@ class Claim:
         self._path = path
 
     def end(self) -> None:
-        """Remove it; try twice, if need be, as it counts for as long as this process lives."""
+        """Remove the claim; try twice, if need be, as it counts while this process lives."""
         try:
             self._env.unlink(self._path)
         except FileNotFoundError:
@@ -161,7 +161,7 @@ class Claim:
             raise
 
     def drop(self) -> None:
-        """The same after another failure, which is the one to report."""
+        """Remove the claim after another failure, which is the one to report."""
         unlink_quietly(self._env, self._path)
 
 
@@ -191,7 +191,7 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
 
 
 def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
-    """PermissionError unless others will respect our claim (T14)."""
+    """Raise PermissionError unless others will respect our claim (T14)."""
     if _is_forged(env, path, env.fstat(fd)):
         try:
             env.give(fd, group=env.stat(path).st_gid)
@@ -218,7 +218,7 @@ def is_claim(name: str) -> bool:
 
 
 def why_over(env: Environment, path: str) -> str | None:
-    """Why a claim no longer counts (T12), as far as is known without its lock's guard; None if it does."""
+    """The reason why a claim no longer counts (T12), as far as is known without its lock's guard; else None."""
     about = _parsed(path.rpartition("/")[2])
     found = env.stat(path)
     if about is None or not stat.S_ISREG(found.st_mode) or found.st_size or not about.is_over(env, found.st_mtime):
@@ -227,7 +227,7 @@ def why_over(env: Environment, path: str) -> str | None:
 
 
 class _About(Value):
-    """What the name of a claim says."""
+    """The parts of a claim's name."""
 
     inode: tuple[int, int]
     under_guard: bool
@@ -237,7 +237,7 @@ class _About(Value):
     started: str
 
     def is_over(self, env: Environment, made: float) -> bool:
-        """T12."""
+        """Whether the claim no longer counts (T12)."""
         who = env.identity()
         if not who.has_pid_space:
             return False
@@ -319,7 +319,7 @@ def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple
 
 
 def _is_forged(env: Environment, path: str, claim: Stat) -> bool:
-    """T14."""
+    """Whether the claim is a forgery (T14)."""
     where = env.stat(f"{path.rpartition('/')[0]}/.")
     if not where.st_mode & stat.S_ISVTX:
         return False
@@ -337,14 +337,13 @@ def _is_forged(env: Environment, path: str, claim: Stat) -> bool:
 SETTLE = 0.020
 """Seconds. Foreign implementations act within 1 ms of their check in all but 0.08 % of cases."""
 TRIES = 4
-"""How often to try for the exclusive guard before sharing it with readers (T9). Probes are shared too, and take
-microseconds."""
+"""Tries for the exclusive guard before it is shared (T9). Probes share it, too, but take microseconds."""
 _PAUSE, _PATIENCE = 0.0005, 0.1
-"""Seconds between looks for claims, and after which the lock is given back and tried again (T8)."""
+"""Seconds between looks for claims, and seconds after which the lock is given back and tried again (T8)."""
 
 
 def take_over(env: Environment, request: FileRequest, seen: Observation, verdict: Verdict) -> Steps[FileHold | None]:
-    """The hold, or None when another contender or the holder itself was faster."""
+    """The hold, or None if another contender or the holder itself was faster."""
     in_place = _is_guard_free(env, seen)
     if not in_place:
         seen.refused += 1
@@ -392,7 +391,7 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
 
 
 def _replace(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:
-    """T17."""
+    """Replace the file of a holder with a lease (T17)."""
     with forking:
         from .lease import replace
     old = _open(env, request)
@@ -467,7 +466,7 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
 
 
 def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int) -> Claim | None:
-    """The second gate; where no claim can be made in the directory, `seen.blocked` says so."""
+    """The second gate; `seen.blocked` says why, if no claim can be made in the directory."""
     try:
         claim = make_claim(env, request.path, seen.identity, guard)
         seen.claimed = claim is None
@@ -481,7 +480,7 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
 
 
 def _wait_for_claims(env: Environment, held: FileHold) -> Steps[FileHold | None]:
-    """T8."""
+    """Wait until there are no claims (T8)."""
     until = env.monotonic() + _PATIENCE
     while is_claimed(env, held.path, held.identity, EXCLUSIVE):
         if env.monotonic() >= until:
@@ -495,7 +494,7 @@ def _wait_for_claims(env: Environment, held: FileHold) -> Steps[FileHold | None]
 
 
 def _is_as_judged(env: Environment, request: FileRequest, seen: Observation, fd: int) -> bool:
-    """T2."""
+    """Whether the file and its record are as they were judged (T2)."""
     if request.protocol.ages_by_mtime and env.fstat(fd).st_mtime != seen.modified:
         return False  # the holder has refreshed it
     return is_there(env, request.path, seen.identity) and read_record(env, fd) == seen.data
@@ -523,7 +522,7 @@ def _remove_damaged(env: Environment, request: FileRequest, fd: int, seen: Obser
 
 
 def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
-    """T6, T9."""
+    """Remove the lock file (T6, T9). Whether it was removed."""
     fd = seen.fd if seen.fd >= 0 else env.open_existing(request.path, write=False)
     guard = None
     try:
@@ -562,7 +561,7 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
 
 
 def settle(env: Environment, held: FileHold) -> Steps[FileHold | None]:
-    """T5. The caller gives the hold back if this is interrupted."""
+    """Wait, and check that the lock is still ours (T5). The caller gives the hold back if this is interrupted."""
     yield Wait((), env.monotonic() + SETTLE)
     if held.verify():
         return held
@@ -571,7 +570,7 @@ def settle(env: Environment, held: FileHold) -> Steps[FileHold | None]:
 
 
 def complete(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:
-    """Acquire through an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
+    """Acquire an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     free = _is_guard_free(env, seen)
     if not free or names_there(env, request.path, seen.identity) > 1:  # T9, T18
         seen.refused += not free

@@ -1,12 +1,12 @@
-"""Turns between machines: in which order the first waiters of several machines try, in a directory that they share.
+"""Turns between machines: the order in which the first waiters of several machines try, in a directory that they share.
 
-A ticket (queue.py) is a FIFO, of which another machine learns nothing. So on a filesystem that machines share, the
-first waiter of each one also makes a file in the queue, its turn. The name has a number, one higher than all that were
-there, and a beat. Waiters read the names, from time to time: the first one tries to get the lock.
+A ticket (queue.py) is a FIFO, which tells other machines nothing. So on a filesystem that machines share, the first
+waiter of each machine also makes a file in the queue, its turn. The name has a number, one higher than all that were
+there, and a beat. Waiters read the names from time to time: the first one tries to get the lock.
 
     behind another waiter of this machine ──▶ behind a turn ──▶ first ──▶ holding, or gone: the turn is removed
 
-MT1  Exclusion never depends on turns, as on tickets (Q1). What fails here is ignored: then the waiter tries.
+MT1  Exclusion never depends on turns, nor on tickets (Q1). A failure here is ignored: then the waiter tries.
 MT2  A waiter that is not first opens the directory anew to read it, so that a network filesystem asks its server: after
      half the time in which it expects to be first, by how long the last one ahead has taken to go, or takes already;
      `_NEAR` seconds at least; at most `_NEXT` if only one is ahead, else `_FAR`. It looks at the lock file each
@@ -15,14 +15,14 @@ MT2  A waiter that is not first opens the directory anew to read it, so that a n
      that hold to find out that it is first.
 MT3  The first waiter stays first until it leaves: a later turn has a higher number. It reads the names with each beat.
 MT4  A beat is a change of the name, each `_BEAT_EVERY` seconds. A turn that has not changed for `_LASTS` seconds of an
-     observer's own monotonic clock, in which it has looked on, is a dead machine's, and is removed. No clock is
-     compared with another one.
+     observer's own monotonic clock, while it kept looking, is a dead machine's, and is removed. No clock is compared
+     with another one.
 MT5  The first turn is passed as an idle ticket is (Q6): when the lock has been free for `PATIENCE` seconds, in which a
      first waiter tries several times. It is removed then if it is older than `_LASTS`, compared with our own turn, both
      by the server's clock. A living waiter that finds its turn gone makes a new one.
 MT6  A waiter removes its turn when it has the lock, so the next one looks at the lock by the time that it is free; and
-     when it gives up, whatever interrupts it: its name is known before the file is made. Nothing has such a file open,
-     so NFS keeps no `.nfs` file of it. Who leaves last removes the directory.
+     when it gives up, whatever interrupts it: its name is known before the file is made. No process has such a file
+     open, so NFS keeps no `.nfs` file of it. The last waiter to leave removes the directory.
 MT7  A process that takes the lock again makes a new turn, behind the others: machines take turns, whatever their number
      of waiters. It finds the queue even if it remembers that there was none (`steps.exists_now`).
 MT8  A directory that is read while a name in it changes may show neither the old name nor the new one. So a turn is
@@ -50,16 +50,16 @@ _TRIES = 3
 _EARLY = 0.5
 """Seconds by which a beat may come early, so that it goes with a look."""
 _LASTS = 12.0
-"""Seconds: four beats (MT4)."""
+"""Seconds after which a turn without a beat is a dead machine's: four beats (MT4)."""
 _NEAR, _NEXT, _FAR = 0.005, 0.5, 3.0
 """Seconds between looks at the directory (MT2)."""
 _MODE = 0o644
 _SECONDS_SEEN = 6.0
-"""Of a pause between two looks: after a longer one, time counts from anew (MT4)."""
+"""Seconds of the longest pause between two looks: after a longer one, time counts anew (MT4)."""
 
 
 class Turn:
-    """One waiter's turn, and what it knows of the others."""
+    """One waiter's turn, and its knowledge of the others."""
 
     def __init__(self, env: Environment, request: FileRequest) -> None:
         self._env = env
@@ -68,32 +68,32 @@ class Turn:
         self._beat = 0
         self._number = 0
         self._may_be: list[str] = []
-        """Names that our file may have (MT6): the last one is what it should have."""
+        """Names that our file may have (MT6): the last one is the name that it should have."""
         self._beat_at = 0.0
         self._cannot = False
         self._failed = 0
-        """How often in a row it could not be read, or changed."""
+        """The number of failures in a row to read or change it."""
         self._ahead: list[str] = []
         self._seen: dict[str, tuple[str, float]] = {}
-        """By what does not change of a name: the name, and since when it has been so."""
+        """By the fixed part of a turn's name: the whole name, and the time since which it has been that."""
         self._looked = -math.inf
         self._missing: set[str] = set()
-        """Those that the last reading did not show for the first time (MT8)."""
+        """Turns that the last reading missed for the first time (MT8)."""
         self._passed: set[str] = set()
         self._moved_at = -math.inf
-        """When we have last found fewer ahead, or began."""
+        """The time when we last found fewer ahead, or began."""
         self._each = 0.0
-        """Seconds that each of those has taken which we have last found gone."""
+        """Seconds that each turn has taken that we last found gone."""
         self.next_look = 0.0
-        """When the directory is to be read again."""
+        """The time of the next reading of the directory."""
 
     @property
     def first_ahead(self) -> tuple[str, str] | None:
-        """What stays the same of the first turn ahead; None if we are first."""
+        """The fixed part of the first turn ahead; None if we are first."""
         return ("turn", _key(self._ahead[0])) if self._ahead else None
 
     def is_behind(self) -> bool:
-        """Whether another machine's waiter is ahead, as far as is known now. Never raises an OSError (MT1)."""
+        """Whether another machine's waiter is ahead, as far as is known now. Never raises OSError (MT1)."""
         now = self._env.monotonic()
         if not self._may_be and not self._env.exists(self._request.queue):
             return False  # nobody waits
@@ -147,7 +147,7 @@ class Turn:
         return turn_name(self._number, self._token, self._beat)
 
     def _send_beat(self, queue: Queue, turns: list[str]) -> None:
-        """MT4."""
+        """Change our turn's name (MT4)."""
         old = next((name for name in self._may_be if name in turns), self._may_be[-1])
         self._may_be = [old]
         self._beat += 1
@@ -157,7 +157,7 @@ class Turn:
         self._beat_at = self._env.monotonic() + _BEAT_EVERY
 
     def _living(self, queue: Queue, turns: list[str], now: float) -> list[str]:
-        """Those ahead, without the dead, which are removed."""
+        """The turns ahead, without dead ones, which are removed."""
         mine = _key(self._may_be[-1])
         if now - self._looked > _SECONDS_SEEN:
             self._seen.clear()
@@ -182,7 +182,7 @@ class Turn:
         return ahead
 
     def pass_idle(self) -> None:
-        """Go on as if those ahead were not there: they have left a free lock alone (MT5)."""
+        """Ignore the turns ahead: they have left a free lock alone (MT5)."""
         if not self._ahead:
             return
         first = self._ahead[0]
@@ -197,7 +197,7 @@ class Turn:
                 queue.unlink(first)
 
     def leave(self) -> None:
-        """Remove it; may be interrupted, and called again (MT6). Never raises an OSError."""
+        """Remove our turn; may be interrupted, and called again (MT6). Never raises OSError."""
         self._ahead = []
         if not self._may_be:
             return
@@ -211,7 +211,7 @@ class Turn:
 
 
 class EntryWithTurn(QueueEntry):
-    """A contender's place in the queue of its machine; when it is first there, among the machines."""
+    """A contender's place in the queue of its machine and, when it is first there, among the machines."""
 
     patience = PATIENCE  # also with the first waiter of this machine: it polls, and not every 20 ms
 

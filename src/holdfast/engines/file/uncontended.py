@@ -1,12 +1,12 @@
-"""Acquiring a lock that is free, which needs a third of the engine: the rest is loaded when a lock is held.
+"""Acquisition of a free lock, which needs a third of the engine: the rest is loaded when a lock is held.
 
-The fast path publishes the lock file and is done. Where that fails, an `AcquireAttempt` (acquire.py) begins.
+The fast path publishes the lock file and is done. If that fails, an `AcquireAttempt` (acquire.py) begins.
 
 FP1  Where steps fail while the server of the filesystem is away (GlusterFS), instead of waiting for it (NFS), we wait:
-     the whole acquisition is undone as far as that can be, and begins again, until the caller's time is up. It is one
-     acquisition to listeners. What the server has kept of it counts as a dead holder's; without a lease, what is known
-     by its process alone (publish.py, P3) only when that has ended. After a second without the server, the caller's
-     notice says so, whatever it has said of a holder before.
+     the whole acquisition is undone as far as possible, and begins again, until the caller's time is up. Listeners see
+     one acquisition. A lock file that the server has kept of it counts as a dead holder's; without a lease, one that is
+     known by its process alone (publish.py, P3) does so only when that process has ended. After a second without the
+     server, the caller's notice says so, whatever it has said of a holder before.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from .request import FileRequest
 
 _AWAY_POLL = 0.5
-"""Seconds between tries where the server is away (FP1)."""
+"""Seconds between tries while the server is away (FP1)."""
 _take: Callable[[Environment, FileRequest], FileHold | None] | None = None
-"""That of flock.py, which is loaded for the first such lock: an import in each acquisition takes a tenth of it."""
+"""`take` of flock.py, which is loaded for the first such lock: an import in each acquisition takes a tenth of it."""
 
 
 def _load_take() -> Callable[[Environment, FileRequest], FileHold | None]:
@@ -55,7 +55,7 @@ to_load.append(_load_the_rest)
 def acquire(
     env: Environment, requests: Sequence[FileRequest], timeout: float | None, context: tuple[object, ...]
 ) -> Steps[HoldRef | Refusal]:
-    """A share in the first of these locks that becomes available, or the reason why there is none.
+    """A share in the first of these locks that becomes available, or the refusal.
 
     `context` names the caller that a wait would block (sync.caller).
     """
@@ -84,7 +84,7 @@ def acquire(
                     raise
                 left = _left(env, first, timeout, began, error)
                 attempt_events = attempt_events or AttemptEvents(env, first, context)
-                attempt_events.waiting(lambda: None)  # nobody holds it, as far as is known
+                attempt_events.waiting(lambda: None)  # no holder is known
                 away = away or Deadline(env, first, None, generation)
                 away.announce(partial(_while_away, env, first, away.started, error, attempt_events))
             if result is None:
@@ -100,7 +100,7 @@ def acquire(
     if isinstance(result, Refusal):
         return result
     if generation != env.generation:
-        # A5. What was acquired before the fork is the parent's, and inert here; what was acquired since has no owner.
+        # A5. A hold from before the fork is the parent's, and inert here; one acquired since has no owner.
         give_back(result)
         env.holds.clear()
         raise _forked(first)
@@ -110,7 +110,7 @@ def acquire(
 def _while_away(
     env: Environment, request: FileRequest, since: float, error: OSError, attempt_events: AttemptEvents
 ) -> Refusal:
-    """What there is to say to a caller that waits for a server which is away (FP1)."""
+    """The refusal that tells a waiting caller that its server is away (FP1)."""
     with forking:
         from ..._core.messages import is_away, unasked
     status = unasked(request, is_away(env.server_at(request.path), error))
@@ -118,7 +118,7 @@ def _while_away(
 
 
 def _left(env: Environment, request: FileRequest, timeout: float | None, began: float, error: OSError) -> float | None:
-    """How much of its time a caller has left whose server is away; AcquireTimeout if there is none (FP1)."""
+    """The seconds that a caller whose server is away has left; AcquireTimeout if there are none (FP1)."""
     if timeout is None:
         return None
     left = began + timeout - env.monotonic()
@@ -142,7 +142,7 @@ def _contend(
     generation: int,
     attempt_events: AttemptEvents,
 ) -> Steps[HoldRef | Refusal]:
-    """The same where there is a holder, or a queue."""
+    """Contend for a lock that has a holder or a queue."""
     with forking:
         from .acquire import AcquireAttempt
     attempt = AcquireAttempt(
@@ -164,7 +164,7 @@ def _contend(
         try:
             attempt_events.gave_up(attempt.who)
         finally:
-            attempt.close()  # who it is may have needed a look
+            attempt.close()  # finding the holder may have needed a look
         return attempt.refusal()
     if attempt.joined:
         attempt_events.joined()
@@ -174,7 +174,7 @@ def _contend(
 def _take_at_once(
     env: Environment, request: FileRequest, timeout: float | None, context: tuple[object, ...]
 ) -> HoldRef | None:
-    """The fast path for one kernel lock. It waits for nothing, so it is no generator."""
+    """The fast path for one kernel lock. It never waits, so it is no generator."""
     held = None if _is_contended(env, request, timeout) else (_take or _load_take())(env, request)
     return None if held is None else _first_ref(held, context, None)
 
@@ -196,11 +196,11 @@ def _fast_path(
     ends: float,
     attempt_events: AttemptEvents | None,
 ) -> Steps[HoldRef | None]:
-    """The lock, if it is not held and no contender has been waiting for it."""
+    """The hold, if the lock is not held and no contender has been waiting for it; else None."""
     first = requests[0]
     held: FileHold | None
     if len(requests) > 1 and first.owner is not None:
-        return None  # the owner may be inside one of them already
+        return None  # the owner may hold one of them already
     if _is_contended(env, first, timeout):
         return None
     for request in requests:
@@ -219,7 +219,7 @@ def _fast_path(
                     yield from prepare(env, request.prepare)
                 held = None if taken else (yield from publish(env, request))
             except OSError as error:
-                # If it is held, a caller without write permission learns by whom, as with a file that exists.
+                # If it is held, a caller without write permission learns the holder, as with a file that exists.
                 if error.errno in UNWRITABLE and env.exists(request.path):
                     return None
                 raise
@@ -246,7 +246,7 @@ def _is_contended(env: Environment, request: FileRequest, timeout: float | None)
 
 
 def _is_taken(env: Environment, request: FileRequest) -> bool | None:
-    """Whether a living process has it; None where only a full look can tell (it may be a dead holder's)."""
+    """Whether a living process holds it; None if only a full look can tell (it may be a dead holder's)."""
     if not env.exists(request.path):
         return False
     try:

@@ -1,7 +1,7 @@
-"""One lock file as one contender sees it: what was there at the last look, and the watch on it for the next change.
+"""One lock file as one contender sees it: the last look at it, and the watch for the next change.
 
 WF1  The watch is armed, and its events are read, before the look that decides to wait: any change after that look makes
-     an event that we will still find.
+     an event that we still find.
 WF2  A close event comes before the kernel drops the guard (by up to 5 ms): after one, we look again a few times.
      Wake-ups for other locks may use these looks up at once, and the event may also have come before the watch was
      armed. So after both, we rely on the watch from the first look that is late enough.
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 FIRST_POLL = 0.001
 _LOOKS_PER_LEASE = 1 / 10
-"""How often to look at a record with a lease, as a share of it: a longer pause would not count (lease.py, LE3)."""
+"""Share of a lease between two looks at its record: a longer pause would not count (lease.py, LE3)."""
 _BURST_FIRST = 0.0001
 _BURST_LAST = 0.0064
-"""After a close event the pauses double from the first to the last: 12.7 ms in all (WF2)."""
+"""The pause after a close event, which doubles from the first to the last: 12.7 ms in all (WF2)."""
 
 
 class WatchedFile:
-    """One lock file, looked at again and again. Owns a descriptor and a watch; `rest` gives them up for now."""
+    """One lock file and the looks at it. Owns a descriptor and a watch; `rest` gives them up for now."""
 
     seen: Observation
     assessed: Assessment
@@ -72,7 +72,7 @@ class WatchedFile:
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
         self._relied_from = 0.0
-        """From when on the end of a guard that is seen makes an event; 0.0 if the last look was later (WF2)."""
+        """The time from which the end of a guard makes an event; 0.0 if the last look was later (WF2)."""
         self._waiting = False
         self._poll = FIRST_POLL
         self._burst = 0.0
@@ -83,7 +83,7 @@ class WatchedFile:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self, *, strict: bool = True) -> bool:
-        """Look at the path; False when nothing is there. Sets `seen`, `assessed` and `verdict` (inspect.py, L8)."""
+        """Look at the path; False if nothing is there. Sets `seen`, `assessed` and `verdict` (inspect.py, L8)."""
         tries = TRIES
         while True:
             try:
@@ -124,7 +124,7 @@ class WatchedFile:
         return self.there
 
     def _look_at_lease(self, lease: float) -> None:
-        """See for how long the record has not changed (lease.py, LE2)."""
+        """Note for how long the record has not changed (lease.py, LE2)."""
         if self._lease_watch is None:
             with forking:
                 from .lease import LeaseWatch
@@ -147,7 +147,7 @@ class WatchedFile:
         return self._seen is not None
 
     def _reread(self, seen: Observation) -> bool:
-        """Read its record again; False if the file is gone (inspect.py, L8)."""
+        """Read the record again; False if the file is gone (inspect.py, L8)."""
         try:
             reread(self.env, self.request, seen)
         except OSError as error:
@@ -157,7 +157,7 @@ class WatchedFile:
         return True
 
     def _identity(self) -> tuple[int, int] | None:
-        """What the path names now."""
+        """The inode that the path names now; None if there is none."""
         try:
             found = self.env.stat(self.request.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -172,18 +172,18 @@ class WatchedFile:
         return not self.there or self.verdict.reclaim
 
     def presume_free(self) -> bool:
-        """Take it for free without a look, where a try is as cheap and an owner has nothing to join."""
+        """Presume it free without a look, where a try is as cheap and an owner has nothing to join."""
         if self.request.owner is not None or self.request.protocol.persistent:
             return False
         self.there = self.missed = False
         return True
 
     def path_exists(self) -> bool:
-        """Whether there is a lock file; it may be anything."""
+        """Whether there is anything at the path."""
         return self.env.exists(self.request.path)
 
     def is_free(self) -> bool:
-        """Whether a contender would get the lock; as of the last look, or now. EROFS if it could, but for V10."""
+        """Whether a contender would get the lock, as of the last look, or now. EROFS if only V10 prevents that."""
         if self.there and self.verdict.reclaim and self.env.is_read_only(self.request.path):
             raise OSError(errno.EROFS, f"{self.verdict.reason}, but {OUT_OF_REACH}", self.request.path)
         return self.could_be_had
@@ -193,13 +193,13 @@ class WatchedFile:
         return self.could_be_had
 
     def describe(self) -> Status:
-        """The last look, as a value for the caller."""
+        """The last look as a value for the caller."""
         if not self.there:
             return missing(self.request)
         return describe(self.env, self.request, self.seen, self.assessed, self.verdict)
 
     def status(self) -> Status:
-        """The same, with what only the kernel's tables tell. A lock released during the look was free for a moment."""
+        """The last look, with data from the kernel's tables. A lock released during the look was free for a moment."""
         if self.there and self._was_released():
             return missing(self.request)
         tries = TRIES
@@ -221,7 +221,7 @@ class WatchedFile:
         return was_released(self.env, self.request, self.seen, self.assessed, self.verdict)
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
-        """Enter again, if our own process holds it for the same owner."""
+        """A share in this process's hold of it for the same owner; None if there is none."""
         owner = self.request.owner
         if owner is not None:
             for held in self._own_holds():
@@ -230,14 +230,14 @@ class WatchedFile:
         return None
 
     def _is_about_to_be_joined(self) -> bool:
-        """Whether our own process is about to have it for the same owner: it counts a token, say (fencing.py)."""
+        """Whether this process is about to get it for the same owner: it may be counting a token (fencing.py)."""
         owner = self.request.owner
         return owner is not None and any(
             held.request.owner == owner and not held.refs and not held.released for held in self._own_holds()
         )
 
     def is_held_by(self, context: tuple[object, ...]) -> bool:
-        """Whether the caller would wait for itself."""
+        """Whether the caller holds it, so that it would wait for itself."""
         # One share is enough: a hold ends with its last share.
         return any(
             ref.context[: len(context)] == context
@@ -273,7 +273,7 @@ class WatchedFile:
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def attempt(self) -> Steps[FileHold | None]:
-        """Try to get the lock as seen: create a missing file, take over one where that is allowed."""
+        """Try to get the lock as seen: create a missing file, or take over one if that is allowed."""
         env, request = self.env, self.request
         held = None
         if not self.there:
@@ -292,7 +292,7 @@ class WatchedFile:
     # -- waiting for a change ------------------------------------------------------------------------------------------
 
     def make_ready(self) -> None:
-        """Do before our turn what would else be done then (publish.py, P10)."""
+        """Do before our turn what would otherwise take time then (publish.py, P10)."""
         if self._blank is None:
             self._blank = prepared(self.env, self.request)
 
@@ -344,7 +344,7 @@ class WatchedFile:
         if not fds:  # the descriptor table is full: poll, until some are closed
             until = min(until, self.env.monotonic() + self._longest_poll())
         elif self._pidfd is not None and self._pidfd[0] == self.assessed.pid:
-            fds = (*fds, self._pidfd[1])  # not after it has ended: it would stay readable for ever
+            fds = (*fds, self._pidfd[1])  # not after it has ended: it would stay readable forever
         return fds, until
 
     def _longest_poll(self) -> float:
@@ -358,11 +358,11 @@ class WatchedFile:
         return self._waiting and self._watch is not None and self._watch.woken(over=over)
 
     def _let_go(self) -> None:
-        """Keep no descriptor while we wait."""
+        """Close the descriptor while we wait."""
         forget(self.env, self._seen)
 
     def close(self) -> None:
-        """Give up all that it has."""
+        """Give up everything that it has."""
         self.rest()
         if self._blank is not None:
             self._blank.close(self.env)

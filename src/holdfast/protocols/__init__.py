@@ -1,5 +1,4 @@
-"""The protocols: how to write, read and judge the lock files of existing systems. By name; and the one that a stray
-record belongs to.
+"""The protocols by name: how to write, read and judge existing systems' lock files. Also recognises stray records.
 
 Installed packages add others through the entry point group `holdfast.protocols`: the name of an entry point is the
 protocol's `name`, its object an instance or a subclass of `Protocol`. They never replace holdfast's own protocols.
@@ -58,12 +57,12 @@ _BUILT_IN: dict[str, Callable[[], Protocol]] = {
     "semats": Semats,
     "sidecar": _sidecar,
 }
-"""What is not `sema` or its like is imported on demand."""
+"""Factories by name. Protocols other than `sema` and `semats` are imported on demand."""
 _RECOGNISED = ("flock", "sema", "beads", "sidecar")
-"""The most liberal comes last. The records of semats are those of sema."""
+"""The order of recognition: the most liberal protocol comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}
 _no_protocols: set[str] = set()
-"""Names that `_known` did not find, such as an engine's: each search costs an event loop milliseconds."""
+"""Names that `_known` did not find, such as an engine's: each search would cost an event loop milliseconds."""
 
 
 def get(name: str) -> Protocol:
@@ -97,7 +96,7 @@ def names() -> list[str]:
 
 
 def _offered(name: str) -> Protocol | None:
-    """The protocol that an installed package offers by that name."""
+    """The protocol that an installed package has by that name; None if there is none."""
 
     def wrong(found: Protocol) -> str:
         return "" if found.name == name else f"calls itself {found.name!r}; the two names must be one"
@@ -132,7 +131,7 @@ def _known(name: object) -> Protocol | None:
 def recognise(data: bytes) -> str | None:
     """The protocol whose record `data` looks like, for the message about a mismatch; None if there is none.
 
-    `sema` stands for `semats` as well. Protocols of installed packages are not asked.
+    `sema` stands for `semats` as well. Protocols of installed packages are not tried.
     """
     is_object = data.lstrip(b" \t\r\n").startswith(b"{")
     for name in _RECOGNISED:

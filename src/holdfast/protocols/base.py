@@ -22,13 +22,13 @@ _CONTROL = dict.fromkeys((*range(32), 127), " ")
 
 
 class Protocol(ABC):
-    """A published set of rules. Instances have no state; all locks share one."""
+    """A published set of rules. Instances have no state; all locks of a protocol share one."""
 
     name: ClassVar[str]
     mode: ClassVar[int]
     """Permission bits of a new lock file, before the umask."""
     stale_after: ClassVar[float]
-    """Age in seconds at which the protocol's own rule lets others reclaim the lock."""
+    """The age in seconds from which the protocol's own rule lets others reclaim the lock."""
     has_age: ClassVar[bool] = True
     """Whether that rule asks for the age at all."""
     shareable: ClassVar[bool] = False
@@ -36,9 +36,9 @@ class Protocol(ABC):
     persistent: ClassVar[bool] = False
     """Whether the lock file stays, and its guard alone is the lock: no record decides anything."""
     locks_records: ClassVar[bool] = False
-    """Whether that guard is a record lock, on a range of the file, and nothing is written into the file."""
+    """Whether that guard is a record lock, on a range of the file; then nothing is written into the file."""
     is_directory: ClassVar[bool] = False
-    """Whether the lock is a directory, without content: a holder makes it, and its time is all that there is."""
+    """Whether the lock is a directory without content: a holder makes it, and only its time says anything."""
     all_beat: ClassVar[bool] = False
     """Whether every holder keeps the timestamp fresh, so that the rule alone is enough: an old lock has no holder."""
     recheck: ClassVar[float] = INFINITY
@@ -48,37 +48,38 @@ class Protocol(ABC):
     marker_key: ClassVar[bytes] = b"holdfast="
     """The text before the marker in a record, and nowhere earlier: the marker's kind is flipped in place."""
     options: ClassVar[frozenset[str]] = frozenset()
-    """The options of `Lock` that only this protocol has; `compose` gets the given ones."""
+    """The options of `Lock` that only this protocol has; `compose` gets those that were given."""
 
-    # Where the lock file is.
+    # The path of the lock file.
     resolves: ClassVar[Literal["nothing", "directory", "path"]] = "nothing"
-    """Which symbolic links are followed first: those of the path's directory, or of the whole path."""
+    """The symbolic links that are followed first: those of the path's directory, or of the whole path."""
     refuses_parent_components: ClassVar[bool] = False
     """Whether a path with `..` in it is refused."""
     suffix: ClassVar[str] = ""
-    """What the name of the lock file adds to what the caller named."""
+    """The suffix that the lock file's name adds to the caller's path."""
     makes_parents: ClassVar[bool] = False
     """Whether missing directories are made by default."""
 
-    # What other implementations do.
+    # The behaviour of other implementations.
     ages_by_mtime: ClassVar[bool] = False
     """Whether a record without a timestamp is as old as its file."""
     fails_closed: ClassVar[bool] = False
     """Whether the rule only says that a lock is stale, and leaves the decision to remove it to the caller."""
     reclaim_suffix: ClassVar[str] = ""
-    """The directory, called so after the lock file, that exists while a stale lock is removed."""
+    """The suffix, added to the lock file's name, of the directory that exists while a stale lock is removed."""
     has_rivals: ClassVar[bool] = False
     """Whether others replace the lock file by renaming a temporary file to it; `rival` recognises such files."""
 
     def rival(self, name: str, lock_name: str) -> int | None:  # noqa: ARG002
-        """The pid whose attempt on the lock file `lock_name` the file `name` beside it announces, or None.
+        """The pid of the process whose attempt on the lock file `lock_name` is announced by the file `name` beside it,
+        or None.
 
-        Only asked of names that begin with that of the lock file.
+        Only called for names that begin with the lock file's name.
         """
         return None
 
     def check_options(self, more: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """ValueError or TypeError for options of this protocol that make no sense."""
+        """Raise ValueError or TypeError for options of this protocol that make no sense."""
         return
 
     @abstractmethod
@@ -93,29 +94,29 @@ class Protocol(ABC):
     def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
         """The bytes that a new holder writes; `now` is in seconds since the epoch, `tag` has been cleaned.
 
-        `more` are the given ones of `options`. A `marker` of None: no process vouches for the holder.
+        `more` has those of `options` that were given. A `marker` of None: no process vouches for the holder.
         """
 
     @abstractmethod
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:
-        """The protocol's own rule, to the letter."""
+        """Whether the lock is stale, by the letter of the protocol's own rule."""
 
     @abstractmethod
     def stale_at(self, record: Record, stale_after: float) -> float | None:
-        """When that rule will first hold, in seconds since the epoch; None if time alone is not enough."""
+        """The time when that rule will first hold, in seconds since the epoch; None if time alone is not enough."""
 
     @abstractmethod
     def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
         """Offset and new bytes of the timestamp in `data`, of unchanged length; None if there is none to refresh."""
 
     def beaten(self, data: bytes, now: float) -> list[tuple[int, bytes]]:
-        """What a heartbeat rewrites in our own record `data`: offsets and new bytes, of unchanged length."""
+        """The changes of a heartbeat to our own record `data`: offsets and new bytes, of unchanged length."""
         found = [self.refreshed(data, now), next_beat(data, self.marker_key)]
         return [change for change in found if change is not None]
 
 
 def clean_tag(tag: str) -> str:
-    """The tag as it is written: control characters become spaces, ends are trimmed, length is bounded."""
+    """The tag as it is written: control characters become spaces, ends are trimmed, the length is bounded."""
     # A shell can pass bytes that are not UTF-8; Python carries them as surrogates, which cannot be written.
     try:
         raw = tag.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The `beads` protocol: `.exclusive-lock` in a directory, with which a tool keeps the daemon of beads off its database.
+"""The `beads` protocol: `.exclusive-lock` in a directory, by which a tool keeps the daemon of beads off its database.
 
 Beads had it up to 0.49; version 0.50 removed it.
 
@@ -118,7 +118,7 @@ class Beads(Protocol):
 
 
 def _text(fields: Mapping[str, Any], tag: str | None, marker: str | None) -> bytes:
-    """As Go's MarshalIndent with two spaces: no final newline; characters special to HTML or JavaScript are escaped."""
+    """The text of Go's MarshalIndent with two spaces: no final newline; what HTML or JavaScript reserve is escaped."""
     import json
 
     members = {name: fields[name] for name in ("holder", "pid", "hostname", "started_at", "version")}
@@ -175,7 +175,7 @@ def _fields(members: _Object) -> tuple[dict[str, Any], dict[str, object]]:
 
 
 def _validated(fields: Mapping[str, Any]) -> float:
-    """When the lock was acquired; ValueError, in the words of beads, if anything is missing."""
+    """The time of the acquisition; ValueError, in the words of beads, if anything is missing."""
     if not fields["holder"]:
         raise ValueError("holder is required")
     if fields["pid"] <= 0:
@@ -191,7 +191,7 @@ def _validated(fields: Mapping[str, Any]) -> float:
 
 
 def _started(text: str) -> tuple[float, str]:
-    """The moment, and its text as Go writes it; an empty text for Go's zero time."""
+    """The time, and its text as Go writes it; an empty text for Go's zero time."""
     return rfc3339(text) or (0.0, "")
 
 

@@ -1,6 +1,6 @@
-"""Moments as the JSON protocols write them: RFC 3339 as Go has it, and ISO 8601 as JavaScript has it.
+"""Times as the JSON protocols write them: RFC 3339 as Go has it, and ISO 8601 as JavaScript has it.
 
-Years are from 1 to 9999. JavaScript takes much more for a date ("Jan 1 2020", "1/2/2020 3:04 PM"); none of it is read
+Years are from 1 to 9999. JavaScript accepts many other dates ("Jan 1 2020", "1/2/2020 3:04 PM"); none of them is read
 here.
 """
 
@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO = -62135596800
-"""Go's zero time, 0001-01-01T00:00:00Z, which means "none"; the first second that can be written."""
+"""Go's zero time, 0001-01-01T00:00:00Z, which means "none"; also the first second that can be written."""
 _LAST = 253402300799
-"""The last second that has a year of four digits."""
+"""The last second with a year of four digits."""
 CANONICAL_LENGTH = len("2020-01-01T00:00:00.000Z")
 _CANONICAL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII)
@@ -26,20 +26,20 @@ _ISO8601 = re.compile(
 
 
 def canonical(now: float) -> str:
-    """As JavaScript's `toISOString`: UTC, milliseconds, `Z`; always CANONICAL_LENGTH characters."""
+    """The time as JavaScript's `toISOString` writes it: UTC, milliseconds, `Z`; always CANONICAL_LENGTH characters."""
     second, nanosecond = _split(now)
     return f"{_utc(second)}.{nanosecond // 10**6:03}Z"
 
 
 def is_canonical(text: str) -> bool:
-    """Whether the text is what `canonical` writes."""
+    """Whether the text has the form that `canonical` writes."""
     return _CANONICAL.fullmatch(text) is not None
 
 
 def iso8601(text: str) -> float | None:
     """Seconds since the epoch, to the millisecond, of a date as ECMAScript defines it; None for any other text.
 
-    A date alone is one of UTC, a time without a zone is a local one.
+    A date alone is in UTC, a time without a zone is local.
     """
     found = _ISO8601.fullmatch(text)
     if found is None:
@@ -58,7 +58,7 @@ def iso8601(text: str) -> float | None:
 
 
 def rfc3339_text(now: float) -> str:
-    """As Go's RFC3339Nano in UTC: nanoseconds without their last zeros."""
+    """The time as Go's RFC3339Nano writes it in UTC: nanoseconds without trailing zeros."""
     second, nanosecond = _split(now)
     return f"{_utc(second)}{_fraction(nanosecond)}Z"
 
@@ -86,7 +86,7 @@ def rfc3339(text: str) -> tuple[float, str] | None:
 
 
 def _away(sign: str, hours: str, minutes: str) -> timedelta:
-    """How far a zone is ahead of UTC."""
+    """The offset of a zone from UTC."""
     if int(hours) > 23 or int(minutes) > 59:
         raise ValueError("there is no such zone")
     away = timedelta(hours=int(hours), minutes=int(minutes))
@@ -94,7 +94,7 @@ def _away(sign: str, hours: str, minutes: str) -> timedelta:
 
 
 def _utc(second: int) -> str:
-    """`2020-01-01T00:00:00` for that second since the epoch."""
+    """That second since the epoch as `2020-01-01T00:00:00`."""
     return (_EPOCH + timedelta(seconds=min(max(second, _ZERO), _LAST))).isoformat()[:19]
 
 

@@ -1,7 +1,7 @@
 """The `flock` protocol: a file that stays, and the kernel's lock on it. No record, no age, nothing to reclaim.
 
-It is the one of `flock(1)` and of libraries that open a file and lock it with `flock(2)`. A holder that dies is gone
-from it at once, because the kernel forgets it.
+`flock(1)` uses it, and libraries that open a file and lock it with `flock(2)`. A dead holder's lock is gone at once,
+because the kernel drops it.
 
 A holder with a tag writes a record into an otherwise empty file, for people. It is a `sema` record after the line
 `protocol=flock`, which distinguishes it from a lock file of `sema` and from data.

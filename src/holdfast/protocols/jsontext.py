@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 MAX_DEPTH = 100
 """Records are flat. The bound is far below what the stack allows, so that it does not depend on the caller's depth."""
 MAX_CONTAINERS = 10_000
-"""Arrays and objects: each costs as much as a hundred characters."""
+"""Maximum number of arrays and objects: each costs as much as a hundred characters."""
 _MAX_DIGITS = 309
 """A whole number with more digits is beyond the largest double, so it is infinity in JavaScript."""
 _EXPONENT = 1e21
-"""From here on JavaScript writes whole numbers with an exponent."""
+"""The number from which on JavaScript writes whole numbers with an exponent."""
 
 
 class TooDeep(ValueError):
@@ -38,7 +38,7 @@ def parse(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether what may be a JSON text is nested deeper than MAX_DEPTH, or has too many arrays and objects."""
+    """Whether a text that may be JSON is nested deeper than MAX_DEPTH, or has too many arrays and objects."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     import itertools
@@ -53,7 +53,7 @@ def is_too_deep(text: str) -> bool:
 
 
 def check_size(data: bytes) -> None:
-    """ValueError for a record beyond the limit."""
+    """Raise ValueError for a record beyond the limit."""
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
 
@@ -93,7 +93,7 @@ def plain(value: object, depth: int = 0) -> Any:
 
 
 def stringify(value: object) -> str:
-    """As JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay; ValueError for what JSON lacks."""
+    """The text of JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay. ValueError if JSON lacks it."""
     import json
 
     text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)

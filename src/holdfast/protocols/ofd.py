@@ -1,8 +1,8 @@
 """The `ofd` protocol: a file that stays, and a record lock of the kernel (`fcntl`) on all of it, or on a range.
 
-It is the one of dpkg and apt, of shadow's `lckpwdf`, of Java's `FileLock`, of `lockf` and of fasteners. These lock for
-a process (`F_SETLK`), which loses the lock when it closes any descriptor of the file; holdfast locks for an open file
-(`F_OFD_SETLK`), which does not. The kernel lets the two kinds exclude each other. `flock(2)` is another kind.
+dpkg and apt use it, shadow's `lckpwdf`, Java's `FileLock`, `lockf` and fasteners. These lock for a process (`F_SETLK`),
+which loses the lock when it closes any descriptor of the file; holdfast locks for an open file (`F_OFD_SETLK`), which
+does not. The kernel lets the two kinds exclude each other. `flock(2)` is another kind.
 Source: fcntl(2), "Open file description locks".
 
 Nothing is ever written into the file.

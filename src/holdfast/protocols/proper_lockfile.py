@@ -1,12 +1,12 @@
 """The `proper-lockfile` protocol (npm): a directory `<target>.lock` that its holder keeps fresh by its time.
 
-Making the directory acquires, removing it releases. Its modification time is the only thing in it: every holder sets it
-anew at least every half of the age from which others may remove it. So an old one is one of nobody, or of a process
-that was stopped, and there is no way to tell which.
+Making the directory acquires, removing it releases. It contains nothing but its modification time: every holder sets
+that anew, at least every half of the age from which others may remove the directory. So an old directory has no holder,
+or one that was stopped, and there is no way to tell which.
 Source: proper-lockfile 4.1.2, `lib/lockfile.js` and `lib/mtime-precision.js`.
 
-A holdfast holder marks its directory, in a way that theirs do not look at: by the sticky bit, and by the digits of the
-time below the millisecond, which say on which boot and device it took its kernel lock.
+A holdfast holder marks its directory in a way that other implementations ignore: by the sticky bit, and by the digits
+of the time below the millisecond, which say on which boot and device it took its kernel lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MILLISECOND, _SECOND = 1_000_000, 1_000_000_000
 _FIRST, _MARKS = 100_000, 300_000
-"""Of the nanoseconds below a millisecond: far from both ends, where times that were a fraction once come to lie."""
+"""The range of the marks, in nanoseconds of a millisecond: far from both ends, where rounded fractions lie."""
 
 
 class ProperLockfile(Protocol):

@@ -4,9 +4,9 @@ Grammar (reading is liberal): lines end at LF only, so that VT, FF, NEL or U+202
 at the ends of a line are dropped; the first `=` splits; key and value are trimmed; unknown keys are ignored; the last
 duplicate wins, and a bad one voids the field. Source: Protocol Specification 1.0, "Lock File Format".
 
-What is read is not yet what may go. A file of data may have two such lines, too (`cfg.ini`): so a record
-without our marker is `mixed` if there is a line without `=`, one whose key is no plain word, or more than a few unknown
-keys.
+A record that can be read may not always be removed. A file of data may have two such lines, too (`cfg.ini`): so a
+record without our marker is `mixed` if there is a line without `=`, one whose key is no plain word, or more than a few
+unknown keys.
 
 The `semats` protocol: the records of `sema` in a private file; a lock is stale if it is old *and* its process is dead.
 
@@ -31,7 +31,7 @@ MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
 MARKER_KEY = "holdfast"
 MAX_UNKNOWN_KEYS = 8
-"""As many as a future writer may add; what has more is a file of data."""
+"""As many as a future writer may add; a file with more is a file of data."""
 _JOINERS = str.maketrans("", "", "_.-")
 _KNOWN = frozenset({"pid", "timestamp", "tag", MARKER_KEY})
 # int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on the other digits.

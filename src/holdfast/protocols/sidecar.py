@@ -1,7 +1,7 @@
 """The `sidecar` protocol: `<target>.lock` beside a target, with a JSON object from its holder (fs-safe).
 
-A record is stale when its `createdAt` is old, or, where it has none in ISO 8601, when its file is. What is
-no JSON object is a lock all the same. The rule fails closed: it says that a lock is stale, not that it may be removed.
+A record is stale when its `createdAt` is old, or, if it has none in ISO 8601, when its file is old. Content that is no
+JSON object is a lock all the same. The rule fails closed: it says that a lock is stale, not that it may be removed.
 Source: the File lock document of fs-safe, and fs-safe 0.21.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 MAX_PID = 2**31 - 1
 MARKER, MARKER_PID = "holdfast", "holdfastPid"
-"""Our own members. The second is the marker's pid, if `pid` in a caller's payload is another or missing."""
+"""Our own members. The second is the marker's pid, if the caller's payload has another `pid`, or none."""
 MAX_PAYLOAD_BYTES = MAX_RECORD_BYTES - 4096
-"""The rest is for our own members."""
+"""The rest of the record is for our own members."""
 _CREATED = b'\n  "createdAt": "'
 _ASYNCHRONOUS = 0x80 | 0x200
 """CO_COROUTINE and CO_ASYNC_GENERATOR: importing `inspect` would cost more than the rest of this module."""
@@ -150,7 +150,7 @@ def _pid(value: object) -> int | None:
 
 
 def _checked(payload: object) -> dict[str, Any]:
-    """A caller's payload, copied, if a record can carry it; else TypeError or ValueError."""
+    """A copy of a caller's payload; TypeError or ValueError if no record can carry it."""
     if not isinstance(payload, Mapping):
         if callable(getattr(payload, "close", None)) and hasattr(payload, "__await__"):
             payload.close()  # type: ignore[attr-defined]  # a coroutine that will never be awaited

@@ -1,41 +1,44 @@
 """fs-safe's file lock in Python: a lock file beside what it protects, `state.json` and `state.json.lock`.
 
 The names are those of `@openclaw/fs-safe/file-lock`, in Python's spelling and in seconds; the lock files are the same,
-so that both exclude each other. Each function is there twice: to be awaited, and with `_sync` for threads.
+so that both exclude each other. There are two forms of each function: one to be awaited, and one with `_sync` for
+threads.
 
 Options of every acquisition (docs/sidecar.md has the differences from fs-safe, and why):
 
 - `payload` (required): the JSON object that the lock file holds, or a function that returns it; called at each attempt.
-- `manager_key`: a name for what belongs together in this process. Left out: one for each target.
+- `manager_key`: a name for locks that belong together in this process. Left out: one for each target.
 - `lock_path`: the lock file. Left out: `<target>.lock`, with the symbolic links of the directory resolved.
 - `stale`: age in seconds above which a lock counts as stale, 30 if left out: by `createdAt`, else by the file's mtime.
   0: at once. Infinity: never.
-- `timeout`: how long to wait at most, in seconds. None: forever; 0: try once.
-- `retry`: a `Retry`, or a mapping with its fields: how often to try, with which pauses. Left out: without end.
-- `stale_recovery`: what becomes of a stale lock. `"fail-closed"`: FileLockStale. `"remove-if-unchanged"`: it is taken
+- `timeout`: the longest wait, in seconds. None: forever; 0: try once.
+- `retry`: a `Retry`, or a mapping with its fields: the number of tries and the pauses. Left out: no limit.
+- `stale_recovery`: the treatment of a stale lock. `"fail-closed"`: FileLockStale. `"remove-if-unchanged"`: it is taken
   over if `should_remove_stale_lock` returns true, and it has not changed since the look.
-- `should_reclaim`: whether a lock is stale, asked with a `ReclaimParams`, in place of the rule by age.
-- `should_remove_stale_lock`: whether its holder is certainly gone, asked with a `StaleSnapshot`.
-- `allow_reentrant`: enter again if a hold with the same key is in this process, whichever thread or task has it. The
-  last handle that is released gives the lock up.
-- `reentrant_owner`: a str; enter again if a hold with the same key and the same owner is in this process. It names one
-  chain of calls: what two tasks share must not be their owner.
-- `parse_payload`: a function that makes of the text of a lock file what the callbacks are told as its payload, in place
-  of JSON. What it raises ends the acquisition. Of a dict, `createdAt` is its age.
-- `lock_root`: a directory that the lock file must be in, whatever links lead to; else InvalidPath, before anything is
-  made. The target's own directory is not made then.
+- `should_reclaim`: a function that is called with a `ReclaimParams` and says whether a lock is stale, instead of the
+  rule by age.
+- `should_remove_stale_lock`: a function that is called with a `StaleSnapshot` and says whether the holder is certainly
+  gone.
+- `allow_reentrant`: enter again if this process has a hold with the same key, whichever thread or task has it. The
+  release of the last handle releases the lock.
+- `reentrant_owner`: a str; enter again if this process has a hold with the same key and the same owner. It names one
+  chain of calls: two tasks must not share it.
+- `parse_payload`: a function that turns the text of a lock file into the payload for the callbacks, instead of JSON. An
+  exception in it ends the acquisition. If it returns a dict, the age is that of `createdAt`.
+- `lock_root`: a directory that the lock file must be in, wherever links lead; otherwise InvalidPath, before anything is
+  made. With it, the target's own directory is not made.
 - `on_compromised`: called once with a `CompromisedInfo` when the lock is found removed, replaced or written over; on
   the event loop, or from a thread, or by `release` and `verify_still_held` if these find it first.
-- `compromise_check_interval`: seconds between looks for that where no events tell, 1 if left out. 0: `on_compromised`
+- `compromise_check_interval`: seconds between looks for that where no events arrive, 1 if left out. 0: `on_compromised`
   is never called.
 - `retain_on_exit`: leave the lock file when the process ends while it holds, for others to judge by `payload`.
 - `metadata`: a mapping for `held_entries`.
 
 `payload`, `should_reclaim` and `should_remove_stale_lock` may be coroutine functions, or return anything that can be
 awaited, in the functions that are awaited: they run on the event loop, and are cancelled with the acquisition. With
-`_sync` that is a TypeError. They may be asked more often than once, also while another waiter comes first. A lock whose
-holder keeps it by a kernel lock, as holdfast does, is never called stale and nobody is asked; nor about an empty or
-garbled file younger than `stale`.
+`_sync` that is a TypeError. They may be called more than once, even while another waiter is first. They are not called
+for a lock whose holder keeps it by a kernel lock, as holdfast does, which is never stale; nor for an empty or garbled
+file younger than `stale`.
 """
 
 from __future__ import annotations
@@ -98,9 +101,9 @@ async def acquire_file_lock(target: Path, **options: Unpack[FileLockOptions]) ->
     process ends, even if the handle is dropped. A cancellation ends the wait and leaves nothing behind.
 
     Raises FileLockTimeout (a TimeoutError, `code` "file_lock_timeout"), which knows the holder; FileLockStale (`code`
-    "file_lock_stale"); WouldDeadlock when this task holds it already and would wait for ever; ValueError or TypeError
-    for options that make no sense; InvalidPath where there is no lock file but a directory, a link or a FIFO; and
-    OSError as the system gives it.
+    "file_lock_stale"); WouldDeadlock if this task already holds it and would wait forever; ValueError or TypeError for
+    options that make no sense; InvalidPath if a directory, a link or a FIFO is in place of the lock file; and OSError
+    as the system gives it.
     """
     return await acquire(target, options)
 
@@ -121,9 +124,9 @@ def create_file_lock_manager(key: str) -> FileLockManager:
 
 
 def acquire_file_lock_sync(target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
-    """Acquire the lock of `target` and return its handle, which releases. The same for threads.
+    """Acquire the lock of `target` and return its handle, which releases: `acquire_file_lock` for threads.
 
-    Raises as `acquire_file_lock`; WouldDeadlock when this thread holds it already and would wait for ever.
+    Raises as `acquire_file_lock`; WouldDeadlock if this thread already holds it and would wait forever.
     """
     return acquire_sync(target, options, Called("acquire_file_lock_sync", "acquire_file_lock"))
 

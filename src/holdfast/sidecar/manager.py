@@ -1,4 +1,4 @@
-"""The handles and the managers of `holdfast.sidecar`, and how a lock is acquired for them."""
+"""The handles and managers of `holdfast.sidecar`, and the acquisition for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_MANAGER = "a manager for threads", "one of create_file_lock_manager"
 
 
 class HeldEntry(Value):
-    """One lock that a manager holds. `acquired_at`: in seconds since the epoch. `metadata`: of its first acquirer."""
+    """A lock that a manager holds. `acquired_at`: in seconds since the epoch. `metadata`: of its first acquirer."""
 
     lock_path: str
     normalized_target_path: str
@@ -33,7 +33,7 @@ class HeldEntry(Value):
     metadata: dict[str, Any]
 
     async def force_release(self) -> bool:
-        """Release it with all handles on it; False if it was released before. Raises OSError."""
+        """Release the lock with all handles on it; False if it was released before. Raises OSError."""
         from .._drivers.asyncio import in_thread
 
         entry: _Entry = self.__dict__["_entry"]
@@ -43,7 +43,7 @@ class HeldEntry(Value):
 
 
 class HeldSyncEntry(Value):
-    """As `HeldEntry`, for threads."""
+    """A `HeldEntry` for threads."""
 
     lock_path: str
     normalized_target_path: str
@@ -51,7 +51,7 @@ class HeldSyncEntry(Value):
     metadata: dict[str, Any]
 
     def force_release(self) -> bool:
-        """Release it with all handles on it; False if it was released before. Raises OSError."""
+        """Release the lock with all handles on it; False if it was released before. Raises OSError."""
         entry: _Entry = self.__dict__["_entry"]
         return entry.force_release()
 
@@ -60,7 +60,7 @@ AnyEntry = TypeVar("AnyEntry", HeldEntry, HeldSyncEntry)
 
 
 class _Entry:
-    """What is held under a manager's key, and all handles on it."""
+    """A hold under a manager's key, and all handles on it."""
 
     __slots__ = ("acquired_at", "held", "holds", "key", "metadata", "target")
 
@@ -95,7 +95,7 @@ class _Entry:
 
 
 _entries: dict[HoldState, _Entry] = {}
-"""Of all managers of this process. What a key stands for is here, not in the manager: those of one key are equal."""
+"""Holds of all managers of this process. A key's holds are here, not in a manager: managers of one key are equal."""
 
 
 def _holds(key: str, target: str) -> bool:
@@ -105,7 +105,7 @@ def _holds(key: str, target: str) -> bool:
 
 
 class _Handle:
-    """What both handles have."""
+    """The common part of both handles."""
 
     __slots__ = ("_hold", "lock_path", "normalized_target_path")
     _hold: BaseHold
@@ -140,7 +140,7 @@ class FileLockSyncHandle(_Handle):
     _hold: Hold
 
     def release(self) -> None:
-        """Give it up. The second time, it does nothing. What is not ours any more is left alone, without an error."""
+        """Release the lock. A second call does nothing, nor does one for a lock that is no longer ours."""
         try:
             self._hold.release()
         except LockLost:
@@ -173,9 +173,9 @@ class FileLockHandle(_Handle):
     _hold: AsyncHold
 
     async def release(self) -> None:
-        """Give it up. The second time, it does nothing. What is not ours any more is left alone, without an error.
+        """Release the lock. A second call does nothing. A lock that is no longer ours is left alone, without an error.
 
-        A cancellation cannot stop it half-way: it is raised when the lock has been given up.
+        A cancellation cannot stop it half-way: it is raised after the release.
         """
         try:
             await self._hold.release()
@@ -203,7 +203,7 @@ class FileLockHandle(_Handle):
 
 
 class _Manager:
-    """What both managers have."""
+    """The common part of both managers."""
 
     __slots__ = ("_key",)
 
@@ -211,17 +211,17 @@ class _Manager:
         self._key = check_key(key)
 
     def reset(self) -> None:
-        """Release whatever is held under this key, at once, and know of none of it any more. Raises nothing.
+        """Release all holds under this key at once, and forget them. Raises nothing.
 
-        What could not be removed is tried again when the process ends. `drain` tells what went wrong.
+        Lock files that could not be removed are tried again when the process ends. `drain` reports errors.
         """
         held = self._held()
-        self._release_each(held)  # what fails is ignored, as fs-safe does: this is for tests and hot reloads
+        self._release_each(held)  # errors are ignored, as in fs-safe: this is for tests and hot reloads
         for entry in held:
             _entries.pop(entry.held, None)
 
     def _release_each(self, held: list[_Entry]) -> list[Exception]:
-        """All of them, whatever fails."""
+        """Release all of them, whatever fails. The errors."""
         failed: list[Exception] = []
         for entry in held:
             try:
@@ -243,21 +243,22 @@ class FileLockSyncManager(_Manager):
     __slots__ = ()
 
     def held_entries(self) -> list[HeldSyncEntry]:
-        """One for each lock that is held under this key, in the order in which they were acquired."""
+        """The locks held under this key, in the order of their acquisition."""
         return [entry.shown_as(HeldSyncEntry) for entry in self._held()]
 
     def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockSyncHandle:
-        """As `acquire_file_lock_sync`, under this manager's key."""
+        """Acquire like `acquire_file_lock_sync`, under this manager's key."""
         return acquire_sync(target, options, Called(*_OF_MANAGER), self._key)
 
     def with_lock(self, target: Path, fn: Callable[[], T], **options: Unpack[FileLockOptions]) -> T:
-        """As `with_file_lock_sync`, under this manager's key."""
+        """Call `fn` like `with_file_lock_sync`, under this manager's key."""
         return with_sync(target, options, fn, Called(*_OF_MANAGER), self._key)
 
     def drain(self) -> None:
-        """Release whatever is held under this key, with all handles, and return when that is done.
+        """Release all holds under this key, with all handles, and return when that is done.
 
-        The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        The holders are not stopped: call this when their work has ended. Raises the first OSError, after all were
+        tried.
         """
         failed = self._release_each(self._held())
         if failed:
@@ -267,28 +268,29 @@ class FileLockSyncManager(_Manager):
 
 
 class FileLockManager(_Manager):
-    """Locks that belong together, for asyncio. Those of one key share their holds, also with those for threads."""
+    """Locks that belong together, for asyncio. Managers of one key share their holds, also with those for threads."""
 
     __slots__ = ()
 
     def held_entries(self) -> list[HeldEntry]:
-        """One for each lock that is held under this key, in the order in which they were acquired."""
+        """The locks held under this key, in the order of their acquisition."""
         return [entry.shown_as(HeldEntry) for entry in self._held()]
 
     async def acquire(self, target: Path, **options: Unpack[FileLockOptions]) -> FileLockHandle:
-        """As `acquire_file_lock`, under this manager's key."""
+        """Acquire like `acquire_file_lock`, under this manager's key."""
         return await acquire(target, options, self._key)
 
     async def with_lock(
         self, target: Path, fn: Callable[[], T] | Callable[[], Awaitable[T]], **options: Unpack[FileLockOptions]
     ) -> T:
-        """As `with_file_lock`, under this manager's key."""
+        """Call `fn` like `with_file_lock`, under this manager's key."""
         return await with_lock(target, options, fn, self._key)
 
     async def drain(self) -> None:
-        """Release whatever is held under this key, with all handles, and return when that is done.
+        """Release all holds under this key, with all handles, and return when that is done.
 
-        The holders are not asked: call it when their work has ended. Raises the first OSError, after all were tried.
+        The holders are not stopped: call this when their work has ended. Raises the first OSError, after all were
+        tried.
         """
         from .._drivers.asyncio import in_thread
 
@@ -362,7 +364,7 @@ async def with_lock(
 
 
 def _forget(hold: BaseHold) -> None:
-    """Strike it off the list, if it was the last handle."""
+    """Remove a hold's handle from the list, and the hold if that was its last handle."""
     if can_be_released(hold):
         return  # its release failed where only its process speaks for it: it is held, and can be released again
     entry = _entries.get(state_of(hold))

@@ -1,11 +1,11 @@
-"""What a caller of `holdfast.sidecar` asks for: the options, how long they let it wait, and what counts as stale.
+"""The request of a caller of `holdfast.sidecar`: the options, the limits of the wait, and the judgement of stale locks.
 
 The caller's functions are called at once for threads, and awaited on the event loop for tasks:
 
 SC1  For threads, an answer that would have to be awaited is a TypeError, and its coroutine is closed: as a condition it
-     would count as true. The payload is asked for before the first attempt, so nothing has been changed by then.
-SC2  For tasks, the functions run on the event loop of the acquisition, also where its steps run in threads. What they
-     return is awaited in a task of its own, while the engine waits between two steps (acquire.py, A6).
+     would count as true. The payload is requested before the first attempt, so nothing has been changed by then.
+SC2  For tasks, the functions run on the event loop of the acquisition, also where its steps run in threads. Their
+     result is awaited in a task of its own, while the engine waits between two steps (acquire.py, A6).
 SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
 SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
 """
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     Question = tuple[str, Callable[..., Any], tuple[object, ...]]
 
-    """The option, its function, and the arguments."""
+    """A question: the option, its function, and the arguments."""
 
     Questions = Generator[Question, Any, Any]
 
-    """Asks one question after the other, is sent each answer, and returns what follows from them."""
+    """A generator that yields one question after the other, is sent each answer, and returns the conclusion."""
 
     Payload = Mapping[str, Any] | Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Called:
-    """For threads: every function answers at once (SC1)."""
+    """The caller's functions for threads: each answers at once (SC1)."""
 
     def __init__(self, function: str, instead: str) -> None:
         self._function = function
@@ -69,11 +69,11 @@ class Called:
         return None
 
     def payload(self) -> Any:
-        """What `prepare` has found."""
+        """The payload that `prepare` has composed."""
         return self._payload
 
     def tell(self, function: Callable[[Any], object], news: object) -> None:
-        """Call it in the thread that has found the news."""
+        """Call the function in the thread that has found the news."""
         function(news)
 
     def _run(self, questions: Questions) -> Any:
@@ -91,7 +91,7 @@ class Called:
 
 
 class Awaited:
-    """For tasks: a function may be a coroutine function, or return anything that can be awaited (SC2)."""
+    """The caller's functions for tasks: coroutine functions, or functions that may return an awaitable (SC2)."""
 
     def __init__(self) -> None:
         import asyncio  # a caller that awaits this has imported it
@@ -107,7 +107,7 @@ class Awaited:
         return function
 
     def judge(self, about: object, questions: Questions) -> object:
-        """What follows from the questions; or a Signal: ask again about the same once it is set (SC3)."""
+        """The conclusion from the questions; or a Signal: ask again about the same once it is set (SC3)."""
         answer, self._judgement = self._judgement, None
         if answer is None or answer.about != about:
             if answer is not None and answer.task is not None:
@@ -123,13 +123,13 @@ class Awaited:
         return self._composed.known
 
     def payload(self) -> Any:
-        """What `prepare` has found."""
+        """The payload that `prepare` has composed."""
         if self._composed is None or not self._composed.known.is_set:
             raise RuntimeError("the process was forked while its payload was awaited; acquire again in the child")
         return self._composed.result()
 
     def tell(self, function: Callable[[Any], object], news: object) -> None:
-        """Call it on the loop; in this thread, where the loop is closed."""
+        """Call the function on the loop; if that is closed, in this thread."""
         try:
             self._loop.call_soon_threadsafe(function, news)
         except RuntimeError:
@@ -140,7 +140,7 @@ class Awaited:
             task.cancel()
 
     async def close(self) -> None:
-        """SC4."""
+        """Cancel functions that still run, and wait for them (SC4)."""
         import asyncio
 
         self.cancel()
@@ -162,7 +162,7 @@ class Awaited:
         return answer
 
     def _begin(self, questions: Questions, answer: _Answer) -> None:
-        """Plain functions alone need no task."""
+        """Ask the questions, in a task if an answer has to be awaited."""
         try:
             name, result = _ask(questions)
         except Exception as error:
@@ -176,11 +176,11 @@ class Awaited:
         answer.task.add_done_callback(self._tasks.discard)
         if inspect.iscoroutine(result):
             close = result.close
-            answer.task.add_done_callback(lambda _: close())  # cancelled before its first step, it was never begun
+            answer.task.add_done_callback(lambda _: close())  # cancelled before its first step, it never began
 
 
 class _Answer:
-    """What is or will be known."""
+    """An answer that is known, or will be."""
 
     __slots__ = ("_error", "_result", "about", "known", "task")
 
@@ -219,9 +219,9 @@ async def _finish(questions: Questions, waited_for: Any, answer: _Answer) -> Non
 
 
 def _ask(questions: Questions, answer: object = None) -> tuple[str | None, Any]:
-    """Go on asking until an answer has to be awaited: the name of that option, and what to await.
+    """Go on asking until an answer has to be awaited: the name of that option, and the awaitable.
 
-    Else None, and what follows from the answers.
+    Without one: None, and the conclusion from the answers.
     """
     while True:
         try:
@@ -234,7 +234,7 @@ def _ask(questions: Questions, answer: object = None) -> tuple[str | None, Any]:
 
 
 def _close(awaitable: object) -> None:
-    """It will not be awaited."""
+    """Close a coroutine that will not be awaited."""
     if inspect.iscoroutine(awaitable):
         awaitable.close()
 
@@ -245,7 +245,7 @@ def _check_callable(name: str, function: object) -> None:
 
 
 def is_asynchronous(function: Any) -> bool:
-    """Whether what it returns certainly has to be awaited."""
+    """Whether the function's result certainly has to be awaited."""
     called = type(function).__call__ if callable(function) else None  # of an object that is no function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
@@ -254,7 +254,7 @@ PROTOCOL = "sidecar"
 _RECOVERIES = ("fail-closed", "remove-if-unchanged")
 _MOST_RETRIES = 2**53 - 1
 _LONGEST_INTERVAL = 2147483.647
-"""Seconds: the longest interval of a Node timer, which fs-safe's is."""
+"""Seconds: the longest interval of a Node timer, as fs-safe uses."""
 
 
 class FileLockOptions(TypedDict, total=False):
@@ -280,11 +280,12 @@ class FileLockOptions(TypedDict, total=False):
 
 
 class Retry(Value):
-    """How often to try: `retries` more times after the first, with a pause before each. `None`: without end.
+    """The limit on tries: `retries` more after the first, with a pause before each. `None`: no limit.
 
     Pause number i, counted from 0, is `min_timeout * factor**i` seconds, at least `min_timeout` and at most
-    `max_timeout`; with `randomize`, each is longer by a chance of 1 to 2 first. A try is a look at the lock. Nothing
-    polls: a lock that becomes free within a pause is had at once, and what the callbacks take is no part of the pauses.
+    `max_timeout`; with `randomize`, each is first multiplied by a random factor of 1 to 2. A try is a look at the lock.
+    Nothing polls: a lock that becomes free within a pause is acquired at once, and the time of the callbacks is no part
+    of the pauses.
     """
 
     retries: int | None = None
@@ -303,9 +304,9 @@ class Retry(Value):
         return min(base * (1 + chance()), self.max_timeout) if self.randomize else base
 
     def tries(self) -> tuple[int, Callable[[int], float]] | None:
-        """What the engine counts by. Raises ValueError and TypeError for what makes no sense.
+        """The tries for the engine. Raises ValueError and TypeError for values that make no sense.
 
-        That is what is negative, NaN or infinite, and a `min_timeout` above `max_timeout`.
+        Those are negative, NaN or infinite values, and a `min_timeout` above `max_timeout`.
         """
         self._check()
         return None if self.retries is None else (self.retries, self.pause)
@@ -323,11 +324,11 @@ class Retry(Value):
 
 
 class ReclaimParams(Value):
-    """What `should_reclaim` is asked about. `stale` is the option, `now` is in seconds since the epoch.
+    """The subject of `should_reclaim`. `stale` is the option, `now` is in seconds since the epoch.
 
-    `payload` is None where the content is no JSON object, or what `parse_payload` made of it. `held_by_this_process`:
-    whether this process holds the target under the same key, by another lock file (`lock_path`). Nobody is asked about
-    a lock file that this process holds itself.
+    `payload` is the JSON object, or None if the content is none; with `parse_payload`, it is the result of that.
+    `held_by_this_process`: whether this process holds the target under the same key, by another lock file
+    (`lock_path`). A lock file that this process holds itself is never the subject.
     """
 
     lock_path: str
@@ -339,7 +340,7 @@ class ReclaimParams(Value):
 
 
 class StaleSnapshot(Value):
-    """The very content that was judged; the lock is removed only if it is still the same. `raw` is the whole text."""
+    """The content that was judged; the lock is removed only if it is still the same. `raw` is the whole text."""
 
     lock_path: str
     normalized_target_path: str
@@ -348,14 +349,15 @@ class StaleSnapshot(Value):
 
 
 class CompromisedInfo(Value):
-    """The lock that `on_compromised` is told of."""
+    """The lock that `on_compromised` reports."""
 
     lock_path: str
     normalized_target_path: str
 
 
 class _Owner:
-    """May enter again: what has the same key, and either the same `reentrant_owner` or `allow_reentrant`."""
+    """The owner of a hold. One may enter again that has the same key, and either the same `reentrant_owner` or
+    `allow_reentrant`."""
 
     def __init__(self, key: str, owner: str | None, *, anyone: bool = False) -> None:
         self._key = key
@@ -372,7 +374,7 @@ class _Owner:
 
 
 class _FileLockError(HoldfastError):
-    """What both errors of fs-safe carry besides `code`."""
+    """The attributes of fs-safe's errors besides `code`."""
 
     normalized_target_path: str | None
 
@@ -390,7 +392,7 @@ class _FileLockError(HoldfastError):
 
     @property
     def lock_path(self) -> str | None:
-        """The absolute path of the lock file: the same as `path`."""
+        """The absolute path of the lock file: `path`."""
         return self.path
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -398,19 +400,19 @@ class _FileLockError(HoldfastError):
 
 
 class FileLockTimeout(_FileLockError, AcquireTimeout):
-    """The lock was held all the time; `holder` says by whom."""
+    """The lock was held all the time; `holder` names the holder."""
 
     code = "file_lock_timeout"
 
 
 class FileLockStale(_FileLockError, LockStale):
-    """The lock is stale, and its removal was not asked for or not approved."""
+    """The lock is stale, and its removal was not requested or not approved."""
 
     code = "file_lock_stale"
 
 
 class Wanted:
-    """One acquisition as it is asked for, checked before anything is touched; and the judge of what is in its way."""
+    """A requested acquisition, checked before anything is touched, and the judge of locks that are in its way."""
 
     def __init__(
         self,
@@ -458,7 +460,7 @@ class Wanted:
         self._set_up(options, key, interval)
 
     def _set_up(self, options: FileLockOptions, key: str | None, interval: float) -> None:
-        """What the engine's own options do not say."""
+        """Set up the parts of the request that the engine's options do not have."""
         request = self.request
         if self._payload is not None or self._root is not None:
             request.prepare = self._prepare
@@ -476,7 +478,7 @@ class Wanted:
             request.owner = _Owner(self.key, owner, anyone=anyone)
 
     def check_root(self) -> None:
-        """InvalidPath if the lock file is not below `lock_root`, or that is another directory by now."""
+        """Raise InvalidPath if the lock file is not below `lock_root`, or if that is another directory by now."""
         if self._root is not None:
             self._root.check()
 
@@ -489,9 +491,10 @@ class Wanted:
         return (yield "payload", self._payload, ())
 
     def is_stale(self, status: Status) -> bool | Signal:
-        """The engine's question: whether this lock may be taken over. FileLockStale if it is stale, but may not.
+        """The answer to the engine's question whether this lock may be taken over. FileLockStale if it is stale, but
+        may not.
 
-        It is not asked while the guard is held. So what is judged here is a foreign lock, or a dead holder's.
+        It is not asked while the guard is held. So the lock that is judged here is foreign, or a dead holder's.
         """
         if any(held.path == status.path for held in list(environment().holds.values())):
             return False  # our own, where there are no guards
@@ -532,11 +535,11 @@ class Wanted:
         return True
 
     def _is_old(self, status: Status, payload: object, now: float) -> bool:
-        """The rule by age: of `createdAt`, else of the file."""
+        """Whether it is old: by `createdAt`, else by the file."""
         record = status.record
         if self._parse is None:
             return record is not None and get(PROTOCOL).is_stale(record, status.liveness, now, self.stale)
-        from ..protocols.dates import iso8601  # not needed by most
+        from ..protocols.dates import iso8601  # rarely needed
 
         text = payload.get("createdAt") if isinstance(payload, dict) else None
         created = iso8601(text) if isinstance(text, str) else None
@@ -555,7 +558,7 @@ class Wanted:
         )
 
     def refused(self, refusal: Refusal) -> FileLockTimeout:
-        """The error for a lock that could not be had in time."""
+        """The error for a lock that could not be acquired in time."""
         waited = self.timeout if self._tries is None else refusal.waited if self._tries[0] else 0
         error = renamed(refused(refusal, waited), FileLockTimeout)
         error.normalized_target_path = self.normalized_target_path
@@ -563,7 +566,7 @@ class Wanted:
 
 
 class _Root:
-    """The directory that a lock file may not leave, whatever links lead to."""
+    """The directory that a lock file may not leave, wherever links lead."""
 
     def __init__(self, root: str | os.PathLike[str], lock_path: str) -> None:
         self._path = os.path.realpath(os.fsdecode(root))
@@ -572,7 +575,7 @@ class _Root:
         self.check()
 
     def check(self) -> None:
-        """As it was, and the lock file below it? Else InvalidPath."""
+        """Raise InvalidPath unless it is unchanged, and has the lock file below it."""
         if self._found() != self._identity:
             raise self._refused("has been replaced")
         directory = os.path.realpath(os.path.dirname(self._lock_path))
@@ -593,7 +596,8 @@ class _Root:
 
 
 def _absolute(target: str | os.PathLike[str]) -> str:
-    """As fs-safe spells it: `..` goes with what is before it, and a slash at the end goes. An empty one is refused."""
+    """The target as fs-safe spells it: `..` is removed with the part before it, and so is a slash at the end. An empty
+    one is refused."""
     text = os.fsdecode(target)
     return os.path.abspath(text) if text else text
 
@@ -629,7 +633,7 @@ def _check_number(name: str, value: float, *, infinite: bool) -> float:
 
 
 def _check_interval(interval: float | None) -> float:
-    """Seconds between looks; 0 is never."""
+    """Seconds between looks; 0: never."""
     if interval is None:
         return 1.0
     seconds = _check_number("compromise_check_interval", interval, infinite=False)
@@ -639,7 +643,7 @@ def _check_interval(interval: float | None) -> float:
 
 
 def _plain(name: str, function: Any) -> Any:
-    """A function that answers at once, or None."""
+    """A function that answers at once, or None; TypeError for anything else."""
     _check_callable(name, function)
     if is_asynchronous(function):
         raise _asynchronous(name)

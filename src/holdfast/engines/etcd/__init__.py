@@ -30,7 +30,7 @@ from .wire import Refused
 
 
 class Etcd(RemoteEngine):
-    """The engine. It keeps nothing: connections are the process's (client.py)."""
+    """The engine on etcd. It keeps nothing: connections belong to the process (client.py)."""
 
     name = "etcd"
     contender = AcquireAttempt
@@ -70,9 +70,9 @@ class Etcd(RemoteEngine):
     def break_if(
         self, env: Environment, request: EtcdRequest, agreed: Callable[[Record], bool]
     ) -> Steps[Record | None]:
-        """Delete the key of who has it, if it is still the one that was seen. Its holder watches it (ET8).
+        """Delete the holder's key, if it is still the one that was seen. The holder watches it (ET8).
 
-        With that of the one slot that the URL names: its holder may be dead, and its lease long.
+        If the URL names one slot, delete the slot's key, too: its holder may be dead, and its lease long.
         """
         lock_url = request.lock_url
         cluster, until = cluster_of(env, lock_url.access), env.monotonic() + ANSWER
@@ -98,10 +98,10 @@ class Etcd(RemoteEngine):
             return (yield from survey(env, lock_url))[0]
 
     def follow(self, env: Environment, resource: str, tell: Callable[[tuple[Status, ...]], object]) -> Steps[None]:
-        """Call `tell` with what `survey` finds, at once and after every change, which a watch tells. No end.
+        """Call `tell` with what `survey` finds, at once and after every change, by a watch. Never ends.
 
-        Of changes that come together only the last state is told. EngineUnavailable if no server can be reached at the
-        beginning; later ones are waited for.
+        Of changes that come together only the last state is reported. EngineUnavailable if no server can be reached at
+        the beginning; later, it waits for one.
         """
         lock_url = parse(resource, many=True)
         with _told(lock_url):
@@ -112,10 +112,10 @@ def guard(record: Record) -> dict[str, Any]:
     """The condition of a transaction of your own: that this hold is still the one that etcd knows.
 
     `record` is `Hold.record`. Put it into `compare` of a request to `/v3/kv/txn`; `success` is done only if the key of
-    the hold is still there, with its `create_revision`. So the server itself fences what the transaction does: no
-    pause, no partition and no wrong clock lets a holder write that has lost the lock.
+    the hold is still there, with its `create_revision`. So the server itself fences the transaction: no pause, no
+    partition and no wrong clock lets a holder write after it has lost the lock.
 
-    ValueError for a record that is not of a hold on etcd.
+    ValueError for a record that is not from a hold on etcd.
     """
     key, created = record.fields.get("key"), record.fields.get("create_revision")
     if record.protocol != "etcd" or not isinstance(key, str) or not isinstance(created, int):
@@ -135,7 +135,7 @@ def _require_whole(request: EtcdRequest) -> None:
 
 @contextmanager
 def _told(lock_url: LockUrl) -> Iterator[None]:
-    """What a server refuses becomes an error that says what to do."""
+    """Turn a server's refusal into an error that says what to do."""
     try:
         yield
     except Refused as error:

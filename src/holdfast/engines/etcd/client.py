@@ -1,17 +1,17 @@
 """The client: a cluster of etcd as its callers see it.
 
-EC1  Every request may be asked twice: what is put has a key of its own, a lease is granted by a number of ours, and a
-     second deletion or revocation finds nothing. So an answer that is lost is asked for again, at another server.
-EC2  The caller says until when; no server gets more of that time than `_EACH`, nor than half of what is left if there
-     are others, so that a silent one is left for the next. One that is alone gets half of what is left, from `_EACH` to
-     `_MOST_ALONE`: to ask a server that is slow the same thing again and again makes it slower. One that is alone and
-     asked only once gets all of it.
-EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid. By one
-     caller at a time, and the others share it: a server works on a password for a tenth of a second, and a crowd that
-     logs in all at once would get no answer in time. The one that is at it may stand still, as an event loop does that
-     is busy: so it is not waited for for long. Only the token that was refused is forgotten.
-EC4  A server is known by what it answers now. Idle connections are closed after `_IDLE`.
-EC5  No text has a password or a token: those that servers send are quoted, those that are sent to them are not.
+EC1  Every request may be sent twice: a put has a key of its own, a lease is granted by a number of ours, and a second
+     deletion or revocation finds nothing. So if an answer is lost, the request is sent again, to another server.
+EC2  The caller sets the time limit; no server gets more of that time than `_EACH`, nor, if there are others, more than
+     half of the rest, so that a silent one is left for the next. One that is alone gets half of the rest, from `_EACH`
+     to `_MOST_ALONE`: asking a slow server the same thing again and again makes it slower. One that is alone and asked
+     only once gets all of it.
+EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid. One
+     caller at a time does that, and the others share the token: a server works on a password for a tenth of a second,
+     and a crowd that logs in all at once would get no answer in time. That caller may stand still, like a busy event
+     loop: so the others do not wait long for it. Only the token that was refused is forgotten.
+EC4  Only a server's current answer counts. Idle connections are closed after `_IDLE`.
+EC5  No text has a password or a token: texts that servers send are quoted, texts that are sent to them are not.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from .wire import Json, Refused, Watch, answer_of, encoded
 _EACH = 3.0
 """Seconds that one server gets for one answer."""
 _MOST_ALONE = 10.0
-"""The same for one that is alone: its connection may be stuck."""
+"""Seconds that a server gets for one answer if it is alone: its connection may be stuck."""
 _PAUSE = 0.1
 """Seconds between rounds through all servers."""
 _MOST_ENTERING = 4
-"""Of one process, into the queue of one lock, at a time."""
+"""Maximum number of this process's callers that enter the queue of one lock at a time."""
 _IDLE = 5.0
 _MOST_IDLE = 8
-"""To each server."""
+"""Maximum number of idle connections to each server."""
 _WITH_LEADER = ("Grpc-Metadata-hasleader", "true")
-"""Of a stream: it ends when its server is cut off from the others, instead of saying nothing any more."""
+"""A header of streams: the stream ends when its server is cut off from the others, instead of falling silent."""
 
 
 class Turnstile:
-    """Lets a few callers of each lock through at a time, in the order in which they come. Each has to leave again."""
+    """Lets a few callers of each lock through at a time, in the order of their arrival. Each one has to leave again."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lines: dict[str, list[Signal]] = {}
 
     def admits(self, lock: str, caller: Signal) -> bool:
-        """Whether `caller` is among the first; it stands in line from the first question on, and is set when it is."""
+        """Whether `caller` is among the first. It stands in line from the first call on; when first, it is set."""
         with forking:
             line = self._lines.setdefault(lock, [])
             if caller not in line:
@@ -63,7 +63,7 @@ class Turnstile:
             return line.index(caller) < self._most
 
     def leave(self, lock: str, caller: Signal) -> None:
-        """Idempotent."""
+        """Remove the caller from the line, and let the next one in. Idempotent."""
         with forking:
             line = self._lines.get(lock, [])
             if caller in line:
@@ -76,7 +76,7 @@ class Turnstile:
 
 
 class Place:
-    """That of one caller in the line of a lock, or of those that log in. Whatever interrupts it has to close it."""
+    """One caller's place in the line of a lock, or of the logins. An interruption has to close it."""
 
     def __init__(self, env: Environment, turnstile: Turnstile, lock: str = "") -> None:
         self.closed = False
@@ -86,26 +86,26 @@ class Place:
         self._signal = Signal()
 
     def admitted(self, until: float) -> Steps[None]:
-        """Wait until it is among the first, or until then."""
+        """Wait until it is among the first, or until `until`."""
         while not self._turnstile.admits(self._lock, self._signal) and self._env.monotonic() < until:
             yield Wait((), until, self._signal)
             self._signal.is_set = False
 
     def close(self) -> None:
-        """Let the next one in. Idempotent."""
+        """Leave the line, and let the next one in. Idempotent."""
         self._turnstile.leave(self._lock, self._signal)
         self.closed = True
 
 
 class Cluster:
-    """The servers of one URL; one for all locks of this process that are there."""
+    """The servers of one URL, shared by all locks of this process that are stored there."""
 
     def __init__(self, env: Environment, access: Access) -> None:
         self.env = env
         self.access = access
         self.generation = env.generation
         self._first = int.from_bytes(os.urandom(2), "big") % len(access.endpoints)
-        """The server that is asked first: the last that answered."""
+        """The server to ask first: the last one that answered."""
         self._alone = len(access.endpoints) == 1
         self._pool: Pool[Connection] = Pool("while closing connections to etcd", _MOST_IDLE)
         self.turnstile = Turnstile(_MOST_ENTERING)
@@ -118,8 +118,8 @@ class Cluster:
     def call(self, path: str, body: Json, until: float, *, rounds: float = 1) -> Steps[Json]:
         """The answer to a request (EC1).
 
-        `rounds`: how often servers that cannot be reached at all are tried; what passes (no leader) is waited for until
-        then in any case. Raises Refused, or EngineUnavailable if no server answered.
+        `rounds`: the number of tries of servers that cannot be reached at all; a passing obstacle (no leader) is waited
+        out until `until` in any case. Raises Refused, or EngineUnavailable if no server answered.
         """
         data = json.dumps(body).encode()
         answer: Json = yield from self._round_robin(until, rounds, path, data)
@@ -133,21 +133,21 @@ class Cluster:
         failure: Sequence[Json] = (),
         rounds: float = 1,
     ) -> Steps[Json]:
-        """The answer to a transaction; else as `call`."""
+        """The answer to a transaction; otherwise like `call`."""
         body = {"compare": compare, "success": success, "failure": failure}
         return self.call("/v3/kv/txn", body, until, rounds=rounds)
 
     def delete(self, compare: Sequence[Json], keys: Sequence[str], until: float, *, rounds: float = 1) -> Steps[bool]:
-        """Whether a transaction has deleted these keys, perhaps when it was first sent (queue.py, EQ4)."""
+        """Whether a transaction has deleted these keys, perhaps the first time that it was sent (queue.py, EQ4)."""
         sent: list[Endpoint] = []
-        """Each server that was asked: more than one, or one twice, if an answer was lost."""
+        """The servers that were asked: more than one, or one twice, if an answer was lost."""
         delete = [{"request_delete_range": {"key": encoded(key)}} for key in keys]
         data = json.dumps({"compare": compare, "success": delete}).encode()
         answer = yield from self._round_robin(until, rounds, "/v3/kv/txn", data, sent=sent)
         return bool(answer.get("succeeded")) or len(sent) > 1
 
     def watch(self, creates: Sequence[Json], until: float) -> Steps[Watch]:
-        """A stream of what happens to the keys that are asked for. Raises as `call`."""
+        """A stream of changes to the requested keys. Raises as `call`."""
         data = b"".join([json.dumps({"create_request": create}).encode() for create in creates])
         connection = yield from self._round_robin(until, 1, "/v3/watch", data, stream=True)
         return Watch(connection)
@@ -211,7 +211,7 @@ class Cluster:
                     sent.pop()  # it was answered, and has done nothing
 
     def _logged_in(self, endpoint: Endpoint, until: float) -> Steps[str]:
-        """A token (EC3)."""
+        """The token of this login, or one from another caller's (EC3)."""
         token = self._token
         if token:
             return token
@@ -278,7 +278,7 @@ class Cluster:
             raise
 
     def forget_token(self, error: Refused) -> bool:
-        """After an answer that came in a stream: whether the next one may be better, with another token (EC3)."""
+        """Whether the next answer may be better, with another token, after this error came in a stream (EC3)."""
         if self.access.user and error.is_stale_token():
             self._token = ""
             return True
@@ -322,7 +322,7 @@ _clusters: dict[Access, Cluster] = {}
 
 
 def cluster_of(env: Environment, access: Access) -> Cluster:
-    """The cluster of this process; a forked child gets one of its own (EW2)."""
+    """The cluster of this process for that URL; a forked child gets one of its own (EW2)."""
     found = _clusters.get(access)
     if found is None or found.generation != env.generation or found.env is not env:
         found = _clusters[access] = Cluster(env, access)

@@ -1,9 +1,9 @@
 """One connection to one server of etcd: HTTP/1.1 by h11, over a socket that never blocks, with or without TLS.
 
-EW1  A connection is used by one generator at a time. Whatever interrupts a request closes it: an answer that comes
-     later would be taken for that of the next one.
+EW1  A connection is used by one generator at a time. Whatever interrupts a request closes it: a late answer would be
+     taken for that of the next one.
 EW2  A forked child has no connection of its parent's: the environment closes the descriptor there, and nothing is sent.
-EW3  A stream is read by lines, however they are cut into chunks; what is left of a line stays until the rest comes.
+EW3  A stream is read by lines, however they are cut into chunks; a part of a line is kept until the rest comes.
 EW4  No step blocks: the socket never does, and a name (unlike an address) is looked up in a thread (connections.py).
 EW5  An interruption may drop a connection between two callers: the last reference closes it. Until there is one, its
      descriptor is the operation's (operations.py, J1).
@@ -32,7 +32,7 @@ _LONGEST_ANSWER = 256 * 1024 * 1024
 class Unreachable(Exception):
     """This server gave no answer; the text says why, without its name.
 
-    `fresh`: on a connection that had served nothing before; else the server may just have closed what was idle.
+    `fresh`: on a connection that had served nothing before; otherwise the server may just have closed an idle one.
     """
 
     def __init__(self, why: str, *, fresh: bool = True) -> None:
@@ -42,7 +42,7 @@ class Unreachable(Exception):
 
 
 class Connection:
-    """Made by `connect`."""
+    """A connection to one server, made by `connect`."""
 
     fd = -1
 
@@ -64,7 +64,7 @@ class Connection:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def ask(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Steps[bytes]:
-        """The body of the answer to a POST. Unreachable if it does not come by then."""
+        """The body of the answer to a POST. Unreachable if it does not come by `until`."""
         yield from self.send(path, headers, body, until)
         answer, size = [], 0
         while True:
@@ -84,7 +84,7 @@ class Connection:
         return b"".join(answer)
 
     def lines(self) -> list[bytes]:
-        """The lines that are there by now, without waiting (EW3). Unreachable once the stream has ended."""
+        """The lines that have arrived, without waiting (EW3). Unreachable once the stream has ended."""
         found: list[bytes] = []
         while True:
             try:
@@ -106,7 +106,7 @@ class Connection:
                 raise Unreachable("it ended the watch")
 
     def close(self) -> None:
-        """Nothing is waited for. Idempotent; in a forked child nothing is done (EW2)."""
+        """Close the connection. Never waits; idempotent; does nothing in a forked child (EW2)."""
         if self.fd >= 0 and self.generation == self.env.generation:
             self.env.close(self.fd)
         self.fd = -1
@@ -121,7 +121,7 @@ class Connection:
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def send(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Steps[None]:
-        """A POST. If its answer has no end, `lines` are what has come of it."""
+        """Send a POST. If its answer never ends, `lines` reads it."""
         head = h11.Request(
             method="POST",
             target=path,
@@ -158,7 +158,7 @@ class Connection:
             raise Unreachable(f"it does not speak HTTP ({error})", fresh=not self.is_used) from None
 
     def _receive(self) -> bool:
-        """Whether something has come; the end counts."""
+        """Whether anything has arrived; the end counts."""
         data = self._read()
         if data is None:
             return False
@@ -169,7 +169,7 @@ class Connection:
         return True
 
     def _read(self) -> bytes | None:
-        """What has come, also put into what is to be decrypted; nothing at the end; None if it has yet to come."""
+        """The bytes that have arrived, also kept for decryption; empty at the end; None if there are none yet."""
         self._require_open()
         try:
             data = receive(self.fd, _CHUNK)
@@ -249,7 +249,7 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 def connect(env: Environment, endpoint: Endpoint, tls: ssl.SSLContext | None, until: float) -> Steps[Connection]:
-    """A connection to that server by then; Unreachable, which says why, if there is none."""
+    """A connection to that server by `until`; Unreachable, which says why, if there is none."""
     why = Unreachable("its name has no address")
     try:
         addresses = yield from resolve(env, endpoint.host, endpoint.port, until)
@@ -305,7 +305,7 @@ def _begin(
 
 
 def _is_connected(fd: int) -> bool:
-    """Unreachable if it never will be."""
+    """Whether the socket is connected. Unreachable if it never will be."""
     plug = socket.socket(fileno=fd)
     try:
         failed = plug.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -1,32 +1,32 @@
-"""A lock on etcd: acquiring it, by the algorithm of queue.py's picture, waiting until it is free, and holding it.
+"""A lock on etcd: its acquisition, by the algorithm in queue.py's picture, the wait until it is free, and its hold.
 
-ET1  Whatever wakes us, we look again (EQ2); an event only says that it is worth it. A compacted watch, one that ends,
-     and one that is stuck lead to a look as well.
+ET1  Whatever wakes us, we look again (EQ2); an event only says that a look is worth it. A watch that is compacted, ends
+     or is stuck leads to a look as well.
 ET2  A waiter watches the key before its own, deletions only, from the revision after the look: nothing falls between,
      and a release wakes one. Of a semaphore all keys are watched, and a waiter far behind does no more than count.
 ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). That is part of undoing its
-     operation: an interruption of it would leave a key that is kept alive, and holds the lock for nobody. `timeout=0`
-     puts no key where it sees that the lock is held.
-ET4  Our key is gone, or our lease may be: we begin anew, behind the other waiters. A hold is given only within the
-     lease.
+     operation: otherwise an interruption would leave a key that is kept alive, and holds the lock for nobody.
+     `timeout=0` puts no key if it sees that the lock is held.
+ET4  If our key is gone, or our lease may be, we begin anew, behind the other waiters. A hold is given out only within
+     the lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
      key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
-ET6  What a waiter of a lock asks a server, and what it is answered, does not grow with the number of waiters: a key or
-     two; for the place in the queue that people are told, `_MOST_TOLD` waiters, and none is told in a longer queue.
-     Of a crowd in one process a few at a time queue up, so that keep-alives are not behind all of it.
+ET6  A waiter's requests to a server, and the answers, do not grow with the number of waiters: a key or two; for the
+     place in the queue that people are told, `_MOST_TOLD` waiters, and in a longer queue no place is told. Of many
+     callers in one process a few at a time queue up, so that keep-alives are not behind all of them.
 
 A hold obeys EH1 to EH3 of remote.py in this way:
 
     the lease is kept ──▶ why is it lost? its time ran out, the server ended it, or our key was deleted
     release ──▶ delete the key, with its revision ──▶ the lease is revoked by the agent
 
-ET7  It counts as ours until the lease's moment (EL1), by our own clock; a process that was stopped finds itself lost at
-     its first look, whatever the agent had no time to do.
+ET7  It counts as ours until the end of the lease (EL1), by our own clock; a process that was stopped finds its lock
+     lost at its first look, whatever the agent had no time to do.
 ET8  Our own key is watched from the revision at which it was ours, so no deletion falls between. The watch begins when
-     the hold has lasted a moment, and begins anew, from the same revision on, when its stream ends. So is that of our
-     slot: without it the next one would get the same slot.
+     the hold has lasted a moment, and begins anew, from the same revision on, when its stream ends. The key of our slot
+     is watched as well: without it the next holder would get the same slot.
 ET9  A release that cannot reach a server returns all the same, within `_RELEASE_WITHIN`: the agent goes on telling it,
-     and the lease ends by itself. It has not been lost, so no error is raised; nobody else is let in too early.
+     and the lease ends by itself. The lock has not been lost, so no error is raised; nobody else is let in too early.
 ET10 Where its key was deleted, the lease is ended too: the slot of a semaphore is free then, whenever the handle goes.
 """
 
@@ -59,19 +59,19 @@ _PATIENCE = 5.0
 _GRACE = 1.0
 """Seconds beyond its timeout that a caller waits for an answer."""
 _REACH_AT_LEAST = 3.0
-"""Seconds that a server has until a caller is in the queue: `timeout` is for the wait, and a login takes its time."""
+"""Seconds that a server gets until a caller is in the queue: `timeout` is for the wait, and a login takes time."""
 _AGAIN = 0.1
 _MOST_TOLD = 20
 
 
 class _Watched(NamedTuple):
-    """What a waiter watches: keys of which fewer than there is room for must be left before it looks again."""
+    """The keys that a waiter watches. It looks again once fewer of them are left than there is room for."""
 
     name: str
-    """What tells one such watch from another of the same waiter."""
+    """A name that tells this watch from others of the same waiter."""
     where: Json
     revision: int
-    """At which those keys were seen."""
+    """The revision at which the keys were seen."""
     keys: set[str]
 
 
@@ -93,11 +93,11 @@ class AcquireAttempt(Contender):
         self.cluster: Cluster = cluster_of(env, first.lock_url.access)
         self._statuses: tuple[Status, ...] | None = None
         self._entrant: Entrant | None = None
-        """As long as its key and its lease are ours to give up."""
+        """The contender's key and lease, as long as they are ours to give up."""
         self._watch: Watch | None = None
         self._watched: str | None = None
         self._place = Place(env, self.cluster.turnstile, self.queue.base)
-        """In the line of those of this process who queue up."""
+        """Our place in the line of this process's callers that queue up."""
 
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class AcquireAttempt(Contender):
                 return result
 
     def _contend(self) -> Steps[HoldRef | Refusal | None]:
-        """One stay in the queue; None: our key is gone (ET4)."""
+        """One stay in the queue; None if our key is gone (ET4)."""
         entrant = Entrant(self.env, self.cluster, self.queue, self.requests[0].lease_seconds, self._facts())
         self._entrant = entrant
         try:
@@ -139,7 +139,7 @@ class AcquireAttempt(Contender):
             self.close()
 
     def close(self) -> None:
-        """ET3. May be interrupted, and is then called again (J3)."""
+        """Revoke the lease, and end the watch (ET3). May be interrupted, and is then called again (J3)."""
         self._place.close()
         self._end_watch()
         if self._entrant is not None:
@@ -147,7 +147,7 @@ class AcquireAttempt(Contender):
             self._entrant = None
 
     def _enter(self, entrant: Entrant) -> Steps[list[Seen]]:
-        """Queue up, of this process a few at a time (ET6). Those who hold it then."""
+        """Queue up, a few callers of this process at a time (ET6). The current holders' keys."""
         yield from self._place.admitted(self.deadline)
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
@@ -166,7 +166,7 @@ class AcquireAttempt(Contender):
     def _wait_for(
         self, entrant: Entrant, look: Callable[[Entrant, float], Steps[_Watched | bool]]
     ) -> Steps[bool | Refusal | None]:
-        """True: what we look for is so. None: our key is gone."""
+        """Wait until `look` finds what it looks for: True. None: our key is gone."""
         while not entrant.lease.is_over():
             try:
                 seen = yield from look(entrant, min(self._until(math.inf), entrant.lease.lapses))
@@ -188,7 +188,7 @@ class AcquireAttempt(Contender):
         return None
 
     def _turn(self, entrant: Entrant, until: float) -> Steps[_Watched | bool]:
-        """Whether it is our turn; what to wait for, if it is not. False: our key is gone."""
+        """True if it is our turn; otherwise the keys to wait for. False: our key is gone."""
         before = yield from entrant.look(until)
         if before is None:
             return False
@@ -200,7 +200,7 @@ class AcquireAttempt(Contender):
         return _Watched("", self.queue.keys(), entrant.revision, before)
 
     def _slot(self, entrant: Entrant, until: float) -> Steps[_Watched | bool]:
-        """The same for a slot, which is taken (ET5)."""
+        """True if we have a slot; if all are taken, the keys to wait for (ET5). False: our key is gone."""
         if (yield from entrant.take_slot(until)):
             return True
         if (yield from entrant.look(until)) is None:
@@ -208,7 +208,7 @@ class AcquireAttempt(Contender):
         return _Watched("#", self.queue.slot_range(), entrant.slots_seen, entrant.slots_in_the_way())
 
     def _watch_those(self, entrant: Entrant, watched: _Watched) -> Steps[None]:
-        """Return when it is worth to look again (ET1, ET2)."""
+        """Return when another look is worth it (ET1, ET2)."""
         lease = entrant.lease
         if self._watch is None or self._watched != watched.name:
             self._end_watch()
@@ -290,7 +290,7 @@ class AcquireAttempt(Contender):
         return max(len(seen), len(self.queue.taken(slots))) < self.queue.room
 
     def look_for_people(self, waiters: int = 0) -> Steps[None]:
-        """Look who has it, and who waits, if those are so many at the most."""
+        """Look up the holders, and the waiters if there are no more than `waiters`."""
         try:
             most = waiters + 1 if waiters else 0
             seen, slots = yield from first_of(self.cluster, self.queue, self.env.monotonic() + _GRACE, most)
@@ -314,11 +314,11 @@ class AcquireAttempt(Contender):
         return min(now + patience, max(self.deadline + _GRACE, now + _GRACE, at_least))
 
     def _until_next(self) -> float:
-        """The same for a caller that waits without a place in the queue: once a server has answered, it is the wait."""
+        """The time limit of a caller without a place in the queue: once a server has answered, that of the wait."""
         return self._until() if self._statuses is None else min(self._until(math.inf), self._until())
 
     def _forget_token(self, refused: Refused) -> Steps[None]:
-        """Go on after a while, if only the token of authentication has ended; else raise that."""
+        """Go on after a pause if only the authentication token has expired; otherwise raise the error."""
         self._end_watch()
         if not self.cluster.forget_token(refused):
             raise refused
@@ -344,12 +344,12 @@ class AcquireAttempt(Contender):
 
 _RELEASE_WITHIN = 2.0
 _MOMENT = 0.05
-"""Seconds that a hold lasts before it is watched: most are shorter, and a watch is a connection of its own."""
+"""Seconds that a hold lasts before it is watched: most holds are shorter, and a watch is a connection of its own."""
 _WATCH_AGAIN = 0.2
 
 
 class EtcdHold(RemoteHold):
-    """One key that is first in its queue."""
+    """A hold: a key that is first in its queue."""
 
     __slots__ = ("_job", "_waited", "cluster", "entrant")
 
@@ -425,7 +425,7 @@ class EtcdHold(RemoteHold):
         return [{"key": encoded(key), "filters": ["NOPUT"], "start_revision": start} for key in self.entrant.keys]
 
     def _watch(self, watch: Watch) -> Steps[bool]:
-        """Whether the key is gone; False when the stream is to begin anew."""
+        """Whether the key is gone; False if the stream has to begin anew."""
         recheck = self.env.monotonic() + RECHECK
         while True:
             gone, canceled = watch.deleted()
@@ -440,7 +440,7 @@ class EtcdHold(RemoteHold):
             yield Wait((watch.fd,), recheck)
 
     def _tell_since(self) -> Steps[None]:
-        """Write into the key since when it is held; it says since when we have waited."""
+        """Write into the key the time since which it is held; it has the time since which we have waited."""
         facts = {**self.entrant.facts, "since": self.env.time() - (self.env.monotonic() - self.acquired)}
         try:
             until = min(self.entrant.lease.lapses, self.env.monotonic() + _RELEASE_WITHIN)  # the watch is yet to begin

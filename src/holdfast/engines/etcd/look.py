@@ -1,7 +1,7 @@
-"""Looking at locks on etcd: holders and waiters, as values for people. Nothing is changed.
+"""Looks at locks on etcd: holders and waiters, as values for people. Nothing is changed.
 
-EO1  A look is one read of all keys of a lock, so it is true of one moment. It says what the server says: that a lease
-     lives, not that its holder does; a dead one keeps the lock until its lease ends.
+EO1  A look is one read of all keys of a lock, so it is true of one moment. It reports the server's word that a lease
+     lives, not that its holder does; a dead holder keeps the lock until its lease ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AGAIN = 1.0
 
 
 def record_of(seen: Seen, token: int | None = None) -> Record:
-    """What a key says of who put it. Of a key that is not holdfast's nothing but the key itself is known."""
+    """The record of a key's owner. If the key is not holdfast's, only the key itself is known."""
     value = seen.value
     fields: dict[str, Any] = {
         **value,
@@ -52,7 +52,7 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
 
 
 def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
-    """One status for each that may hold it, from the keys in their order (EO1)."""
+    """One status for each slot, or for the lock, from the keys in their order (EO1)."""
     now = env.time()
     tokens = {one.lease: one.created for one in slots}
     placed = _placed(queue, seen, slots)
@@ -74,7 +74,7 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
 
 
 def _placed(queue: Queue, seen: list[Seen], slots: list[Seen]) -> dict[int, Seen]:
-    """Who has which slot; of a slot that no contender has, the key of the slot itself (ET5)."""
+    """The contender that has each slot; for a slot that no contender has, the slot's own key (ET5)."""
     by_lease = {one.lease: one for one in seen}
     placed: dict[int, Seen] = {}
     for one in slots:
@@ -116,7 +116,7 @@ def _status(path: str, holder: Seen | None, token: int | None, now: float) -> St
 
 
 def keys_of(cluster: Cluster, queue: Queue, until: float) -> Steps[tuple[list[Seen], list[Seen], int]]:
-    """All keys of a lock, those of its slots, and the revision at which that is so."""
+    """All keys of a lock, the keys of its slots, and the revision of that look."""
     wanted = {"request_range": queue.range()}, {"request_range": queue.slot_range()}
     answer = yield from cluster.transact(until, *wanted)
     first, second = answer["responses"]
@@ -124,7 +124,7 @@ def keys_of(cluster: Cluster, queue: Queue, until: float) -> Steps[tuple[list[Se
 
 
 def first_of(cluster: Cluster, queue: Queue, until: float, waiters: int = 0) -> Steps[tuple[list[Seen], list[Seen]]]:
-    """The keys of who holds it and of so many who wait, and those of its slots: no more, however many wait (ET6)."""
+    """The keys of the holders, of at most `waiters` waiters, and of the slots, however many wait (ET6)."""
     first = {"request_range": queue.range(limit=str(queue.room + waiters))}
     answer = yield from cluster.transact(until, first, {"request_range": queue.slot_range()})
     found, slots = map(kvs_of, answer["responses"])
@@ -146,14 +146,14 @@ def look_at_slot(env: Environment, lock_url: LockUrl) -> Steps[tuple[Status, lis
 
 
 def _statuses_of_slots(env: Environment, lock_url: LockUrl, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
-    """Of a semaphore whose number of slots only its contenders know."""
+    """The statuses of a semaphore whose number of slots only its contenders know."""
     numbers = [one.value.get("slots") for one in seen]
     room = max([number for number in numbers if isinstance(number, int)] or [len(slots) or 1])
     return statuses_of(env, Queue(lock_url, room), lock_url.shown, seen, slots)
 
 
 def survey(env: Environment, lock_url: LockUrl) -> Steps[tuple[tuple[Status, ...], int]]:
-    """All locks whose names begin as the place says, sorted by path; and the revision at which that is so."""
+    """The statuses of all locks whose names begin with the URL's, sorted by path, and the revision of that look."""
     begin = f"{lock_url.prefix}{lock_url.name}"
     body = {"key": encoded(begin or "\0"), "range_end": end_of(begin), "sort_target": "CREATE", "sort_order": "ASCEND"}
     answer = yield from cluster_of(env, lock_url.access).call("/v3/kv/range", body, env.monotonic() + ANSWER)
@@ -177,8 +177,8 @@ def survey(env: Environment, lock_url: LockUrl) -> Steps[tuple[tuple[Status, ...
 
 
 def follow(env: Environment, lock_url: LockUrl, tell: Callable[[tuple[Status, ...]], object]) -> Steps[None]:
-    """Tell what there is, and again after every change, by a watch on all those keys. A server that is gone for a
-    while is waited for."""
+    """Call `tell` with the current statuses, and again after every change, by a watch on all those keys. Waits for a
+    server that is gone for a while."""
     cluster, begin = cluster_of(env, lock_url.access), f"{lock_url.prefix}{lock_url.name}"
     where = {"key": encoded(begin or "\0"), "range_end": end_of(begin)}
     statuses, revision = yield from survey(env, lock_url)

@@ -6,26 +6,26 @@
                      watch the one before ──▶ it is gone ──▶ look again ──▶ hold
                                                              └──▶ our own key is gone: begin anew
 
-EQ1  The contender with the lowest `create_revision` holds; of a semaphore, the first so many. That order is the
-     server's, it never changes, and no key that comes later has a lower one: so it is the fencing token as well.
-EQ2  Whether it is our turn is asked in one transaction with whether our own key is still there, with our revision.
-EQ3  Every transaction may be sent twice (EC1): a put that finds the key there is answered with what it is.
-EQ4  A key is deleted only with the `create_revision` that is meant. A successor's key has another name and another one.
-     One that is not found when it is asked for again, because an answer was lost, has most likely gone with the first
-     request: it counts as ours until then.
-EQ5  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` who may be
-     inside at most `n - 1` others have one, so one is free: a newcomer takes the lowest. The revision of that is
-     the token: of two who may both enter, the one that came first may take its slot last.
+EQ1  The contender with the lowest `create_revision` holds; with a semaphore, as many as there are slots. That order is
+     the server's, it never changes, and no key that comes later has a lower one: so it is the fencing token as well.
+EQ2  One transaction asks both whether it is our turn and whether our own key is still there, with our revision.
+EQ3  Every transaction may be sent twice (EC1): a put that finds the key there gets the key as the answer.
+EQ4  A key is deleted only with the intended `create_revision`. A successor's key has another name and another revision.
+     A key that is not found by a second request, because an answer was lost, was most likely deleted by the first one:
+     it counts as ours until then.
+EQ5  A slot is a key of its own, which only one can create, and which goes with the holder's lease. Of `n` permitted
+     holders at most `n - 1` others have one, so one is free: a newcomer takes the lowest. Its revision is the token: of
+     two contenders that may both enter, the first to come may be the last to take its slot.
 
 The lease is the one thing by which etcd knows that a contender lives:
 
-EL1  The lease is good until the moment at which the keep-alive that was answered last was *sent*, plus the seconds that
-     the server granted, less a margin for clocks that run at different speeds. Never from when the answer came. The
-     time for which the machine slept counts, where the system tells it: the monotonic clock stands still then.
+EL1  The lease is good from the moment when the last answered keep-alive was *sent*, for the seconds that the server
+     granted, less a margin for clocks that run at different speeds. It never counts from the answer. The time for which
+     the machine slept counts, where the system tells it: the monotonic clock stands still then.
 EL2  A keep-alive of a dead lease is answered as well, without seconds: then it is over, whatever time was left.
 EL3  One lease for each contender, by a number of our own choice. So a contender that gives up, wherever it stands,
      revokes it: a put that comes later is refused by the server, and the key goes with the lease.
-EL4  That is left to the agent, which begins at once and goes on until the lease would have ended by itself.
+EL4  The agent does that: it begins at once and goes on until the lease would have ended by itself.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from .url import LockUrl, lease_of
 from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
-"""Of the lease: for clocks at different speeds, and for the step that follows a look at the clock."""
+"""Share of the lease that is left for clocks at different speeds, and for the step after a look at the clock."""
 _BEATS = 3
-"""Keep-alives within one lease."""
+"""Number of keep-alives within one lease."""
 _NOT_FOUND = 5
 
 
 class Lease(Term):
-    """Not there until `grant` has returned; not kept until `keep`."""
+    """A lease. It exists once `grant` has returned, and is kept alive from `keep` on."""
 
     def __init__(self, env: Environment, cluster: Cluster, wanted: int) -> None:
         super().__init__(env, -math.inf)
         self.id = int.from_bytes(os.urandom(8), "big") >> 1 or 1
         self.seconds = wanted
-        """What the server has granted."""
+        """The seconds that the server has granted."""
         self.why_over = ""
         self.on_over: Callable[[str], object] | None = None
-        """Called once, in the agent's thread, when it is over and was not ended."""
+        """Called once, in the agent's thread, when the lease is over without having been ended by us."""
         self._cluster = cluster
         self._generation = env.generation
         self._job: Job | None = None
@@ -74,7 +74,7 @@ class Lease(Term):
         return bool(self.why_over) or super().is_over()
 
     def grant(self, until: float) -> Steps[None]:
-        """Ask for it. Raises as `Cluster.call`."""
+        """Request the lease. Raises as `Cluster.call`."""
         asked = moment(self.env)
         self._asked = True
         body = {"ID": str(self.id), "TTL": str(self.seconds)}
@@ -88,19 +88,19 @@ class Lease(Term):
         self._granted(asked, number(answer.get("TTL")))
 
     def keep(self) -> None:
-        """Have it kept from now on, until it is over or `end`."""
+        """Keep the lease alive from now on, until it is over or `end` is called."""
         due = self._due()
         first = Wait((), min(due, self.lapses))
         self._job = agent(self.env).start(self._keeping(due), "while keeping a lease on etcd", first=first)
 
     def beat(self, until: float) -> Steps[None]:
-        """One keep-alive. It may find that the lease is over (EL2)."""
+        """Send one keep-alive. It may find that the lease is over (EL2)."""
         asked = moment(self.env)
         answer = yield from self._cluster.call("/v3/lease/keepalive", {"ID": str(self.id)}, until, rounds=math.inf)
         self._granted(asked, number(answer.get("TTL")))
 
     def end(self) -> None:
-        """Give it up, and the key with it (EL4). Never waits; idempotent; nothing in a forked child."""
+        """Give up the lease, and the key with it (EL4). Never waits; idempotent; does nothing in a forked child."""
         if self._ended or self._generation != self.env.generation:
             return
         self.on_over = None
@@ -119,7 +119,7 @@ class Lease(Term):
         self.extend(asked, seconds * (1 - _MARGIN))  # EL1
 
     def _due(self) -> float:
-        """When to beat next."""
+        """The time of the next keep-alive."""
         return self.env.monotonic() + self.seconds / _BEATS
 
     def _keeping(self, due: float) -> Steps[None]:
@@ -151,11 +151,11 @@ class Lease(Term):
 
 
 _PAGE = 100
-"""Keys that are read at once where the ones before ours are not of this lock."""
+"""Number of keys to read at once if the ones before ours belong to other locks."""
 
 
 class Seen:
-    """One key, as a server gave it."""
+    """One key, as a server returned it."""
 
     __slots__ = ("created", "data", "key", "lease", "value")
 
@@ -172,21 +172,21 @@ class Seen:
 
 
 class Queue:
-    """Where the keys of one lock are, or of one semaphore; nothing is asked of a server here."""
+    """The keys of one lock or semaphore: their names and ranges. Asks no server."""
 
     def __init__(self, lock_url: LockUrl, slots: int | None) -> None:
         self.lock_url = lock_url
         self.slots = slots
         self.room = 1 if slots is None else slots
-        """How many may hold it."""
+        """The number of holders that it has room for."""
         self.base = lock_url.base if slots is None else f"{lock_url.slots}/"
 
     def range(self, **more: object) -> Json:
-        """All keys of the contenders, in their order, and perhaps some of deeper names (EU2)."""
+        """The range of all contenders' keys, in their order, and perhaps some of deeper names (EU2)."""
         return {**self.keys(), "sort_target": "CREATE", "sort_order": "ASCEND", **more}
 
     def keys(self) -> Json:
-        """The same, in whatever order."""
+        """The same range in any order."""
         return {"key": encoded(self.base), "range_end": end_of(self.base)}
 
     def slot_range(self) -> Json:
@@ -196,7 +196,7 @@ class Queue:
         return f"{self.lock_url.slots}{slot}"
 
     def own(self, kvs: list[Json]) -> list[Seen]:
-        """Those keys that are of this lock (EU2)."""
+        """The keys that belong to this lock (EU2)."""
         return [seen for seen in map(Seen, kvs) if lease_of(self.base, seen.key) is not None]
 
     def slot_of(self, seen: Seen) -> int | None:
@@ -204,7 +204,7 @@ class Queue:
         return int(text) if text.isdecimal() else None
 
     def taken(self, slots: Iterable[Seen]) -> set[str]:
-        """The keys of the slots that are taken, as far as we could have one of them."""
+        """The keys of the taken slots, among those that we could have."""
         ours = {self.slot_key(slot) for slot in range(self.room)} if self.slots is not None else set()
         return ours & {seen.key for seen in slots}
 
@@ -222,16 +222,16 @@ class Entrant:
         """The `create_revision` of our key: our place in the queue."""
         self.slot: int | None = None
         self.token = 0
-        """The `create_revision` of the key that makes us a holder: ours, or that of the slot (EQ1, EQ5)."""
+        """The `create_revision` of the key that makes us a holder: our own, or that of the slot (EQ1, EQ5)."""
         self.revision = 0
-        """Of what was looked at last."""
+        """The revision of the last look."""
         self.slots_seen = 0
-        """The revision at which it was looked which slots are taken."""
+        """The revision of the last look at the slots."""
         self._cluster = cluster
         self._taken: set[int] = set()
 
     def enter(self, until: float) -> Steps[list[Seen]]:
-        """Queue up (EQ3). Those who hold it then, as far as they are the first."""
+        """Queue up (EQ3). The keys of the current holders, as far as they are first."""
         put = {"request_put": self._put()}
         ranges: list[Json] = [{"request_range": self.queue.range(limit=str(self.queue.room))}]
         if self.queue.slots is not None:
@@ -252,7 +252,7 @@ class Entrant:
         return self.queue.own(kvs_of(rest[0]))
 
     def look(self, until: float) -> Steps[set[str] | None]:
-        """The keys before ours: of a lock only the last of them; None if ours is gone (EQ2)."""
+        """The keys before ours: of a lock only the last one; None if ours is gone (EQ2)."""
         if self.queue.slots is not None:
             before = self.queue.range(max_create_revision=str(self.created - 1), keys_only=True)
             found = yield from self._range_if_ours(before, until)
@@ -266,16 +266,16 @@ class Entrant:
             own = self.queue.own(found)
             if own or len(found) < limit:
                 return {own[0].key} if own else set()
-            # All of deeper names (EU2). None of ours can come to be before them, so they need not be read again.
+            # All are of deeper names (EU2). None of ours can ever be before them, so they need not be read again.
             limit, created = _PAGE, Seen(found[-1]).created
 
     def is_waiting(self, key: str, until: float) -> Steps[bool]:
-        """Whether that key and ours are still there: all that a waiter need know, for the price of two."""
+        """Whether that key and ours are still there: all that a waiter needs to know, for the price of two keys."""
         found = yield from self._range_if_ours({"key": encoded(key), "keys_only": True}, until)
         return bool(found)
 
     def take_slot(self, until: float) -> Steps[bool]:
-        """Take the lowest slot that is free (EQ5). False: our key is gone, or all slots are taken (ET5)."""
+        """Take the lowest free slot (EQ5). False if our key is gone, or all slots are taken (ET5)."""
         if all(slot in self._taken for slot in range(self.queue.room)):
             answer = yield from self._cluster.call("/v3/kv/range", self.queue.slot_range(), until, rounds=math.inf)
             self._note_slots(kvs_of(answer), number(answer["header"]["revision"]))
@@ -302,7 +302,7 @@ class Entrant:
         return False
 
     def slots_in_the_way(self) -> set[str]:
-        """As they were when it was last looked."""
+        """The keys of the taken slots, as of the last look."""
         return {self.queue.slot_key(slot) for slot in self._taken if slot < self.queue.room}
 
     def update(self, facts: Json, until: float) -> Steps[None]:
@@ -311,29 +311,29 @@ class Entrant:
         yield from self._cluster.transact(until, {"request_put": self._put()}, compare=[self.compare()])
 
     def leave(self, until: float) -> Steps[bool]:
-        """Delete the key (EQ4), and wait until that is done; whether it was still there."""
+        """Delete the key (EQ4), and wait until that is done. Whether it was still there."""
         delete = self._cluster.delete
         if self.slot is not None and (yield from delete(self._compare_all(), self.keys, until, rounds=math.inf)):
             return True
         return (yield from delete([self.compare()], [self.key], until, rounds=math.inf))
 
     def is_whole(self, until: float) -> Steps[bool]:
-        """Whether all keys that a holder has are still there."""
+        """Whether all keys of the holder are still there."""
         answer = yield from self._cluster.transact(until, compare=self._compare_all(), rounds=math.inf)
         self.revision = number(answer["header"]["revision"])
         return bool(answer.get("succeeded"))
 
     @property
     def keys(self) -> list[str]:
-        """Those that a holder has: its own, and that of its slot."""
+        """All keys of a holder: its own, and that of its slot."""
         return [self.key] if self.slot is None else [self.key, self.queue.slot_key(self.slot)]
 
     def compare(self) -> Json:
-        """That the key is still ours."""
+        """The condition that the key is still ours."""
         return compare_of(self.key, self.created)
 
     def _compare_all(self) -> list[Json]:
-        """The same for all keys that a holder has."""
+        """The conditions that all keys of a holder are still ours."""
         lease = {"target": "LEASE", "result": "EQUAL", "lease": str(self.lease.id)}
         return [self.compare(), *({"key": encoded(slot), **lease} for slot in self.keys[1:])]
 
@@ -358,11 +358,11 @@ class Entrant:
 
 
 def compare_of(key: str, created: int) -> Json:
-    """That the key is the one of that revision, as a transaction asks it; 0: that there is none."""
+    """The condition of a transaction that the key has that revision; 0: that there is none."""
     return {"key": encoded(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(created)}
 
 
 def kvs_of(response: Json) -> list[Json]:
-    """The keys in the answer to a range, alone or in a transaction."""
+    """The keys in the answer to a range request, alone or in a transaction."""
     kvs: list[Json] = response.get("response_range", response).get("kvs", [])
     return kvs

@@ -1,14 +1,14 @@
-"""Where a lock on etcd is: what a URL says, checked once, before anything is asked of a server.
+"""The URL of a lock on etcd, checked once, before any request to a server.
 
     etcd://user:password@host:2379,host2:2379/name/with/slashes?ttl=10&prefix=holdfast/
     etcd://user@host/name?password_file=/path        or the password is in HOLDFAST_ETCD_PASSWORD
     etcds://…?ca=/path/ca.pem&cert=/path/client.pem&key=/path/client.key      with TLS
     …#0                                  one slot of a semaphore, to be looked at or broken
 
-EU1  What people are shown (`LockUrl.shown`) has neither the password nor its place or the private key's; with these,
+EU1  The URL that people see (`LockUrl.shown`) has neither the password nor its place or the private key's; with these,
      it can be typed again.
 EU2  The keys of a lock are `<prefix><name>/<lease in hex>`, as those of etcd's own mutex (Go's `concurrency.Mutex`,
-     `etcdctl lock`). What is deeper below the name is another lock's: only keys that end in one lease count.
+     `etcdctl lock`). A deeper key below the name is another lock's: only keys that end in one lease count.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..remote import RemoteRequest
 PREFIX = "holdfast/"
 TTL = 10
 SMALLEST_TTL = 2
-"""Seconds: what etcd grants at least, with its usual heartbeats."""
+"""Seconds: the shortest lease that etcd grants, with its usual heartbeats."""
 _LONGEST_TTL = 9_000_000_000
 _PORT = 2379
 _PARAMETERS = ("ca", "cert", "key", "password_file", "prefix", "ttl")
 PASSWORD = "HOLDFAST_ETCD_PASSWORD"
-"""The variable that has the password of a user whose URL has none."""
+"""The environment variable for the password of a user whose URL has none."""
 _LONGEST_PASSWORD = 4096
 _LEASE = re.compile(r"[0-9a-f]{1,16}\Z")
 _SLOT = re.compile(r"(0|[1-9][0-9]{0,2})\Z")
@@ -51,7 +51,7 @@ class Endpoint(Value):
 
 
 class Access(Value):
-    """How a cluster is reached: equal ones share their connections."""
+    """The access to a cluster: equal values share their connections."""
 
     endpoints: tuple[Endpoint, ...]
     tls: bool = False
@@ -66,11 +66,11 @@ class Access(Value):
         return f"<etcd at {self.names()}>"
 
     def names(self) -> str:
-        """The servers, for people."""
+        """The names of the servers, for people."""
         return ", ".join(map(str, self.endpoints))
 
     def secret(self) -> str:
-        """The password as it is now: read anew each time, as files and variables change. OSError, ValueError."""
+        """The current password, read anew each time, as files and variables change. Raises OSError or ValueError."""
         if self.password:
             return self.password
         if not self.password_file:
@@ -89,7 +89,7 @@ class Access(Value):
 
 
 class LockUrl(Value):
-    """One lock, or the first part of the names of many."""
+    """One lock, or the beginning of the names of many."""
 
     access: Access
     shown: str
@@ -101,12 +101,12 @@ class LockUrl(Value):
 
     @property
     def base(self) -> str:
-        """What the keys of a lock's contenders begin with."""
+        """The beginning of the keys of a lock's contenders."""
         return f"{self.prefix}{self.name}/"
 
     @property
     def slots(self) -> str:
-        """What the slots of a semaphore of that name begin with; no lock's keys do, as no name has a `#`."""
+        """The beginning of the keys of a semaphore's slots; no lock's keys have it, as no name has a `#`."""
         return f"{self.prefix}{self.name}/#"
 
     def shown_as(self, name: str) -> str:
@@ -123,7 +123,7 @@ def lease_of(base: str, key: str) -> int | None:
 
 
 def parse(url: str, *, many: bool = False) -> LockUrl:
-    """What the URL says. InvalidPath for what is missing, unknown or makes no sense; `many`: a name may be missing."""
+    """The parsed URL. InvalidPath if something is missing, unknown or makes no sense; `many`: a name may be missing."""
     scheme, _, rest = url.partition("://")
     tls = scheme.lower() == "etcds"
     rest, sharp, slot = rest.partition("#")
@@ -221,7 +221,7 @@ def _ttl(url: str, text: str | None) -> int:
 
 
 def _refuse(url: str, why: str) -> NoReturn:
-    """Without the password, which may stand anywhere in what is no URL (EU1)."""
+    """Raise InvalidPath without the password, which may be anywhere in something that is no URL (EU1)."""
     scheme, _, rest = url.partition("://")
     rest = rest.partition("?")[0].rpartition("@")[2]
     rest = re.sub(r":[^,/\]]*[^0-9,/\]][^,/\]]*(?=[,/]|$)", ":…", rest)
@@ -229,7 +229,7 @@ def _refuse(url: str, why: str) -> NoReturn:
 
 
 class EtcdRequest(RemoteRequest):
-    """One lock, or one slot of a semaphore."""
+    """A request for one lock, or for one slot of a semaphore."""
 
     __slots__ = ("lease_seconds", "lock_url")
 

@@ -1,8 +1,8 @@
-"""What etcd's JSON gateway says: answers, streams, and how keys and numbers are written.
+"""The language of etcd's JSON gateway: answers, streams, and how keys and numbers are written.
 
-EJ1  64-bit integers arrive as strings, and what is 0, false or empty is left out. Keys and values are in base64.
-EJ2  An error stands in an answer or in a line of a stream; it is an answer, other than no answer. From etcd 3.6 on one
-     that is not in a stream has no `error`, only its `code` and its `message`, which no other answer has.
+EJ1  64-bit integers arrive as strings, and values of 0, false or empty are left out. Keys and values are in base64.
+EJ2  An error comes in an answer or in a line of a stream; unlike no answer, it is an answer. From etcd 3.6 on an error
+     outside a stream has no `error`, only its `code` and its `message`, which no other answer has.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Json = dict[str, Any]
 
 _UNAUTHENTICATED, _UNAVAILABLE, _DEADLINE = 16, 14, 4
 _AGAIN = ("no leader", "leader changed", "timed out", "server stopped", "not ready", "too many requests", "not started")
-"""What a server says that another one, or the same in a moment, may answer."""
+"""The messages of a passing obstacle: another server, or the same in a moment, may answer otherwise."""
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "auth: revision in header is old")
 
 
 class Refused(Exception):
-    """A server has answered, and the answer is no."""
+    """The server's answer is an error."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class Watch:
-    """A stream of what happens; `fd` is readable when there is something to `take`."""
+    """A stream of changes; `fd` is readable when there is something to `take`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -47,11 +47,11 @@ class Watch:
         return self._connection.fd
 
     def take(self) -> list[Json]:
-        """What has come since, without waiting: `created`, `canceled`, `events`. Refused or Unreachable at its end."""
+        """The messages so far: `created`, `canceled`, `events`. Never waits. Refused or Unreachable at the end."""
         return [result_of(line) for line in self._connection.lines() if line.strip()]
 
     def deleted(self) -> tuple[set[str], bool]:
-        """The keys that were deleted since, and whether the server has ended the watch. Raises as `take`."""
+        """The keys deleted since the last call, and whether the server has ended the watch. Raises as `take`."""
         results = self.take()
         gone = {decoded(event["kv"]["key"]) for result in results for event in result.get("events", ())}
         return gone, any(result.get("canceled") or number(result.get("compact_revision")) for result in results)
@@ -61,7 +61,7 @@ class Watch:
 
 
 def answer_of(data: bytes) -> Json:
-    """The JSON of an answer: of a stream that has one, its first line. Refused for an error."""
+    """The JSON of an answer; of a stream, its first line. Refused for an error."""
     return result_of(data.partition(b"\n")[0] if data.startswith(b'{"result"') else data)
 
 
@@ -83,7 +83,7 @@ def result_of(line: bytes) -> Json:
 
 
 def number(value: object) -> int:
-    """A 64-bit integer, which arrives as a string; what is left out is 0."""
+    """A 64-bit integer, which arrives as a string; one that was left out is 0."""
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
@@ -91,7 +91,7 @@ def number(value: object) -> int:
 
 
 def encoded(text: str | bytes) -> str:
-    """A key or a value as it is sent."""
+    """A key or value as it is sent."""
     return base64.b64encode(text.encode() if isinstance(text, str) else text).decode("ascii")
 
 
@@ -101,7 +101,7 @@ def decoded(text: str) -> str:
 
 
 def end_of(key: str) -> str:
-    """What ends the range of the keys that begin with it."""
+    """The end of the range of the keys that begin with this one."""
     data = key.encode(errors="surrogateescape")
     while data and data[-1] == 0xFF:
         data = data[:-1]

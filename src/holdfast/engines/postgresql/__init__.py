@@ -67,7 +67,7 @@ class Postgresql(RemoteEngine):
 
 
 def survey(env: Environment, url: str) -> Steps[tuple[Status, ...]]:
-    """All locks at `url` that are held or waited for, and whose names begin with what stands after # (none: all).
+    """All locks at `url` that are held or waited for, and whose names begin with the text after # (none: all).
 
     Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
     """
@@ -77,7 +77,7 @@ def survey(env: Environment, url: str) -> Steps[tuple[Status, ...]]:
 def _break(
     connection: Connection, lock_url: LockUrl, until: float, agreed: Callable[[Record], bool]
 ) -> Steps[Record | None]:
-    """End the session that has it, if it has still that very hold; else look again."""
+    """End the session that holds the lock, if it still has that very hold; otherwise look again."""
     while True:
         status = yield from look_at(connection, lock_url, until)
         record = status.record
@@ -108,7 +108,7 @@ def _break(
 
 
 def _require_gone(connection: Connection, lock_url: LockUrl, record: Record, until: float) -> Steps[None]:
-    """HoldfastError if that very hold is still there."""
+    """Raise HoldfastError if that very hold is still there."""
     status = yield from look_at(connection, lock_url, until)
     if status.record is not None and status.record.fields == record.fields:
         raise HoldfastError(
@@ -121,7 +121,7 @@ def _require_gone(connection: Connection, lock_url: LockUrl, record: Record, unt
 
 
 def _asking(env: Environment, lock_url: LockUrl, steps: Callable[..., Steps[T]], *more: object) -> Steps[T]:
-    """What these steps find, on a connection of their own; they are given it, the URL, until when, and `more`."""
+    """The result of these steps, which get a connection of their own, the URL, the time limit, and `more`."""
     until = env.monotonic() + _WITHIN
     connection = yield from obtain(env, lock_url, until)
     try:

@@ -1,31 +1,32 @@
-"""From a URL to a session that can be trusted with a lock: one on a server that can be written to, and that stays ours.
+"""From a URL to a session that can be trusted with a lock: one on a writable server, which stays ours.
 
     postgresql://user:password@host:port,host2:port2/database?libpq=parameters&schema=holdfast#name
 
-Everything before # is libpq's, but for `schema`; behind it is the lock's name. libpq looks names up while the caller
-waits, and does not know the time limit of a connection that is opened step by step. So its list of hosts is taken apart
+Everything before # belongs to libpq, except `schema`; after it comes the lock's name. libpq blocks while it looks names
+up, and does not know the time limit of a connection that is opened step by step. So its list of hosts is taken apart
 here: one attempt for each address, each with a limit.
 
-PC1  No text that people see has a password in it: `shown` is made of the URL's parts without those that are secret, and
-     what libpq says of a URL that it cannot read is passed on only if no part of that can be secret.
-PC2  The key is made of the name alone, so all who spell it equally exclude each other. Names whose keys are equal would
-     exclude each other without reason; that is noticed, because the row of a key has the name (lock.py).
-PC3  No lock is asked of a standby: it grants what its primary has granted to another. Asked in the session itself,
-     because libpq's own check is made at the moment of the connection, by a word that poolers answer for themselves.
-PC4  No lock is asked through a pooler that gives the session to others between statements. A pooler shows, because the
-     pid that it tells is not the one that the session has; that the session stays ours is proven by a notification,
-     which only reaches a connection that has its session to itself while it is idle. Nor through one that leaves the
-     lock of a client that has gone in the session, for its next client: a lock that is left there, and free soon after,
-     proves that too. No proof, no lock.
-PC5  The session does not end by a limit that its role or database has, and its server notices when we are gone: the
-     settings of `_settings`. Those that a managed service refuses are left as they are, and the log says so.
+PC1  No text that people see has a password in it: `shown` is made of the URL's parts without the secret ones, and
+     libpq's complaint about a URL that it cannot read is passed on only if no part of the URL can be secret.
+PC2  The key is made of the name alone, so all callers with the same spelling exclude each other. Names with equal keys
+     would exclude each other without reason; that is noticed, because the row of a key has the name (lock.py).
+PC3  A standby is never asked for a lock: it grants locks that its primary has granted to others. The session itself is
+     checked, because libpq's own check is made when it connects, by a query that poolers answer themselves.
+PC4  A pooler that gives the session to others between statements is never asked for a lock. A pooler is recognised
+     because the pid that it reports is not the session's; a notification, which only reaches a connection that has its
+     session to itself while it is idle, proves that the session stays ours. Nor is a pooler that leaves a lock of a
+     departed client in the session, for its next client: a lock that is left there, and is free soon after, proves that
+     this one does not. No proof, no lock.
+PC5  No limit of its role or database ends the session, and its server notices when we are gone: by `_settings`.
+     Settings that a managed service refuses are left as they are, and the log says so.
 
-A session is kept for a moment behind its use: the next acquire is ten times as fast with one.
+A session is kept for a moment after its use: the next acquisition is ten times as fast with one.
 
-PC6  Only a session that provably has no lock and waits for none is kept: what a `false` of a try, a `true` of an unlock
-     or the unlocking of everything has shown last (`Connection.spotless`). Anything else ends with its connection.
-PC7  Nothing relies on one: the server may have ended it meanwhile. A caller that takes one and finds that out connects
-     anew, and says nothing of it.
+PC6  Only a session that provably has no lock and waits for none is kept, as shown last by the `false` of a try, the
+     `true` of an unlock, or the unlocking of everything (`Connection.spotless`). Any other session ends with its
+     connection.
+PC7  Nothing relies on a kept session: the server may have ended it meanwhile. A caller that takes one and finds that
+     out connects anew, silently.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .connection import Broken, Connection, Refused, Row
 NAME = "postgresql"
 SCHEMA = "holdfast"
 _LONGEST_NAME = 2000
-"""Bytes of UTF-8; an index takes no more than 2700."""
+"""Maximum length of a name, in bytes of UTF-8; an index takes no more than 2700."""
 _LONGEST_SCHEMA = 63
 _SECRET = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
 _TARGETS = frozenset({"any", "read-write", "primary"})
@@ -61,15 +62,15 @@ _HOW = (
 
 
 class LockUrl:
-    """A database, a schema in it, and the name of a lock there; or its beginning, for a list of locks."""
+    """A database, a schema in it, and the name of a lock there; or the beginning of names, for a list of locks."""
 
     __slots__ = ("base", "conninfo", "key", "name", "schema", "server", "shown")
 
     def __init__(self, given: dict[str, str], schema: str, name: str, base: str) -> None:
         self.conninfo = " ".join(f"{key}={escaped(value)}" for key, value in sorted(given.items()))
-        """For libpq; has the password."""
+        """The connection string for libpq; has the password."""
         self.server = _server(given)
-        """The database: what tells it from others, however libpq is to reach it."""
+        """The identity of the database, by which it is told from others, however libpq is to reach it."""
         self.schema = schema
         self.name = name
         self.base = base
@@ -78,7 +79,7 @@ class LockUrl:
 
     @property
     def table(self) -> str:
-        """As SQL takes it."""
+        """The table, quoted for SQL."""
         return f"{quoted(self.schema)}.lock"
 
     def path_of(self, name: str) -> str:
@@ -95,7 +96,7 @@ def key_of(name: str) -> int:
 
 
 def quoted(identifier: str) -> str:
-    """An identifier as SQL takes it, whatever is in it."""
+    """An identifier quoted for SQL, whatever is in it."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
@@ -108,7 +109,7 @@ def check_schema(schema: object) -> str:
 
 
 def parse(url: str, *, named: bool = True) -> LockUrl:
-    """What the URL says; InvalidPath for one that says nothing. Without `named`, the name may be missing."""
+    """The parsed URL; InvalidPath for one that cannot be used. Without `named`, the name may be missing."""
     before, _, fragment = url.partition("#")
     scheme, _, rest = before.partition("://")
     scheme = scheme.lower()  # libpq takes no other
@@ -129,7 +130,7 @@ def parse(url: str, *, named: bool = True) -> LockUrl:
 
 
 def _ours(query: str) -> tuple[str, list[str]]:
-    """The schema, and the parameters that are libpq's."""
+    """The schema, and the parameters that belong to libpq."""
     schema, kept = SCHEMA, []
     for part in filter(None, query.split("&")):
         if _keyword(part) == "schema":
@@ -163,7 +164,7 @@ def _decoded(text: str, what: str) -> str:
 
 
 def _parsed(masked: str, whole: str) -> dict[str, str]:
-    """What libpq makes of the URL, whose secrets are left out of the `masked` one (PC1)."""
+    """The options that libpq finds in the `whole` URL, whose secrets are left out of the `masked` one (PC1)."""
     try:
         pq.Conninfo.parse(masked.encode())
     except (Error, UnicodeError) as error:
@@ -191,7 +192,7 @@ def _check_url(given: dict[str, str]) -> None:
 
 
 def _server(given: dict[str, str]) -> tuple[str, ...]:
-    """Where the advisory lock is. Some services tell their databases apart by the user, others by `options`."""
+    """The identity of the database. Some services tell databases apart by the user, others by `options`."""
     host = given.get("host", "")
     named = "service" in given or "PGSERVICE" in os.environ
     port = given.get("port") or os.environ.get("PGPORT") or ("" if named else "5432")
@@ -201,20 +202,20 @@ def _server(given: dict[str, str]) -> tuple[str, ...]:
 
 
 def escaped(value: str) -> str:
-    """A value as libpq takes it in a connection string."""
+    """A value escaped for libpq's connection string."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 _LOOKUP_WITHIN = 10.0
 _TIMEOUT = 10.0
-"""Seconds for a connection, where the caller has said nothing (connect_timeout)."""
+"""Seconds for a connection, unless the caller has set them (connect_timeout)."""
 _DOOMED = " sslmode=tell-me-the-rest"
-"""libpq fills in what comes from its environment, its service files and its defaults, then finds that this is no mode:
-before it looks anything up or connects."""
+"""A parameter that makes a connection fail early: libpq fills in values from its environment, its service files and its
+defaults, and then finds that this is no mode, before it looks anything up or connects."""
 
 
 def _known(lock_url: LockUrl) -> dict[str, str]:
-    """What libpq knows of a server, from wherever it does."""
+    """Everything that libpq knows of a server, whatever its source."""
     with_mistake = pq.PGconn.connect_start((lock_url.conninfo + _DOOMED).encode())
     values = {option.keyword.decode(): option.val.decode() for option in with_mistake.info if option.val}
     complaint = " ".join(with_mistake.get_error_message("utf-8").split())
@@ -230,18 +231,18 @@ def _known(lock_url: LockUrl) -> dict[str, str]:
 
 
 def _timeout(known: dict[str, str]) -> float:
-    """Seconds for one attempt."""
+    """The seconds for one attempt."""
     given = known.get("connect_timeout", "").strip()
     return float(given) if given.isdecimal() and int(given) > 0 else _TIMEOUT
 
 
 class _Address(NamedTuple):
-    """One to try."""
+    """One address to try."""
 
     conninfo: str
-    """Its part of the connection string."""
+    """The part of the connection string for it."""
     label: str
-    """What people call it."""
+    """The name for people."""
     number: str
     """The IP address; empty for a socket of the filesystem."""
 
@@ -253,14 +254,14 @@ def _address(host: str, number: str, port: str) -> _Address:
 
 
 def _most_servers(found: list[_Address]) -> int:
-    """How many these may be. An address of IPv4 and one of IPv6 that have one name are one server's (localhost)."""
+    """Maximum number of servers that these are. An IPv4 and an IPv6 address of one name are one (localhost)."""
     numbers = {(each.label, ":" in each.number, each.number) for each in found}
     of_name = Counter((label, is_ipv6) for label, is_ipv6, _ in numbers)
     return sum(max(of_name[label, False], of_name[label, True]) for label in {each.label for each in found})
 
 
 def _addresses(env: Environment, known: dict[str, str], until: float, failed: list[str]) -> Steps[list[_Address]]:
-    """In libpq's order. A host whose name is not known is left out; why goes to `failed`."""
+    """The addresses, in libpq's order. A host whose name is not known is left out; the reason goes to `failed`."""
     hosts, addresses, ports = (known.get(name, "").split(",") for name in ("host", "hostaddr", "port"))
     number = max(len(hosts), len(addresses))
     found = []
@@ -283,20 +284,20 @@ def _addresses(env: Environment, known: dict[str, str], until: float, failed: li
 
 
 STALE_AFTER = 30.0
-"""Seconds after which the server frees the lock of a holder from which it hears nothing, if nothing else is said."""
+"""Seconds after which the server frees the lock of a silent holder, by default."""
 _OLDEST = 140000
 _PROOF_WITHIN = 2.0
 _AGAIN = 0.02
 _CHANNEL = "holdfast_session"
 _pinned: set[str] = set()
-"""The servers behind a pooler that has been proven to leave a session to its client (PC4)."""
+"""Servers behind a pooler that was proven to leave a session to its client (PC4)."""
 
 _PASSING = (
     *("too many clients", "too many connections", "remaining connection slots", "no more connections allowed"),
     *("is starting up", "is shutting down", "not yet accepting connections", "in recovery mode"),
     "terminating connection",
 )
-"""Of what servers (SQLSTATE 53300, 57P01 to 57P03) and pgbouncer say, in English."""
+"""Parts of messages about a passing obstacle, in English: of servers (SQLSTATE 53300, 57P01 to 57P03) and pgbouncer."""
 
 _STANDBY, _NO_PRIMARY = "is a standby", "none of its hosts can be written to"
 
@@ -304,9 +305,9 @@ _FACTS = (
     "pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'), current_setting('server_version')"
 )
 _OWN_LEVEL = "set session characteristics as transaction isolation level read committed"
-"""Nothing that looks at data may come before: if a role's default is SERIALIZABLE READ ONLY DEFERRABLE, that waits for
-the transactions of all writers."""
-_TIMELINE = (  # PG2; to a standby the server refuses to say it
+"""A statement without which nothing that looks at data may come: if a role's default is SERIALIZABLE READ ONLY
+DEFERRABLE, that waits for the transactions of all writers."""
+_TIMELINE = (  # PG2; the server refuses it to a standby
     "case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
 )
 _DURABLE = (  # PG1: a token that has been seen is on the disk
@@ -355,18 +356,18 @@ def connect(
 
 
 def unreachable(lock_url: LockUrl, why: str) -> EngineUnavailable:
-    """The error for a server that cannot be had, with the next step."""
+    """The error for a server that cannot be reached, with the next step."""
     text = f"{lock_url.base} cannot be reached: {why.rstrip('.?')}. {_advice(why)}"
     return EngineUnavailable(text, path=lock_url.shown, protocol=NAME)
 
 
 def is_passing(error: EngineUnavailable) -> bool:
-    """Whether a server is there, and says that it has no session for us now (PG5). libpq tells no SQLSTATE here."""
+    """Whether there is a server that says that it has no session for us now (PG5). libpq reports no SQLSTATE here."""
     return any(words in error.message for words in _PASSING)
 
 
 def is_failing_over(error: EngineUnavailable) -> bool:
-    """Whether there are several servers, of which one answers and is a standby, and none can be written to (PG5)."""
+    """Whether there are several servers, one of which answers and is a standby, and none is writable (PG5)."""
     return _NO_PRIMARY in error.message
 
 
@@ -417,7 +418,7 @@ def _advice(why: str) -> str:
 
 
 def _parameters(env: Environment, known: dict[str, str], stale_after: float) -> str:
-    """What is added to the user's own parameters, where there are none."""
+    """The parameters that are added to the user's own, where the user has none."""
     who = env.identity()
     name = f"holdfast {who.pid}@{who.host}".encode("ascii", "replace").decode()[:63].replace("'", "?")
     wanted = {
@@ -432,11 +433,11 @@ def _parameters(env: Environment, known: dict[str, str], stale_after: float) -> 
 
 
 _MOST_SECONDS = 32767
-"""Linux refuses more for a keepalive (tcp(7); MAX_TCP_KEEPIDLE), and libpq the connection with it."""
+"""Linux refuses more seconds for a keepalive (tcp(7); MAX_TCP_KEEPIDLE), and libpq then the connection."""
 
 
 def _seconds(value: float) -> int:
-    """For a keepalive. Sooner than wanted is harmless: it is the user timeout that ends a connection."""
+    """The whole seconds for a keepalive. Less than wanted is harmless: the user timeout ends a connection."""
     return max(1, int(min(value, _MOST_SECONDS)))
 
 
@@ -445,7 +446,8 @@ def _milliseconds(value: float) -> int:
 
 
 def _settings(stale_after: float, version: int) -> dict[str, str]:
-    """PC5. Half of `stale_after` passes before the server asks whether we are there, half until it gives us up."""
+    """The settings of a session (PC5). After half of `stale_after` the server asks whether we are there; after the
+    other half it gives us up."""
     wanted = {
         "idle_session_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
@@ -489,7 +491,7 @@ def _prepare(
 
 
 def _check(connection: Connection, facts: Row) -> None:
-    """Broken for a server that is not fit for locks."""
+    """Raise Broken for a server that is not fit for locks."""
     backend, standby, number, version = facts[:4]
     connection.backend = int(backend or 0)
     if int(number or 0) < _OLDEST:
@@ -501,7 +503,7 @@ def _check(connection: Connection, facts: Row) -> None:
 
 
 def _timeline(connection: Connection, until: float) -> Steps[Row]:
-    """Nothing where a service that looks like PostgreSQL has no such log."""
+    """The timeline; None from a service that looks like PostgreSQL but has no such log."""
     try:
         return only((yield from connection.ask(f"select {_TIMELINE}", (), until)))
     except Refused:
@@ -521,7 +523,7 @@ def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> S
 
 
 def _require_session(env: Environment, lock_url: LockUrl, connection: Connection, until: float) -> Steps[None]:
-    """PC4. Broken unless the session proves to be ours alone."""
+    """Raise Broken unless the session proves to be ours alone (PC4)."""
     server = f"{lock_url.conninfo} {connection.label}"
     if server in _pinned:
         return
@@ -557,7 +559,7 @@ def _require_session(env: Environment, lock_url: LockUrl, connection: Connection
 
 
 def _require_freed(env: Environment, connection: Connection, key: int) -> Steps[None]:
-    """PC4. Broken unless the lock of a client that has gone is free soon."""
+    """Raise Broken unless the lock of a departed client is free soon (PC4)."""
     until = env.monotonic() + _PROOF_WITHIN
     ask = "select pg_try_advisory_xact_lock($1)"
     while only((yield from connection.ask(ask, (key,), env.monotonic() + _PROOF_WITHIN)))[0] != "t":
@@ -570,22 +572,22 @@ def _require_freed(env: Environment, connection: Connection, key: int) -> Steps[
 
 
 def _where(connection: Connection) -> str:
-    """The same address once more."""
+    """The address of this connection, for a second one."""
     values = {"host": connection.conn.host, "hostaddr": connection.conn.hostaddr, "port": connection.conn.port}
     given = {key: value.decode() for key, value in values.items() if value}
     return "".join(f" {key}={escaped(value)}" for key, value in given.items()) + " target_session_attrs=any"
 
 
 def only(rows: list[Row]) -> Row:
-    """The one row that a statement returns."""
+    """The only row that a statement returned."""
     (row,) = rows
     return row
 
 
 KEPT = 5.0
-"""Seconds."""
+"""Seconds that a session is kept."""
 MOST = 4
-"""For each server and kind of connection."""
+"""Maximum number of sessions kept for each server and kind of connection."""
 _pool: Pool[Connection] = Pool("while closing connections", MOST)
 
 
@@ -598,7 +600,7 @@ def obtain(
     fresh: bool = False,
     last: str = "",
 ) -> Steps[Connection]:
-    """A session that is fit for a lock: one that is left, or a new one, as `connect` makes it. EngineUnavailable."""
+    """A session that is fit for a lock: a kept one, or a new one, made by `connect`. EngineUnavailable."""
     kind = _kind(lock_url, keeps or STALE_AFTER)
     while not fresh:
         connection = _pool.take(env, kind)
@@ -617,7 +619,7 @@ def obtain(
 
 
 def leave(connection: Connection) -> None:
-    """What is done with it, whatever state it is in. Never waits, never raises."""
+    """End the use of a session, whatever its state: keep it or close it. Never waits, never raises."""
     if connection.is_spare:
         _pool.keep(connection.env, connection.kind, connection, KEPT)
     else:
@@ -625,6 +627,6 @@ def leave(connection: Connection) -> None:
 
 
 def _kind(lock_url: LockUrl, keeps: float) -> tuple[object, ...]:
-    """What makes two connections equal: also what libpq reads from the environment."""
+    """The key by which two connections are equal; includes what libpq reads from the environment."""
     variables = tuple(sorted([(name, os.environ[name]) for name in os.environ if name.startswith("PG")]))
     return (lock_url.conninfo, keeps, variables)

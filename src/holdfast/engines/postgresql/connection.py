@@ -1,20 +1,22 @@
 """One connection to a server, as generators: libpq in non-blocking mode, through psycopg's `pq`.
 
-PS1  libpq is called by one thread at a time: by its maker, until a hold gives it to the agent's thread (`keeper`),
-     and then by the one that has taken it back (`take`). The agent asks under the `mutex`, at each step,
-     whether the hold that it steps for is still the keeper.
-PS2  Whatever ends a statement but its answer ends the connection: only then is it known that it grants us nothing. The
-     server is also sent a cancel request, by the agent, so that it notices at once and not within a second.
+PS1  libpq is called by one thread at a time: by the connection's maker, then by the agent's thread, once a hold has
+     given it to that (`keeper`), and then by the thread that has taken it back (`take`). The agent checks under the
+     `mutex`, at each step, whether the hold that it steps for is still the keeper.
+PS2  If anything but its answer ends a statement, the connection ends: only then is it known that the statement grants
+     us nothing. The server is also sent a cancel request, by the agent, so that it notices at once and not within a
+     second.
 PS3  A child that is forked closes its copies of the sockets, and says nothing on them. The set of these changes under
      the mutex that keeps forks away, as libpq opens and closes them.
 PS4  Nothing blocks: host names are looked up in threads (connect.py), and libpq is given addresses.
-PS5  What a session is asked often is prepared in it. One that has forgotten that was reset from outside, and with it
-      the settings of PC5 and any lock: it is not gone on with, as if it had ended. The name of what is prepared is made
-      of its text, so in no session can it mean anything else.
-PS6  A statement that somebody cancels is asked again, where that does no harm: a look, a token, the attempt to get a
-     lock once what it may have got is given back. A cancelled statement may have done its work: what it did to locks
-     of the session stays. One that is cancelled as it waits for a synchronous standby has succeeded for the server,
-     which only warns. For us it was cancelled: the standby, perhaps the primary by now, does not have its token.
+PS5  Frequent statements are prepared in the session. A session that has forgotten them was reset from outside, and with
+     them the settings of PC5 and any lock: it is given up, as if it had ended. The name of a prepared statement is made
+     of its text, so it cannot mean anything else in any session.
+PS6  A statement that somebody cancels is sent again, where that does no harm: a look, a token, or the attempt to get a
+     lock, once any lock that it may have got is given back. A cancelled statement may have done its work: its effect on
+     the session's locks stays. A statement that is cancelled while it waits for a synchronous standby has succeeded for
+     the server, which only warns. For us it was cancelled: the standby, perhaps the primary by now, does not have its
+     token.
 """
 
 from __future__ import annotations
@@ -41,13 +43,14 @@ Row = tuple[str | None, ...]
 
 _CANCEL_WITHIN = 5.0
 _PREPARE_AFTER = 2
-"""How often a session is asked something before that is prepared; once would be a round trip too many for nothing."""
+"""Number of times that a session is asked a statement before it is prepared; preparing one that is asked once would
+cost a round trip for nothing."""
 _MOST_CANCELLED = 20
-"""How often a statement is cancelled before that is no chance any more."""
+"""Number of times that a statement is cancelled before that is no coincidence."""
 _FORGOTTEN, _CHANGED, _CANCELLED = "26000", "0A000", "57014"
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _open: dict[int, Callable[[], object]] = {}
-"""The sockets of this process, and whose each is, by a weak reference (PS3)."""
+"""The sockets of this process, each with its owner by a weak reference (PS3)."""
 
 
 def _in_child() -> None:
@@ -61,7 +64,8 @@ def _in_child() -> None:
 
 
 def _dropped(fd: int, owner: Callable[[], object]) -> None:
-    """An interruption has dropped a connection; libpq has closed it, and its number may be another file's soon."""
+    """Forget the socket of a connection that an interruption has dropped: libpq has closed it, and its number may be
+    another file's soon."""
     if _open.get(fd) is owner:
         del _open[fd]
 
@@ -71,11 +75,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class Broken(Exception):
-    """The connection has ended, or is not worth going on with; the text says why."""
+    """The connection has ended, or is of no more use; the text says why."""
 
 
 class Silent(Broken):
-    """The connection is open, and there is no answer."""
+    """The connection is open, but there is no answer."""
 
 
 class Refused(Exception):
@@ -84,23 +88,23 @@ class Refused(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
-        """SQLSTATE."""
+        """The SQLSTATE."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether that is because somebody has cancelled it (pg_cancel_backend)."""
+        """Whether somebody has cancelled the statement (pg_cancel_backend)."""
         return self.code == _CANCELLED
 
 
 class _Notices:
-    """What a server says unasked. No method of the connection: a cycle would keep that, and the session with it, from
-    going at once where an interruption has dropped it."""
+    """Messages that a server sends unasked. No method of the connection: a cycle would keep that, and the session with
+    it, from going at once where an interruption has dropped it."""
 
     def __init__(self) -> None:
         self.last_word = ""
-        """As it ends the session."""
+        """The server's message when it ends the session."""
         self.unconfirmed = ""
-        """The warning that no standby has confirmed what the statement has committed (PS6)."""
+        """The warning that no standby has confirmed the statement's commit (PS6)."""
 
     def __call__(self, notice: PGresult) -> None:
         if (_field(notice, pq.DiagnosticField.SEVERITY_NONLOCALIZED) or "") in ("FATAL", "PANIC"):
@@ -115,32 +119,32 @@ class Connection:
     def __init__(self, env: Environment, conninfo: str, label: str) -> None:
         self.env = env
         self.label = label
-        """The server as people know it."""
+        """The name of the server for people."""
         self.address = ""
-        """Which of those in the URL it is (connect.py): a name may have several, of different servers."""
+        """The address in the URL that it is for (connect.py): a name may have several, of different servers."""
         self.generation = env.generation
         self.mutex = threading.RLock()  # re-entrant: a signal handler may release in the midst of a step
         self.keeper: object = None
         """The hold for which the agent's thread uses it (PS1)."""
         self.kind: tuple[object, ...] = ()
         self.used = False
-        """Whether it has been used before (connect.py, PC6)."""
+        """Whether it was used before (connect.py, PC6)."""
         self.spotless = True
         """Whether the session provably has no lock, and waits for none."""
         self.busy = False
         """Whether a statement waits for its answer."""
         self.backend = 0
-        """The pid of the server's process, asked of itself; a pooler tells another."""
+        """The pid of the server's process, asked of itself; a pooler reports another."""
         self.timeline = 0
-        """Of the server's log: one more after each promotion of a standby. It never changes within a session."""
+        """The timeline of the server's log: one more after each promotion. It never changes within a session."""
         self.fd = -1
         self._unsent = False
         self._notices = _Notices()
         self._results: list[PGresult] = []
         self._asked: dict[str, int] = {}
-        """How often, of what has no name yet."""
+        """The number of times that each statement without a name was asked."""
         self._names: dict[str, bytes | None] = {}
-        """Of what is prepared; None for what cannot be."""
+        """The name of each prepared statement; None for one that cannot be prepared."""
         with forking:
             self._conn: PGconn | None = pq.PGconn.connect_start(conninfo.encode())
             self._track()
@@ -158,7 +162,7 @@ class Connection:
         return self._conn is not None and self.generation == self.env.generation
 
     def opening(self, until: float) -> Steps[None]:
-        """Connect. Broken, with libpq's words, if that fails, or is not done by then."""
+        """Connect. Broken, with libpq's words, if that fails or is not done by `until`."""
         step = pq.PollingStatus.WRITING
         while True:
             if self.conn.status == pq.ConnStatus.BAD:
@@ -184,7 +188,7 @@ class Connection:
         return self.spotless and not self.busy and self.is_open and bool(self.kind)
 
     def close(self) -> None:
-        """End it; in a forked child, do nothing. Never waits, never raises. May be broken off, and begun anew (J3)."""
+        """Close it; in a forked child, do nothing. Never waits or raises. May be interrupted and called again (J3)."""
         with forking:
             if self.is_open:
                 self.conn.notice_handler = None
@@ -193,7 +197,7 @@ class Connection:
             self._conn = None
 
     def abandon(self) -> None:
-        """The same, in the midst of a statement whose result is no longer wanted (PS2)."""
+        """Close the connection, even during a statement whose result is no longer wanted (PS2)."""
         if not (self.is_open and self.busy):
             self.close()
             return
@@ -209,12 +213,12 @@ class Connection:
                 pass  # no thread is to be had; the server notices by itself, within a second
 
     def take(self) -> None:
-        """From here on it is the caller's alone (PS1)."""
+        """Take the connection back: from now on it is the caller's alone (PS1)."""
         with self.mutex:
             self.keeper = None
 
     def _track(self) -> None:
-        """PS3: libpq may have opened another socket."""
+        """Track the socket: libpq may have opened another one (PS3)."""
         conn = self._conn
         assert conn is not None
         try:
@@ -240,12 +244,12 @@ class Connection:
     # -- statements ----------------------------------------------------------------------------------------------------
 
     def ask(self, sql: str, values: Sequence[object] = (), until: float = 0.0) -> Steps[list[Row]]:
-        """What a statement returns. Refused for its error; Broken if the connection ends; Silent without an answer."""
+        """The rows of a statement. Refused for its error; Broken if the connection ends; Silent without an answer."""
         self.send(sql, values)
         return (yield from self.answer(until))
 
     def ask_often(self, sql: str, values: Sequence[object], until: float) -> Steps[list[Row]]:
-        """The same for what this session may be asked again: it is prepared (PS5)."""
+        """Ask a statement that this session may be asked again: it is prepared (PS5)."""
         if sql not in self._names:
             self._asked[sql] = self._asked.get(sql, 0) + 1
             if self._asked[sql] > _PREPARE_AFTER:
@@ -260,7 +264,7 @@ class Connection:
             raise
 
     def ask_plainly(self, sql: str, until: float) -> Steps[list[Row]]:
-        """The same with no regard to the isolation level that is the role's default, in one round trip (PC5)."""
+        """Ask a statement whatever isolation level is the role's default, in one round trip (PC5)."""
         self._send(lambda conn: conn.send_query(f"begin isolation level read committed; {sql}; commit".encode()))
         try:
             return (yield from self.answer(until))
@@ -269,7 +273,7 @@ class Connection:
             raise
 
     def ask_again(self, sql: str, values: Sequence[object], until: float, *, undo: str = "") -> Steps[list[Row]]:
-        """The same for what does no harm twice, or not once `undo` was asked: again if somebody cancels it (PS6)."""
+        """Ask a statement that does no harm twice, or none after `undo`; again if somebody cancels it (PS6)."""
         undone, left = True, _MOST_CANCELLED
         while True:
             try:
@@ -294,7 +298,7 @@ class Connection:
             self._names[sql] = name
 
     def send(self, sql: str, values: Sequence[object] = (), name: bytes | None = None) -> None:
-        """Begin a statement, whose parameters are $1, $2 … in it; by its name, if it is prepared."""
+        """Send a statement, with parameters $1, $2 … in it; by its name, if it is prepared."""
         given = [None if value is None else str(value).encode() for value in values]
         if name is None:
             self._send(lambda conn: conn.send_query_params(sql.encode(), given))
@@ -320,11 +324,11 @@ class Connection:
                 raise Silent(f"{self.label} does not answer")
 
     def wait(self, until: float) -> Wait:
-        """What to wait for before `collect`."""
+        """The wait before `collect`."""
         return Wait((self.fd,), until, None, (self.fd,) if self._unsent else ())
 
     def collect(self) -> list[Row] | None:
-        """What the statement has returned; None if there is no answer yet."""
+        """The rows that the statement has returned; None if there is no answer yet."""
         try:
             conn = self.conn
             if self._unsent:
@@ -351,7 +355,7 @@ class Connection:
             raise self._broken(error) from None
 
     def hear(self) -> list[str]:
-        """Read what has come without being asked for: the channels that were notified. Broken at its end."""
+        """Read messages that came unasked; the channels that were notified. Broken at the connection's end."""
         try:
             conn = self.conn
             conn.consume_input()
@@ -384,7 +388,7 @@ class Connection:
 
 
 def _cancelling(env: Environment, cancel: PGcancelConn) -> Steps[None]:
-    """PS2. What it says does not matter: the connection of the statement is closed already."""
+    """Cancel a statement (PS2). The answer does not matter: the connection of the statement is closed already."""
     until, fd = env.monotonic() + _CANCEL_WITHIN, -1
     advance = cancel.poll  # libpq's name for one step; it does not wait
     try:

@@ -11,40 +11,41 @@
                 ▼
               connect again, until the caller's time is up
 
-PG1  The token comes from the row of the name, raised behind the lock, and on the disk before the hold is given out
-     (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and transaction ids do not
-     (they went back after kill -9 of the server). Where the lock is tried for, one statement does both: its snapshot
-     is older than the lock, but ON CONFLICT raises the newest version of a row, whatever the snapshot shows (isolation
-     is `read committed`, PC5). Not where it is waited for: the table would be locked for others' DDL meanwhile.
-PG2  The high bits of a token are the timeline of the server's log, which a promotion raises: it is above every token
-     of the old primary, whatever of them the new one has missed (asynchronous replication). It stays below 2**53. A
-     row of an older version jumps up once; an older version counts on from there.
+PG1  The token comes from the row of the name. It is raised after the lock is acquired, and is on disk before the hold
+     is given out (synchronous_commit). So tokens rise over holders, crashes and restarts; sequences and transaction ids
+     do not (they went back after kill -9 of the server). A try does both in one statement: its snapshot is older than
+     the lock, but ON CONFLICT raises the newest version of a row, whatever the snapshot shows (isolation is `read
+     committed`, PC5). A wait does not: the table would be locked for others' DDL meanwhile.
+PG2  The high bits of a token are the timeline of the server's log, which a promotion raises: so a token is above every
+     token of the old primary, whichever of them the new one has missed (asynchronous replication). It stays below
+     2**53. A row of an older version jumps up once; an older version counts on from there.
 PG3  One session for each hold and each wait. Advisory locks re-enter within a session, so two holders in one process
      that shared a session would both get in.
 PG4  A waiter that gives up leaves the server's queue: by the server's own lock_timeout at the caller's deadline, or
-     because the connection is closed. That limit is the statement's, not the session's: what follows has none (PC5).
-PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and for ever without one. At
-     the first contact only a server that says itself that it has no session for us now is waited for: a
-     caller that cannot reach any server may have mistyped the URL, and is told at once. Of several servers, a
-     standby that answers says that the URL is right, and that a failover may be under way. That has an end, so
-     the caller is told after two minutes: the host of the primary may be the one that was mistyped.
+     because the connection is closed. That limit belongs to the statement, not the session: later statements have none
+     (PC5).
+PG5  Patience is the caller's: a waiter goes on through an outage until its timeout, and forever without one. At the
+     first contact it waits only for a server that itself says that it has no session for us now: a caller that cannot
+     reach any server may have mistyped the URL, and is told at once. With several servers, a standby that answers shows
+     that the URL is right, and that a failover may be under way. A failover has an end, so the caller is told after two
+     minutes: the primary's host may be the one that was mistyped.
 PG8  A waiter asks now and then, by a second session, whether the server still knows of it. Its own answer may come
      meanwhile, and nobody else reads it: the wait for both sessions ends with it, and the queue collects before each of
-     its waits, because what has been read from a descriptor no longer makes it readable. A session that does not wait
-     may have been granted the lock, with the answer on its way: that gets time to arrive before the server is said to
-     have forgotten us.
-PG9  A waiter leaves its place only for what is said by its own session, which ends, or by one that was reached and does
-     not find it in the queue. That no second session is to be had says nothing of the first: a pool is used up, the
-     server is full or slow. It is asked again at the next turn.
+     its waits, because bytes that were read from a descriptor no longer make it readable. A session that does not wait
+     may have been granted the lock, with the answer on its way: the answer gets time to arrive before we conclude that
+     the server has forgotten us.
+PG9  A waiter leaves its place only if its own session ends, or if a second session was reached and does not find it in
+     the queue. A second session that cannot be had says nothing about the first: a pool is used up, or the server is
+     full or slow. The waiter asks again at the next turn.
 PG10 A wait that ends in an error may have been granted the lock all the same: its limit, or a cancel request, comes
-     just behind the grant, and an error takes back no lock of a session. Whatever it has is given back before the
-     session is asked for anything else: it would get the lock a second time, and the first one would be nobody's.
-PG11 A server that takes connections and then does not answer is asked last, of the URL's addresses. A primary whose
+     just behind the grant, and an error takes back no lock of a session. Whatever lock it has is given back before the
+     session's next statement: otherwise it would get the lock a second time, and the first one would be nobody's.
+PG11 Of the URL's addresses, a server that takes connections and then does not answer is asked last. A primary whose
      standby has been promoted is one: it cannot commit a token, as no standby confirms it (synchronous replication),
-     and whoever goes on asking the first host that can be written to never comes to the new primary.
+     and a caller that goes on asking the first writable host never gets to the new primary.
 PG12 A waiter asks the server at which it waits whether that knows of it, and another of the URL's hosts only if that
-     one has no session to give. Of a newer timeline, that is the new primary, and it is time to leave; of an older
-     one, it is an old primary that goes on by itself, which says nothing.
+     one has no session to give. A host with a newer timeline is the new primary, and it is time to leave; one with an
+     older timeline is an old primary that goes on by itself, which says nothing.
 
 A hold is that session, and the heartbeat that shows that it still has the lock.
 
@@ -52,11 +53,11 @@ A hold is that session, and the heartbeat that shows that it still has the lock.
     here:   the last heartbeat that was answered was sent `lapses` ago, two thirds of that ─▶ lost
 
 PG6  We give up before the server does: a hold lapses two thirds of `stale_after` after the *sending* of the last
-     heartbeat that was answered; the server, which has heard that one later, waits for the whole of it. What breaks
-     the connection shows at once. The time for which the machine slept counts, where the system tells it: the server
-     has gone on waiting.
-PG7  A hold that is found to be lost closes its connection, so a release after it cannot reach the server,
-     and frees nothing; and the server keeps the lock for nobody who does not believe in it.
+     heartbeat that was answered; the server, which has received that later, waits for the whole of it. A broken
+     connection shows at once. The time for which the machine slept counts, where the system tells it: the server has
+     gone on waiting.
+PG7  A hold that is found lost closes its connection. So a later release cannot reach the server, and frees nothing; and
+     the server does not keep the lock for a holder that has given it up.
 """
 
 from __future__ import annotations
@@ -99,20 +100,21 @@ T = TypeVar("T")
 _REACH_WITHIN = 10.0
 """Seconds for a connection or an answer, where the caller has more time."""
 _REACH_AT_LEAST = 3.0
-"""The same where the caller has less: `timeout` is for the wait, and 0 is no reason not to connect."""
+"""Seconds for a connection or an answer if the caller has less: `timeout` is for the wait, and 0 is no reason not to
+connect."""
 _RETRY_AFTER = 0.1
 _RETRY_EVERY = 1.0
-"""Seconds between attempts to connect, at first and at the most."""
+"""Seconds between attempts to connect: the first pause, and the longest."""
 _GRACE = 1.0
-"""Seconds behind the caller's deadline in which the server's word that the time is up is waited for."""
+"""Seconds after the caller's deadline in which we wait for the server's word that the time is up."""
 _FAIL_OVER_WITHIN = 120.0
-"""Seconds after which hosts of which none is a primary are no failover any more, for a caller at its first contact."""
+"""Seconds of a failover, for a caller at its first contact: after them, hosts without a primary are an error."""
 _ASK_EVERY = 60.0
 """Seconds after which a waiter makes sure that the server still knows of it."""
 _MOST_SPINS = 20
-"""How often a lock that was held may be found free at once, before that is no chance any more."""
+"""Number of times that a held lock may be found free at once, before that is no coincidence."""
 _COUNTED = 40
-"""The bits of a token that count holds; those above are the timeline's (PG2)."""
+"""The bits of a token that count holds; the bits above are the timeline's (PG2)."""
 _LAST_TIMELINE = 2 ** (53 - _COUNTED) - 1
 _TIMED_OUT = "55P03"
 
@@ -151,16 +153,16 @@ class AcquireAttempt(Contender):
         super().__init__(env, requests, timeout, context)
         self.lock_url = self.request.lock_url
         self._seen: Status | None = None
-        """By the last look."""
+        """The status by the last look."""
         self._connection: Connection | None = None
         self._fresh = False
-        """Whether a connection that was left is not good enough."""
+        """Whether it needs a new connection, as one from the pool will not do."""
         self._mute = ""
-        """The address of the server that did not answer last (PG11)."""
+        """The address of the server that was silent last (PG11)."""
         self._reached = False
-        """Whether there was a server (PG5)."""
+        """Whether a server was ever reached (PG5)."""
         self._failures = 0
-        """How often it could not be reached, or went away, since it last did what it was asked."""
+        """The number of failures to reach the server, and of lost connections, since it last did what it was asked."""
         self._spins = 0
         self._tag = None if self.request.tag is None else self.request.tag.replace("\0", " ")
 
@@ -189,7 +191,7 @@ class AcquireAttempt(Contender):
             self.close()  # a waiter in line needs no session
 
     def close(self) -> None:
-        """PG4. Never waits. May be interrupted, and is then called again (J3)."""
+        """Give up the connection (PG4). Never waits. May be interrupted, and is then called again (J3)."""
         connection = self._connection
         if connection is None:
             return
@@ -204,7 +206,7 @@ class AcquireAttempt(Contender):
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _through_failures(self, *, shared: bool) -> Steps[HoldRef | bool | None]:
-        """All of it, again and again while the server goes away and comes back."""
+        """Contend, again and again while the server goes away and comes back."""
         while True:
             try:
                 return (yield from self._contend(shared=shared))
@@ -223,7 +225,7 @@ class AcquireAttempt(Contender):
                 raise refusal(self.lock_url, refused) from None
 
     def _contend(self, *, shared: bool) -> Steps[HoldRef | bool | None]:
-        """A share; True: `shared`, and it is free. None: the time is up."""
+        """A share; True if `shared` and the lock is free; None when the time is up."""
         while True:
             connection = yield from self._connected()
             connection.spotless = shared
@@ -255,7 +257,7 @@ class AcquireAttempt(Contender):
         return self._seen
 
     def _queue(self, connection: Connection, *, shared: bool) -> Steps[bool]:
-        """Wait in the server's queue; True once the lock is ours. False: start again, or give up."""
+        """Wait in the server's queue. True once the lock is ours; False: start again, or give up."""
         env = self.env
         left = self.deadline - env.monotonic()
         limit = "0" if left == math.inf else str(max(1, math.ceil(min(left, 2e6) * 1000)))
@@ -288,7 +290,7 @@ class AcquireAttempt(Contender):
             self.require_same_process()
 
     def _answered(self, connection: Connection) -> bool | None:
-        """What the queue has come to: True, the lock is ours; False, the time is up. None while there is no answer."""
+        """The outcome of the queue: True if the lock is ours, False if the time is up, None without an answer."""
         try:
             return None if connection.collect() is None else True
         except Refused as refused:
@@ -297,13 +299,13 @@ class AcquireAttempt(Contender):
         return False
 
     def _look_aside(self, connection: Connection) -> Steps[None]:
-        """Look who waits now."""
+        """Look up the waiters by another session."""
         limit = self.env.monotonic() + _GRACE
         seen = yield from self._aside(limit, lambda other: look_at(other, self.lock_url, limit), connection.address)
         self._seen = seen or self._seen
 
     def _is_known(self, connection: Connection) -> Steps[bool]:
-        """False if the server says that we do not wait; unless there is an answer by now, for `collect` (PG8)."""
+        """False if the server says that we do not wait, unless an answer has come that `collect` will read (PG8)."""
         limit = min(self.env.monotonic() + _REACH_WITHIN, self.deadline + _GRACE)
         asking = self._aside(limit, partial(self._ask_for_us, connection, limit), connection.address)
         try:
@@ -320,14 +322,14 @@ class AcquireAttempt(Contender):
             asking.close()
 
     def _ask_for_us(self, ours: Connection, limit: float, other: Connection) -> Steps[bool]:
-        """Whether the server of another session, perhaps not that of ours, has ours wait (PG12)."""
+        """Whether the server of another session, perhaps not that of ours, shows ours as a waiter (PG12)."""
         if other.timeline != ours.timeline:
             return other.timeline < ours.timeline
         return bool((yield from other.ask(_WAITING, (ours.backend,), limit)))
 
     def _aside(self, limit: float, steps: Callable[[Connection], Steps[T]], first: str) -> Steps[T | None]:
-        """What these steps find by a session of their own, as ours waits, at the address `first` or, if that one has
-        none to give, another (PG12); None where there is no answer."""
+        """The result of these steps by a session of their own, as ours is waiting: at the address `first` or, if that
+        has no session to give, another one (PG12). None without an answer."""
         try:
             other = yield from connect(self.env, self.lock_url, limit, first=first)
             try:
@@ -341,13 +343,13 @@ class AcquireAttempt(Contender):
         return statement.format(table=self.lock_url.table)
 
     def _facts(self, connection: Connection) -> tuple[object, ...]:
-        """What the row of the name is to say (PG1, PG2)."""
+        """The values for the row of the name (PG1, PG2)."""
         who, lock_url = self.env.identity(), self.lock_url
         lowest = (min(connection.timeline, _LAST_TIMELINE) << _COUNTED) + 1
         return lock_url.key, lock_url.name, who.pid, who.host, self._tag, lowest
 
     def _won(self, connection: Connection, row: Row, asked: tuple[float, float]) -> HoldRef:
-        """The lock is ours, and the token is raised."""
+        """A share in the new hold: the lock is ours, and the token is raised."""
         who, lock_url = self.env.identity(), self.lock_url
         if row[0] is None:
             raise HoldfastError(
@@ -375,7 +377,7 @@ class AcquireAttempt(Contender):
     # -- with the server -----------------------------------------------------------------------------------------------
 
     def _connected(self, *, patient: bool = True) -> Steps[Connection]:
-        """A session; PG5 says how long it is tried for."""
+        """A session; PG5 says how long to try."""
         if self._connection is not None:
             return self._connection
         while True:
@@ -395,39 +397,39 @@ class AcquireAttempt(Contender):
             yield from self._rest()
 
     def _may_pass(self, error: EngineUnavailable) -> bool:
-        """Whether a caller at its first contact waits for the end of this (PG5)."""
+        """Whether a caller at its first contact waits for this to end (PG5)."""
         is_early = self.env.monotonic() < self.started + _FAIL_OVER_WITHIN
         return is_passing(error) or (is_early and is_failing_over(error))
 
     def _rest(self) -> Steps[None]:
-        """Before the next attempt: longer each time, and not in step with all others who have lost the server."""
+        """Pause before the next attempt: longer each time, and not in step with others that have lost the server."""
         longest = min(_RETRY_EVERY, _RETRY_AFTER * 2 ** min(self._failures, 10))
         self._failures += 1
         until = self.env.monotonic() + longest * random.uniform(0.5, 1.0)
         yield from pause(self.env, min(until, self.deadline))
 
     def _limit(self) -> float:
-        """Until when the server has to answer."""
+        """The time limit for an answer of the server."""
         now = self.env.monotonic()
         return min(now + _REACH_WITHIN, max(self.deadline, self.started + _REACH_AT_LEAST, now + 1.0))
 
 
 _RELEASE_WITHIN = 5.0
 _RELEASE_AT_ONCE = 0.2
-"""Seconds, where the server has not answered a release shortly before: a process that ends may have many to make."""
+"""Seconds for a release if the server was silent to one shortly before: a process that ends may have many to make."""
 _SHORTLY = 30.0
 _silent: dict[str, float] = {}
-"""Until when a server counts as one that does not answer: for a while after a release that was given all its time, or
-until it has answered."""
+"""The time until which each server counts as silent: for a while after a release that got all its time, unless it
+answers before."""
 _SHORTEST, _LONGEST = 3, 86400
-"""Seconds of `stale_after`."""
+"""Seconds: the limits of `stale_after`."""
 _BEAT = "select pg_backend_pid()"
 _UNLOCK = "select pg_advisory_unlock($1)"
 _UNLOCK_ALL = "select pg_advisory_unlock_all()"
 
 
 class PostgresqlRequest(RemoteRequest):
-    """One lock, and how often its hold is proven. ValueError for numbers that do not go together."""
+    """A request for one lock, and its heartbeats. ValueError for numbers that do not go together."""
 
     __slots__ = ("lock_url",)
 
@@ -456,7 +458,7 @@ class PostgresqlRequest(RemoteRequest):
 
     @property
     def keeps(self) -> float:
-        """`stale_after`, or what stands for it."""
+        """`stale_after`, or its default, in seconds."""
         beats = 0.0 if self.beat_every == math.inf else self.beat_every
         return self.lease or max(STALE_AFTER, 6 * beats)
 
@@ -467,7 +469,7 @@ class PostgresqlRequest(RemoteRequest):
 
 
 class PostgresqlHold(RemoteHold):
-    """See the head of this module."""
+    """A hold of a lock in PostgreSQL: see the head of this module."""
 
     __slots__ = ("_every", "_job", "_left", "_patience", "connection")
 
@@ -503,7 +505,7 @@ class PostgresqlHold(RemoteHold):
             raise
 
     def _keeping(self, asked: tuple[float, float], due: float) -> Steps[None]:
-        """In the agent's thread, from the first wait on: beat, and watch for the end of the connection."""
+        """Send heartbeats, and watch for the end of the connection; in the agent's thread, from the first wait on."""
         connection = self.connection
         while True:
             try:
@@ -533,7 +535,7 @@ class PostgresqlHold(RemoteHold):
             yield connection.wait(min(due, self.term.lapses))
 
     def _heard(self, connection: Connection, asked: tuple[float, float], due: float) -> float:
-        """When the next heartbeat is due, by what has come of the one that was sent at `asked`."""
+        """The time of the next heartbeat, after a look for the answer to the one that was sent at `asked`."""
         try:
             answer = connection.collect()
         except Refused as refused:
@@ -569,7 +571,7 @@ class PostgresqlHold(RemoteHold):
         return True
 
     def _unlock(self, connection: Connection, until: float) -> Steps[bool]:
-        """Whether the session had the lock, which it gives up."""
+        """Unlock. Whether the session had the lock."""
         cancelled = 0
         while True:
             is_beat = connection.busy
@@ -585,7 +587,7 @@ class PostgresqlHold(RemoteHold):
                 cancelled += not is_beat
 
     def _take(self) -> None:
-        """PS1. The agent is not to wake up for the answers to come, either."""
+        """Take the connection back (PS1). The agent must not wake up for the answers to come, either."""
         self.connection.take()
         if self._job is not None:
             self._job.stop()

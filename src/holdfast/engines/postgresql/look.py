@@ -1,9 +1,9 @@
-"""Holders and waiters of a lock, as the server has them: its table of locks, joined to the rows of the holders.
+"""Holders and waiters of a lock, as the server sees them: its table of locks, joined to the rows of the holders.
 
-PO1  The server's table of locks decides who holds; a row only says who that is, and counts if the very session wrote
-      it that has the lock: the pid alone may be another session's by now, so it must be no older than the row. And it
-      wrote it for this hold: the row of an earlier one is older than the statement by which the session acquires, as
-      long as that is its last.
+PO1  The server's table of locks decides who holds; a row only says who that is, and counts if the session that has the
+      lock wrote it. The pid alone may be another session's by now, so the session must be no younger than the row. And
+      it must have written the row for this hold: the row of an earlier hold is older than the statement by which the
+      session acquires, as long as that is its last.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _APPLICATION = re.compile(r"^holdfast (\d+)@(.*)$")
 WRITTEN = """k.backend = l.pid and (a.backend_start is null or a.backend_start <= k.since)
        and (a.query_start is null or a.query_start <= k.since
             or a.query !~ '^(/[*]holdfast|[[:space:]]*(with got|insert into))')"""
-"""Whether the session `a` wrote the row `k` for its hold `l` (PO1). The pattern: how the statements begin that acquire
-a lock, or write the row after that (lock.py)."""
+"""The condition that the session `a` wrote the row `k` for its hold `l` (PO1). The pattern: the beginnings of the
+statements that acquire a lock, or write the row after that (lock.py)."""
 
 # Not the view pg_stat_activity, which adds the names of databases and roles to what this function tells: planning that
 # takes a quarter of a look, and 0.3 MiB in the session of each who waits.
@@ -48,7 +48,7 @@ _MANY = "(select * from {table} where starts_with(name, $1))"
 
 
 def comment(pid: int, host: str, tag: str | None) -> str:
-    """What the text of a statement begins with, so that a look at the server's sessions names the waiter."""
+    """The beginning of a statement's text, so that a look at the server's sessions names the waiter."""
     return f"/*holdfast {pid} {quote(host, safe='')} {quote((tag or '')[:_TAG_SHOWN], safe='')[:600]}*/"
 
 
@@ -62,7 +62,7 @@ def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Steps[St
 
 
 def look_at_all(connection: Connection, lock_url: LockUrl, until: float) -> Steps[tuple[Status, ...]]:
-    """One look at all locks whose names begin so and that are held or waited for; sorted by path."""
+    """One look at all locks whose names begin with the URL's and that are held or waited for; sorted by path."""
     keys = _MANY.format(table=lock_url.table)
     rows = yield from connection.ask_again(_LOCKS.format(keys=keys, written=WRITTEN), (lock_url.name,), until)
     by_name: dict[str, list[Row]] = {}
@@ -77,13 +77,13 @@ def free(path: str) -> Status:
 
 
 def away(path: str, why: str) -> Status:
-    """What can be said while there is no server; `why` begins with the verb."""
+    """The status of a lock while its server is away; `why` begins with the verb."""
     text = f"its server {why}"
     return Status(path, NAME, False, False, Liveness.UNKNOWN, Evidence("server", text), reason=text)
 
 
 def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
-    """The status of one lock, of the rows about it."""
+    """The status of one lock, from the rows about it."""
     path = lock_url.path_of(name)
     exclusive = [row for row in rows if row[4] == "ExclusiveLock"]
     holding = next((row for row in exclusive if row[3] == "t"), None)
@@ -116,7 +116,7 @@ def _evidence(row: Row) -> str:
 
 
 def _record(row: Row, name: str) -> Record:
-    """What is known of the holder."""
+    """The record of the holder."""
     fields: dict[str, object] = {"name": name, "session": int(row[2] or 0)}
     if row[10] == "t":
         fields["token"] = int(row[11] or 0)
@@ -132,7 +132,7 @@ def _waiter(row: Row, position: int | None) -> Waiter:
 
 
 def _who(row: Row) -> tuple[int | None, str | None, str | None]:
-    """Pid, host and tag of a session that has written no row; by its statement, else by the name it has given."""
+    """Pid, host and tag of a session without a row: from its statement, else from the name that it has given."""
     said = _COMMENT.match(row[7] or "")
     if said:
         return int(said[1]), unquote(said[2]), unquote(said[3], errors="replace") or None

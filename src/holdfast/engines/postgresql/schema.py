@@ -1,4 +1,4 @@
-"""What a database needs before it can store locks: one schema with one table, and one row for each name ever used."""
+"""The schema that a database needs to store locks: one table in it, and one row for each name ever used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .connection import Broken, Refused
 
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"
-"""Another client has made it at the same moment."""
+"""The errors of a statement when another client has made the object at the same moment."""
 
 
 def statements(schema: str) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ def statements(schema: str) -> tuple[str, ...]:
 
 
 def grants(schema: str, roles: Sequence[str]) -> tuple[str, ...]:
-    """What lets these roles use locks, and no more than that."""
+    """The statements that let these roles use locks, and nothing else."""
     name = quoted(check_schema(schema))
     found: list[str] = []
     for role in roles:
@@ -55,12 +55,12 @@ def ddl(schema: str = SCHEMA, grant: Sequence[str] = ()) -> str:
 
 
 def init(url: str, schema: str | None = None, grant: Sequence[str] = ()) -> str:
-    """Make what locks need in the database at `url`, if it is not there yet; the name of the schema.
+    """Make the schema and table for locks in the database at `url`, if they are missing. Returns the schema's name.
 
-    `url` is that of any lock there, or without the name after #. `schema` overrides the URL's `schema=` (holdfast).
-    The roles in `grant` may use locks there afterwards, even in an older schema. Idempotent, and changes nothing else
-    that is there. Blocks until the server has answered. Raises InvalidPath for a bad URL, EngineUnavailable where the
-    server cannot be reached, HoldfastError where it refuses, with what to grant.
+    `url` is the URL of any lock there, or one without the name after #. `schema` overrides the URL's `schema=`
+    (holdfast). The roles in `grant` may use locks there afterwards, even in an older schema. Idempotent, and changes
+    nothing else there. Blocks until the server has answered. Raises InvalidPath for a bad URL, EngineUnavailable if the
+    server cannot be reached, and HoldfastError, which says what to grant, if it refuses.
     """
     lock_url = parse(url, named=False)
     if schema is not None:

@@ -254,14 +254,14 @@ def _as_go(step: str, path: str, error: OSError) -> str:
 
 
 class SyncGate:
-    """The daemon's side: asked at the start of each cycle whether the cycle may run; it logs what the protocol says.
+    """The daemon's side: says at the start of each cycle whether it may run, and logs the protocol's lines.
 
-    `if gate.open(): sync()`, or `with gate as proceed:` around the cycle, which is the same. Nothing is asked during a
-    cycle: one that has begun is finished, also if the lock is taken meanwhile (G3). Nothing is kept between cycles.
+    `if gate.open(): sync()`, or `with gate as proceed:` around the cycle, which is the same. There is no check during a
+    cycle: one that has begun is finished, even if the lock is acquired meanwhile (G3). Nothing is kept between cycles.
 
     `log` is called with one line of text: `Skipping database (locked by X)`, `Removed stale lock (X), proceeding with
-    sync` or `Skipping database (lock check failed: …)`. What is not printable in a name is escaped, so that it stays
-    one line. Without `log`, the lines go to the logger `holdfast`, at level INFO.
+    sync` or `Skipping database (lock check failed: …)`. Unprintable characters in a name are escaped, so that it
+    stays one line. Without `log`, the lines go to the logger `holdfast`, at level INFO.
     """
 
     def __init__(self, beads_dir: str | os.PathLike[str], log: Callable[[str], object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Events: what happens to the locks of this process, reported to listeners.
+"""The events of this process's locks, and the listeners to which they are reported.
 
     waiting ──▶ gave-up                     refused, timed out, cancelled, interrupted
        │    ──▶ joined                      the same owner has got the lock meanwhile by another call

@@ -390,7 +390,7 @@ class Resource:
 
     @property
     def path(self) -> str:
-        """The absolute path as given: that of the lock file, or the base of a semaphore's lock files."""
+        """The absolute path of the lock file, or the base after which a semaphore's lock files are named."""
         return self._request.target
 
     @property

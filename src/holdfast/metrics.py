@@ -30,7 +30,7 @@ def export(
     name: str | Callable[[Event], str] = "",
     buckets: Sequence[float] = BUCKETS,
 ) -> Callable[[], None]:
-    """Count what happens to all locks of this process from now on. Returns a function that ends that and removes them.
+    """Count the events of all locks of this process from now on. Returns a function that ends that.
 
     `name` is the value of that label: one for all, or a function that derives it from an `Event`, called once for each
     acquisition. It should return few different values: each is a time series of its own, which lives as long as the
@@ -40,7 +40,8 @@ def export(
     counts in `holdfast_holds`. After a fork the child's gauges start again at 0, with its first event; its counters
     go on from its parent's.
 
-    Raises ValueError if the registry has such metrics already: export once.
+    The returned function also removes the metrics. Raises ValueError if the registry has such metrics already: export
+    once.
     """
     exporter = _Exporter(registry, name, buckets)
     end_listening = listen(exporter)

@@ -15,7 +15,7 @@ else:
 
 
 INFINITY = float("inf")
-"""As `math.inf`. Where `math` is a shared library, loading it takes half as long as acquiring a lock."""
+"""Stands in for `math.inf`: where `math` is a shared library, loading it takes half as long as acquiring a lock."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -185,7 +185,7 @@ def _is_beat(text: str) -> bool:
 
 
 def _seconds(text: str) -> float | None:
-    """A moment of version 2, in seconds with three decimals; None for anything else."""
+    """A time as version 2 writes it, in seconds with three decimals; None for anything else."""
     whole, _, rest = text.partition(".")
     digits = whole + rest
     plain = digits.isascii() and digits.isdecimal() and len(rest) == 3 and 0 < len(whole) <= _SECONDS_DIGITS
@@ -223,7 +223,7 @@ class Record(Value):
 
 
 class Evidence(Value):
-    """Why a holder is believed to be alive or dead.
+    """The reason to believe that a holder is alive or dead.
 
     `source` is `guard` (the kernel lock), `process` (the process table), `boot`, `server` (a lock on a server, or why
     that, or the server of the filesystem, cannot be asked), `counter` (the lock is free, but its counter of fencing

@@ -81,13 +81,13 @@ class LockInfo(Value):
 
     @classmethod
     def new(cls) -> Self:
-        """This process, now, without a tag."""
+        """The value for this process, now, without a tag."""
         env = environment()
         return cls(env.identity().pid, int(env.time()))
 
     @classmethod
     def with_tag(cls, tag: str) -> Self:
-        """This process, now, with a tag."""
+        """The value for this process, now, with a tag."""
         return cls.new().replaced(tag=tag)
 
     @classmethod
@@ -174,7 +174,7 @@ __all__ = [
 
 
 class SemaphoreConfig(Value):
-    """How a `Semaphore` judges and waits.
+    """The rules by which a `Semaphore` judges and waits.
 
     - `stale_timeout`: age in seconds above which others' locks are taken over. None or 0: never.
     - `acquire_timeout`: how long `acquire` waits, in seconds. None: forever; 0: it tries once.

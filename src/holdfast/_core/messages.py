@@ -295,7 +295,7 @@ def is_out_of_reach(status: Status) -> bool:
 
 
 def advice(status: Status) -> str:
-    """The next step."""
+    """The next step for a caller that does not get the lock."""
     way = _way_to_break(status)
     if is_out_of_reach(status):
         return "Make its filesystem writable; then the next contender takes the lock over"

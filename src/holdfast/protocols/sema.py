@@ -31,7 +31,7 @@ MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
 MARKER_KEY = "holdfast"
 MAX_UNKNOWN_KEYS = 8
-"""As many as a future writer may add; a file with more is a file of data."""
+"""Maximum number of unknown keys, for future writers; a file with more is a file of data."""
 _JOINERS = str.maketrans("", "", "_.-")
 _KNOWN = frozenset({"pid", "timestamp", "tag", MARKER_KEY})
 # int() refuses more than 4300 digits by itself; leading zeros are legal, so the bound is on the other digits.

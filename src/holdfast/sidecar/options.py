@@ -483,7 +483,7 @@ class Wanted:
             self._root.check()
 
     def _prepare(self) -> Signal | None:
-        """Have the payload composed for the next attempt (sidecar/options.py, SC1)."""
+        """Have the payload composed for the next attempt (SC1)."""
         self.check_root()
         return None if self._payload is None else self.functions.prepare(self._composed())
 

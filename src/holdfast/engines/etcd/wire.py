@@ -96,7 +96,7 @@ def encoded(text: str | bytes) -> str:
 
 
 def decoded(text: str) -> str:
-    """A key as it arrives."""
+    """The key that arrived as this text."""
     return base64.b64decode(text).decode(errors="surrogateescape")
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _GUARD_TRIES = 20
 _GUARD_PAUSE = 0.0005
 _FINE, _COARSE = 1_000_000, 1_000_000_000
-"""Nanoseconds by which two times differ."""
+"""Nanoseconds that are added to a new time that would equal the old one (DL3)."""
 _COARSEST = 2_000_000_000
 """Nanoseconds: the resolution of a time on vfat."""
 

@@ -1,4 +1,4 @@
-"""May this lock be taken over? One decision, from the record, the evidence, and what the caller asked for.
+"""The decision whether a lock may be taken over, from the record, the evidence, and the caller's options.
 
 V1  A guard that is held is respected, whatever the caller asked for.
 V2  A record that is malformed or unreadable is never reclaimed.

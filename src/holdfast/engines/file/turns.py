@@ -75,7 +75,7 @@ class Turn:
         """The number of failures in a row to read or change it."""
         self._ahead: list[str] = []
         self._seen: dict[str, tuple[str, float]] = {}
-        """By the fixed part of a turn's name: the whole name, and the time since which it has been that."""
+        """The whole name of each turn and the time since which it has been that, by the fixed part of the name."""
         self._looked = -math.inf
         self._missing: set[str] = set()
         """Turns that the last reading missed for the first time (MT8)."""

@@ -10,11 +10,11 @@ The events of each acquisition come in this order, each at most once, even if se
 
 U1  A callback that raises is logged, and breaks neither the lock nor another callback. Anything but an `Exception`
     (Ctrl-C) is raised again in the caller, once all callbacks have run.
-U2  A callback does not hear of its own actions: one that uses locks would be called for ever. Its frame says whether it
+U2  A callback does not hear of its own actions: one that uses locks would be called forever. Its frame says whether it
     still runs, as a note of it may outlive an interruption.
 U3  Unless logging is set up, nothing is imported for it; and nothing is written to a logger without a handler.
 U4  The same goes for a log handler: what it does with locks is not logged. It would wait for its own lock, or write
-    lines about lines for ever, also by way of a `QueueListener`. An error with no other way out goes to the standard
+    lines about lines forever, also by way of a `QueueListener`. An error with no other way out goes to the standard
     error of the process then, like the errors of a handler.
 """
 

@@ -702,7 +702,7 @@ class Lock(BaseLock, Acquirable):
     - `version`: for `beads`, the version of that tool.
     - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
       background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first. Of holds that share
-      the lock (`owner`), each one's is called, until its release. What it raises is logged, or is the cause of the
+      the lock (`owner`), each one's is called, until its release. An exception in it is logged, or is the cause of the
       `LockLost` that `release` and `ensure_held` raise.
     - `on_event`: called with a `holdfast.events.Event` when this process starts to wait for the lock, acquires it,
       gives up, loses or releases it, in the thread that does so. See docs/observability.md.

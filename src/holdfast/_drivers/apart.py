@@ -136,7 +136,7 @@ class Step:
             import threading
         try:
             start(threading.Thread(target=self._run, name="holdfast-apart", daemon=True))
-        except RuntimeError:  # no thread is to be had, or none of this kind (a subinterpreter): better late than never
+        except RuntimeError:  # no thread can be started, or not of this kind (a subinterpreter): better late than never
             self._run()
             self._apart.env.operations.about_to_hang(False)
 

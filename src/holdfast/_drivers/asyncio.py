@@ -396,7 +396,7 @@ def _start(call: Callable[[], T], apart: Apart | None = None, job: Future[T] | N
     try:
         threading.Thread(target=run, name="holdfast-step", daemon=apart is not None).start()
     except RuntimeError:
-        run()  # no thread is to be had: better late than never
+        run()  # no thread can be started: better late than never
     except BaseException:  # a KeyboardInterrupt; whether the thread has begun is not known
         if not job.cancel():
             job.exception()  # waits for its end (B1)

@@ -523,4 +523,4 @@ def call_aside(callback: Callable[[], object], what: str) -> None:
     try:
         threading.Thread(target=run, name="holdfast-lost", daemon=True).start()
     except RuntimeError:
-        run()  # there is no thread to be had, or the interpreter ends (Python 3.12): better here than not at all
+        run()  # no thread can be started, or the interpreter ends (Python 3.12): better here than not at all

@@ -111,7 +111,7 @@ class Awaited:
         answer, self._judgement = self._judgement, None
         if answer is None or answer.about != about:
             if answer is not None and answer.task is not None:
-                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # that answer is not needed any more
+                answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)  # that answer is no longer needed
             answer = self._begun(about, questions)
         if not answer.known.is_set:
             self._judgement = answer

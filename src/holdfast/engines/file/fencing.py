@@ -344,7 +344,7 @@ def _replace_claimed(env: Environment, request: FileRequest, path: str, old: int
             try:
                 env.give(new, user=found.st_uid, group=found.st_gid)
             except OSError:
-                return None  # its owner could not count any more; only root may give files away
+                return None  # its owner could no longer count; only root may give files away
         env.chmod(new, mode)
         token = before + 1 if before else int(env.time() * 1_000_000)
         _write(env, new, _line(token) + _line(before), 0)

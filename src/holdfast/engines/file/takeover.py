@@ -504,7 +504,7 @@ def _write_or_restore(env: Environment, request: FileRequest, fd: int, data: byt
     try:
         write_all(env, fd, data)  # T3
     except OSError:
-        # The disk is full or failing. Half a record would count as held for ever, or as ours; the old one can be judged
+        # The disk is full or failing. Half a record would count as held forever, or as ours; the old one can be judged
         # again. If that cannot be written either, the file has to go.
         try:
             write_all(env, fd, seen.data.ljust(len(read_record(env, fd)), request.protocol.padding))

@@ -499,7 +499,7 @@ class PostgresqlHold(RemoteHold):
             due = asked[0] + self._every
             first = connection.wait(min(due, self.term.lapses))
             self._job = agent(env).start(self._keeping(asked, due), f"while keeping {self.path}", first=first)
-        except BaseException:  # no thread is to be had
+        except BaseException:  # no thread can be started
             connection.take()
             self._forget()
             raise

@@ -217,7 +217,7 @@ def reread(env: Environment, request: FileRequest, seen: Observation) -> None:
 
 
 def is_rewritten(env: Environment, request: FileRequest, seen: Observation) -> bool:
-    """Whether another record is in the file now; it is `seen` then (L13). False if the system refuses the look."""
+    """Whether another record is in the file now; `seen` then has it (L13). False if the system refuses the look."""
     before = seen.data
     try:
         reread(env, request, seen)
@@ -488,7 +488,7 @@ def _by_process(env: Environment, record: Record, marker: Marker | None) -> Asse
 
 
 def _rebooted(then: Identity, here: Identity) -> bool:
-    """Whether this host was booted since (L4). Compares boot ids only: a machine number outlasts a boot."""
+    """Whether this host has rebooted since (L4). Compares boot ids only: a machine number outlasts a boot."""
     boots = (then.boot, here.boot)
     known = "-" not in boots and not any(boot.startswith("machine:") for boot in boots)
     return known and then.boot != here.boot and then.host == here.host != "-"

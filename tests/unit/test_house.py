@@ -404,7 +404,7 @@ def invariants() -> dict[str, str]:
         if NAMES[path].startswith(("cli/", "testing/")):
             continue
         for name in re.findall(
-            r"^([A-Z]{1,2}\d+)  \S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE
+            r"^([A-Z]{1,2}\d+) +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE
         ):
             assert name not in found, f"{name} stands in {found[name]} and in {NAMES[path]}"
             found[name] = NAMES[path]

@@ -22,6 +22,7 @@ from holdfast._platform import environment
 from holdfast._platform.values import Storage
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import read_fresh
+from holdfast.engines.file.lease import is_claim
 from holdfast.errors import MalformedRecord
 from holdfast.model import Identity, Marker, marker_text, next_beat
 from holdfast.protocols import get
@@ -172,7 +173,7 @@ def test_no_lease_can_be_asked_for(disk: Path, contend: Contend, shared: Callabl
 
 
 def test_a_record_that_does_not_change_is_replaced_after_its_lease(tmp_path: Path) -> None:
-    """Of every protocol, side by side, as each waits for a lease to end."""
+    """LE2: of every protocol, side by side, as each waits for a lease to end."""
     replaced = {kind: lambda kind=kind: _is_replaced(kind, tmp_path / kind) for kind in PROTOCOLS}
     for tell in side_by_side(**replaced).values():
         tell()
@@ -732,6 +733,38 @@ def test_a_lapsed_record_that_cannot_be_replaced_stays(
     assert (disk / "l").read_bytes() == before
     assert os.listdir(disk) == ["l"]
     (disk / "l").unlink()
+
+
+def test_of_two_observers_of_a_lapsed_record_one_replaces_it(disk: Path, contend: Contend) -> None:
+    """LE4, LE5: at each step from its claim to its rename, the other finds the old record, and may not replace it."""
+    far_record(disk / "l", lease=60)
+    first, second = (contend(disk / "l", lease=60, timeout=None) for _ in range(2))
+    for one in (first, second):  # on machines that do not see each other's kernel locks
+        one.env.instead.update(guard=lambda *_, **_more: True, guarded=lambda *_, **_more: False)
+    clocks, found = [Clocks(one.env) for one in (first, second)], list[str]()
+    before = (disk / "l").read_bytes()
+
+    def observe(_: int, name: str) -> None:
+        if is_claimed(disk) and (disk / "l").read_bytes() == before:
+            clocks[1].shift += 8
+            assert second.step() is not None
+            found.append(name)
+
+    first.env.at_step = observe
+    first.step()
+    while not first.done:
+        for one, clock in zip((first, second), clocks, strict=True):
+            clock.shift += 5
+            one.step()
+    assert first.inside
+    assert "replace" in found
+    second.steps.close()
+    assert isinstance(first.result, FileHold)
+    first.result.release()
+
+
+def is_claimed(directory: Path) -> bool:
+    return any(is_claim(name) for name in os.listdir(directory))
 
 
 @pytest.mark.parametrize("again", [0, 1, 2, 3])

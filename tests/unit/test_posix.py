@@ -201,6 +201,7 @@ def test_a_forked_child_has_no_events_of_its_parent_and_can_have_its_own(current
 def test_an_interrupted_watch_leaves_no_descriptor(
     env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """KQ1."""
     (disk / "l").touch()
 
     class Refusing(kqueues.kqueue):
@@ -230,7 +231,7 @@ for _ in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize("order", ["fair", "unfair"])
 def test_no_release_is_missed(order: str, disk: Path) -> None:
-    """A waiter that missed one would look again after ten seconds: the test would not end in time."""
+    """KQ2: a waiter that missed one would look again after ten seconds: the test would not end in time."""
     (disk / "n").write_text("0")
     variables = {**os.environ, "HOLDFAST_OS": "posix", "PYTHONPATH": str(Path(kqueues.__file__).parent)}
     command = [sys.executable, "-c", HOLDERS, str(disk), "60", order]
@@ -376,6 +377,7 @@ def test_where_the_kernel_has_no_such_call_nothing_is_known(monkeypatch: pytest.
 
 
 def test_ps_tells_of_a_process_what_signals_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PX2: when it began, for display; not as what tells it from a later process."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     env, before = PosixEnvironment(), time.time()

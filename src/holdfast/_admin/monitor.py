@@ -978,8 +978,8 @@ class Follower:
             self.watch.add(directory)  # it may be another directory of that name by now
         dirty, queues = changed_files(self._passive, directory, self.scope, self._seen, self.held)
         standing = set()
-        for queue in queues:
-            for ticket in self.waiters.appeared(queue, waited_for(queue)):
+        for line in queues:
+            for ticket in self.waiters.appeared(line, waited_for(line)):
                 standing.add(ticket)
                 self._read(ticket, first_look=first_look)
         if not first_look:

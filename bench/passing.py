@@ -18,7 +18,8 @@ from procs import Failed, Slots, allow_open_files, kill_all, own_memory, spawn_s
 
 # Slots: the holder has it; it may release; it did; how many were inside; the place of each acquisition's moment.
 _HELD, _GO, _RELEASED, _COUNT, _MOMENTS = range(5)
-SETTLE_S = 0.3
+SETTLE_S, SETTLE_EACH_S = 0.3, 0.004
+"""Processes that come together are ready to wait long before the last of them waits."""
 ARRIVAL_S = 20.0
 LIMIT_S = 10.0
 """A thousand waiters that are all woken for every release need longer than anyone would wait for a table."""
@@ -120,7 +121,7 @@ def processes(subject: type[Subject], path: str, many: int, slots: Slots, window
     os.write(key, bytes(many))
     for number in range(many):
         slots.wait(arrived + number, 1, timeout=ARRIVAL_S)
-    time.sleep(SETTLE_S)
+    time.sleep(SETTLE_S + SETTLE_EACH_S * many)
     # Reading a thousand takes a while; between the beginnings of two readings each has had the same time.
     begin, earlier = time.monotonic(), sum(map(wake_ups, pids))
     time.sleep(window)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from async_peers import AsyncFileLock, AsyncHoldfast, AsyncSubject
 from context import Context
 from limits import LIMITS, Limit
-from passing import ARRIVAL_S, LIMIT_S, SETTLE_S, Passage, processes, tasks, threads, with_holder
+from passing import ARRIVAL_S, LIMIT_S, SETTLE_EACH_S, SETTLE_S, Passage, processes, tasks, threads, with_holder
 from peers import Fasteners, FileLock, Holdfast, Portalocker, Subject
 from procs import Failed, NotAvailable, spawn
 from references import BlockingFlock
@@ -74,7 +74,7 @@ class Crowds:
             return
         group = spawn(with_holder, how, one, path, many, window)
         try:
-            passage = group.answer(ARRIVAL_S + SETTLE_S + window + LIMIT_S + 60)
+            passage = group.answer(ARRIVAL_S + SETTLE_S + SETTLE_EACH_S * many + window + LIMIT_S + 60)
             self.found.setdefault(crowd, {})[number] = passage
         except Failed as error:
             self.errors[crowd] = error

@@ -24,14 +24,14 @@ else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release"), "shell")}
-"""The module of each command that has not its name; its function is called after the command, as `ls_`."""
+"""Modules whose name is not that of their command; the function is always named after the command, as `ls_`."""
 
 _COLLECT_AFTER = 50_000
-"""New objects after which Python looks for cycles, of which a command makes few: its usual 700 make a list of many
-locks take 5 % longer, and a start 2 %."""
+"""New objects after which Python looks for reference cycles. A command makes few of those: with Python's usual 700, a
+list of many locks takes 5 % longer, and a start 2 %."""
 
 _PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
-"""Options and operands that name a file or a directory; `Lock` judges what a LOCK is."""
+"""Options and operands that name a file or a directory; a LOCK is checked by `Lock` itself."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -53,11 +53,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
         from .._core.attempt import say_how_to_break
 
         report_to(None)
-        say_how_to_break(None)  # what has called this may go on, and use the library
+        say_how_to_break(None)  # the caller may go on, and use the library
 
 
 class _Ended(BaseException):
-    """A signal that ends the process; raised, so that a wait leaves nothing behind, no ticket above all."""
+    """A signal that ends the process, raised so that a wait leaves nothing behind, above all no ticket."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -69,9 +69,9 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Where stdin, stdout or stderr is closed, take its number, so that no lock file gets it and is written to.
+    """Occupy the numbers of closed standard streams, so that no lock file gets one and is written to.
 
-    What is opened here does not cross exec: a command that is run finds closed what was closed.
+    These descriptors do not cross exec: a command finds closed what was closed.
     """
     for fd in range(3):
         try:
@@ -119,7 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def perform(options: Namespace) -> int:
-    """What the command does: a function of its name, in slots.py or server.py, or else in its own module."""
+    """Run the command by the function named after it, in slots.py or server.py, or else in its own module."""
     from .locks import apart_from_files, refuse_empty
 
     named = (*_PATHS, "lock") if options.command == "beads" else _PATHS
@@ -132,7 +132,7 @@ def perform(options: Namespace) -> int:
 
 
 def _function(module: str, name: str) -> Any:
-    # Not `importlib`, which is to be loaded first.
+    # Not by `importlib`, which would have to be loaded first.
     return getattr(__import__(f"{__package__}.{module}", fromlist=[name]), name, None)
 
 
@@ -161,7 +161,7 @@ def _lacking(command: str, step: str) -> str:
 
 
 def _drop_in(name: str, *words: str) -> int:
-    """A command with argument rules of its own, for scripts that were written for the original."""
+    """Run a command with argument rules of its own, for scripts written for the original."""
     # An acquisition that cannot be reported is an error, and given back.
     _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
     try:
@@ -172,7 +172,7 @@ def _drop_in(name: str, *words: str) -> int:
 
 
 def _command_to_break(options: Namespace | None, status: Status) -> str:
-    """The command for the lock of that status, ready for a shell; it says itself what else it needs."""
+    """The `break` command for the lock of that status, quoted for a shell; it says itself what else it needs."""
     from .._core.messages import quoted
     from .locks import is_url
 
@@ -184,12 +184,12 @@ def _command_to_break(options: Namespace | None, status: Status) -> str:
         words += ["-p", protocol]  # which makes the path of the lock file from what was given
         path = given or path
     elif status.record is None and status.protocol and is_file:
-        words += ["-p", status.protocol]  # the content does not say so
+        words += ["-p", status.protocol]  # the content does not name it
     return quoted(*words, f"./{path}" if path.startswith("-") else path)
 
 
 def _heed_signals(*, quiet_end: bool) -> None:
-    """Unless they are ignored, let the signals that end a process end a wait, which then leaves nothing behind."""
+    """Have the signals that end a process raise `_Ended`, so that a wait leaves nothing; ignored ones stay ignored."""
     if quiet_end:
         end_with_reader()
     for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):

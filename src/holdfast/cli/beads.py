@@ -4,7 +4,7 @@ BD1  The signals that end the daemon are blocked and received one by one, as in 
     One that comes while nothing runs ends the daemon at once; one that comes during a cycle is passed on to the
     command, and the daemon ends when that has ended.
 BD2  A cycle begins when the one before has ended and the interval since its beginning is over: cycles never overlap.
-BD3  What goes wrong in a cycle is logged and is over with it: a command that fails, or a log that cannot be written.
+BD3  An error in a cycle ends with that cycle: a command that fails is logged, and an unwritable log is ignored.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _LONGEST_LINE = 4000
 
 
 def beads_(options: Namespace) -> int:
-    """The command after `beads`."""
+    """Run the command after `beads`."""
     if options.step == "check":
         return check(options)
     daemon = _Daemon(options)
-    missing = why_not_startable(options.cmd[0])  # a mistyped command, too, is told now
+    missing = why_not_startable(options.cmd[0])  # a mistyped command is reported now, too
     if missing is not None:
         return not_started(options.cmd, missing, "holdfast beads daemon DIR -- sh -c '...'")
     return daemon.run()
 
 
 def check(options: Namespace) -> int:
-    """One check, as at the start of a cycle: 0 to proceed, 1 to skip."""
+    """Check once, as at the start of a cycle: 0 to proceed, 1 to skip."""
     lines: list[str] = []
     gate = SyncGate(options.lock, log=lines.append)
     proceed = gate.open()
@@ -74,15 +74,15 @@ class _Daemon:
         self._path: str | None = options.log
         _require_directory(options.lock)
         if self._path is not None:
-            os.close(_open_log(self._path))  # that it cannot be written is told now, not in an hour
+            os.close(_open_log(self._path))  # an unwritable log is reported now, not in an hour
         self._gate = SyncGate(options.lock, log=self._log)
         self._ended_by = 0
         self._pid = 0
 
     def run(self) -> int:
-        """Until a signal ends it: 0 for TERM, as a supervisor expects; else death by that signal, as a shell does."""
+        """Run cycles until a signal: 0 for TERM, as a supervisor expects; else die of that signal, as a shell does."""
         heeded = {number for name in _ENDING if (number := getattr(signal, name, None)) is not None}
-        # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
+        # Signals that the caller ignores (nohup, a background job) stay ignored, here and in the command.
         heeded = {number for number in heeded if signal.getsignal(number) is not signal.SIG_IGN}
         heed_children()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # BD3: a reader of the log that has gone away
@@ -124,12 +124,12 @@ class _Daemon:
             self._log("Sync cycle complete")
 
     def _heed(self, seconds: float) -> None:
-        """Receive one signal, if one comes in time."""
+        """Receive one signal, if one comes within that many seconds, and pass it on to a running command."""
         number, by_terminal = next_signal(self._signals, seconds)
         if number in (0, signal.SIGCHLD):
             return
         self._ended_by = number
-        # What the terminal sent has reached the command too (run.py, C3). It cannot have been reaped: only we do that.
+        # A signal from the terminal has reached the command too (run.py, C3). Only we reap it: its pid is valid.
         alone = number == signal.SIGHUP and os.getsid(0) == os.getpid()
         if self._pid and (alone or not by_terminal):
             try:
@@ -138,7 +138,7 @@ class _Daemon:
                 self._log(f"{name_of(number)} was not passed on: process {self._pid} is another user's by now")
 
     def _log(self, text: str) -> None:
-        """One line with its time. The file is opened for each, so that it can be rotated."""
+        """Log one line with its time. The file is opened for each line, so that it can be rotated."""
         line = f"[{moment(time.time())}] {printable(text, _LONGEST_LINE)}\n".encode("utf-8", "backslashreplace")
         try:
             if self._path is None:
@@ -159,6 +159,6 @@ def _open_log(path: str) -> int:
 
 
 def _require_directory(path: str) -> None:
-    """A mistyped directory has no lock in it, so its gate would be open for ever."""
+    """Refuse a mistyped directory: it has no lock in it, so its gate would be open forever."""
     if not stat.S_ISDIR(os.stat(path).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -1,6 +1,6 @@
 """`break`: remove one lock, or end one hold on a server, if it is still the one that was seen.
 
-The id names the one that is meant; without it, a terminal shows the holder and asks, unless `--yes` has answered.
+The id names the acquisition to remove. Without one, it shows the holder and asks, unless `--yes` has answered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MEANS = (
 
 
 class _Breaking:
-    """One lock, as it was seen first, and what was asked for."""
+    """A lock as it was first seen, and what the user has asked for."""
 
     done, aim = "removed", "remove it"
     means = _MEANS
@@ -44,7 +44,7 @@ class _Breaking:
         self.status = status
         self.id = its_id
         self.wanted: str | None = options.id.strip().lower() if options.id is not None else None
-        """The id of the acquisition that is meant."""
+        """The id of the acquisition to remove; None until `ask` has found it out."""
 
     def refuse(self, why: str, code: int = HELD) -> int:
         if self.options.json:
@@ -64,12 +64,12 @@ class _Breaking:
         return DONE
 
     def needs_force(self) -> str | None:
-        """Why it is removed with --force only; None where it is not."""
+        """Why only --force removes it; None if that is not needed."""
         status = self.status
         return self._why_force(status.record, status.liveness, status.evidence)
 
     def ask(self) -> int | None:
-        """Find out which acquisition is meant; the exit status where that cannot be known, or was not confirmed."""
+        """Find out which acquisition to remove; an exit status if that is unknown or not confirmed, None to go on."""
         if self.wanted is not None:
             return None
         if self.options.yes:
@@ -97,7 +97,7 @@ class _Breaking:
             print("Its holder lives, and is not stopped: the next one gets in beside it.", file=sys.stderr)
 
     def remove(self) -> int:
-        """Remove the file if it is still called so."""
+        """Remove the file if its id is still the wanted one."""
         status, refused, unreadable = self.status, None, False
         request = FileRequest(status.path, {"protocol": status.protocol or "sema"}, lock_file=status.path)
 
@@ -120,7 +120,8 @@ class _Breaking:
         return None if self.options.force else self._why_force(seen.record, assessed.liveness, assessed.evidence)
 
     def _why_force(self, record: Record | None, liveness: Liveness, evidence: Evidence) -> str | None:
-        """Its holder has the guard; or there are record locks (`ofd`, dpkg, Java) on what is no record of a holder."""
+        """Why only --force removes it: the holder has the guard, or a file without a holder's record has record locks
+        (`ofd`, dpkg, Java). None if neither is so."""
         if liveness is Liveness.ALIVE and evidence.source == "guard":
             return f"{sentence(self.status)}. {self.means}"
         owners = Survey(environment()).owners(self.status.path, records=True) if record is None else []
@@ -141,7 +142,7 @@ class _OnServer(_Breaking):
 
 
 def break_(options: Namespace) -> int:
-    """Remove the lock file that is meant, or end the hold on a server."""
+    """Remove the named lock file, or end the named hold on a server."""
     refuse_empty(options.lock)
     if is_url(options.lock):
         return _break_on_server(options)
@@ -160,7 +161,7 @@ def break_(options: Namespace) -> int:
 
 
 def _status(options: Namespace) -> Status | None:
-    """One look at it; None for what is there and is no lock file."""
+    """The lock's status at one look; None if there is a file that is no lock file."""
     if options.protocol is not None:
         return Lock(options.lock, protocol=options.protocol).status()
     path = os.path.join(os.getcwd(), options.lock)

@@ -1,4 +1,4 @@
-"""`clean`: what the dead have left in some directories, and its removal."""
+"""`clean`: list or remove the leftovers of dead processes in some directories."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from .._drivers.apart import Apart
 
 _TOGETHER = 100
-"""So many settle at once: each has a descriptor open."""
+"""Most removals that settle at the same time: each has a descriptor open."""
 _WOULD, _KEPT, _FAILED = "would remove", "kept", "failed"
 
 
 def clean_(options: Namespace) -> int:
-    """Show what may go, or remove it."""
+    """List what may be removed, or remove it (`--yes`)."""
     report = _Report(options)
     env = PinnedEnvironment(environment())
     try:
@@ -54,7 +54,7 @@ def clean_(options: Namespace) -> int:
             except EngineUnavailable as error:
                 say(str(error))
                 report.unseen += 1
-                env = PinnedEnvironment(environment())  # the one before is still used by the thread that waits
+                env = PinnedEnvironment(environment())  # the thread that waits still uses the old one
     finally:
         env.leave()
     report.end()
@@ -64,7 +64,7 @@ def clean_(options: Namespace) -> int:
 
 
 def _clean(env: Any, place: str, options: Namespace, report: _Report) -> None:
-    """Nothing is looked for before what was found before it is dealt with: directories are kept open for it."""
+    """Handle each find before the search goes on (`batch=0`): directories are kept open for it."""
     pending: list[Leftover] = []
     found = _of_place(env, place, options, pending)
     apart = at_place(environment(), absolute(place))
@@ -87,7 +87,7 @@ def _clean(env: Any, place: str, options: Namespace, report: _Report) -> None:
 def _of_place(
     env: Any, place: str, options: Namespace, pending: list[Leftover]
 ) -> Iterator[Leftover | Kept | Unreadable]:
-    """What may go. A directory stays open while something in it is `pending` (M13), or those in it are yet to come."""
+    """Finds in one place. A directory stays open while it is searched, or something in it is `pending` (M13)."""
     approved = options.approve_stale
     path = absolute(place)
     try:
@@ -146,7 +146,7 @@ def _problem(failure: Removal | OSError | HoldfastError) -> str:
 
 
 class _Report:
-    """Says what becomes of each thing, and counts."""
+    """Reports what becomes of each find, and counts."""
 
     def __init__(self, options: Namespace) -> None:
         self._options = options
@@ -154,7 +154,7 @@ class _Report:
         self.unseen = 0
 
     def tell(self, result: str, one: Leftover | Kept, why: str) -> None:
-        """One line for one thing."""
+        """Print one line about a find."""
         self.counts[result] = self.counts.get(result, 0) + 1
         kind = one.kind if isinstance(one, Leftover) else "lock"
         if self._options.json:
@@ -168,7 +168,7 @@ class _Report:
             show(folded(f"{done} {what} {printable(one.path, 4096)}: {printable(why)}", sys.stdout))
 
     def end(self) -> None:
-        """What all of it comes to."""
+        """Print the totals."""
         if self._options.quiet or self._options.json:
             return
         would, removed = self.counts.get(_WOULD, 0), self.counts.get(REMOVED, 0)

@@ -1,7 +1,7 @@
-"""`completion`: a script that makes a shell complete this command line. Nothing in it is written by hand twice.
+"""`completion`: print a script that makes a shell complete this command line. Nothing is written by hand twice.
 
-It is made of `commands`: every command with its options, as data, from what `--help` is made of. Manual pages are made
-of the same (docs/_site/manual.py).
+The script is made from `commands`: every command with its options, as data, from the source of `--help`. Manual pages
+are made from the same data (docs/_site/manual.py).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .outcome import DONE, show
 from .parser import parser_of
 
 _OWN_WORDS = ("sema", "semats")
-"""Commands that take the arguments of another tool, and say what they are in a text of their own."""
+"""Commands that take the arguments of another tool, and have a help text of their own."""
 _LOOSE = "run"
 """The command whose CMD may begin without `--` (options.split_run)."""
 _TAKEN = {"FILE": "files", "EVENTS": "files", "PAGE": "files", "PID": "processes"}
-"""What an option takes, by its metavar, where a shell can list that."""
+"""Kinds of values that a shell can list, by the option's metavar."""
 _OF_TEXT = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: <?([A-Z]+|(?<=<)\w+)>?)? +(\S.*)$", re.MULTILINE)
 _COMMAND_OF_TEXT = re.compile(r"^  ([a-z-]+) +(\S.*)$", re.MULTILINE)
 
 
 class Option(Value):
-    """One option. `metavar` is None for one that takes no value; `choices` are all its values, where they are few."""
+    """One option. `metavar` is None if it takes no value; `choices` are all its values if they are few."""
 
     flags: tuple[str, ...]
     metavar: str | None
@@ -37,7 +37,7 @@ class Option(Value):
 
     @property
     def takes(self) -> str:
-        """`files` or `processes`; empty for anything else."""
+        """The kind of its value: `files` or `processes`; empty for anything else."""
         return _TAKEN.get(self.metavar or "", "")
 
 
@@ -45,17 +45,17 @@ TOP = (
     Option(("-h", "--help"), None, "show the commands"),
     Option(("-V", "--version"), None, "print the version and exit"),
 )
-"""What may be typed instead of a command."""
+"""Options that may be typed instead of a command."""
 _HELP = "help"
 _FIRST = {**SUMMARIES, _HELP: "show the options of a command"}
-"""What the first word may be. `help` is no command, but another way to ask for `COMMAND --help`."""
+"""All possible first words. `help` is no command, but another way to ask for `COMMAND --help`."""
 
 
 class Command(Value):
-    """One command, as its words: `run`, `beads check`. `runs`: another command stands behind `--`.
+    """One command, named by its words: `run`, `beads check`. `runs`: another command stands behind `--`.
 
-    `words` are what may stand for its first argument, where that is no file. `text` is its whole help, for one that has
-    no parser.
+    `words` are the choices for its first argument if that is no file. `text` is the whole help of a command without a
+    parser.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Command(Value):
 
 
 def commands() -> list[Command]:
-    """All of them, in the order of the overview."""
+    """All commands, in the order of the overview."""
     found: list[Command] = []
     for name, summary in SUMMARIES.items():
         if name == "beads":
@@ -122,7 +122,7 @@ def _from_text(name: str, summary: str) -> Command:
 
 
 def groups(found: Iterable[Command]) -> dict[str, list[str]]:
-    """The words that may stand second, by the first: of commands of two words or with fixed operands, and of help."""
+    """Possible second words, by the first: of commands with two words or with fixed operands, and of help."""
     seconds: dict[str, list[str]] = {}
     for command in found:
         first, _, second = command.name.partition(" ")
@@ -144,7 +144,7 @@ def completion_(options: argparse.Namespace) -> int:
 
 
 def _quoted(text: str) -> str:
-    """For a POSIX shell."""
+    """The text quoted for a POSIX shell."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -274,12 +274,12 @@ def bash(found: list[Command]) -> str:
 
 
 def _pattern(command: Command) -> str:
-    """What `key` is for it: of the drop-ins, any second word will do."""
+    """A pattern for `key` that fits this command; a drop-in takes any second word."""
     return f"{_quoted(command.name + ' ')}*" if command.text else _quoted(command.name)
 
 
 def _filled(template: str, found: list[Command], **values: str) -> str:
-    """The template with these values, and with what each shell asks of the commands that run another one."""
+    """The template with these values, and with those about commands that run another one, which every shell needs."""
     (loose,) = [command for command in found if command.name == _LOOSE]
     values["LOOSE"] = loose.name
     values["TAKES"] = _flags(option for option in loose.options if option.metavar is not None)

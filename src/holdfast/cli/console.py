@@ -1,7 +1,7 @@
-"""How results look: tables and lines for people, one JSON object for programs. Nothing is decided here.
+"""Output of results: tables and lines for people, one JSON object for programs. Nothing is decided here.
 
-Whatever a lock file has in it can be given to these functions: what goes to a terminal is escaped here. A table is
-aligned and as wide as the terminal; in a pipe it is whole.
+These functions take any content of a lock file: text for a terminal is escaped here. A table is aligned and as wide as
+the terminal; in a pipe nothing is cut.
 
 Recorded events are a file with one JSON object on each line, which several processes may share.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .outcome import Screen
 
 Cell = str | tuple[str, str]
-"""Text, or text and the name of its style."""
+"""Text, or text with the name of its style."""
 
 OF_STATE = {
     "held": "green",
@@ -49,15 +49,15 @@ OF_STATE = {
 """The style of each state that a lock file can be in (scan.py)."""
 _GAP = 2
 WIDEST_PADDED = 255
-"""In a pipe, a cell that is longer than any name is whole, but does not push the columns of all other rows apart."""
+"""Widest padding in a pipe. A longer cell is printed whole, but does not push the columns of all other rows apart."""
 _LONGEST = 20_000
 
 
 class Column(Value):
-    """`cut`: where what does not fit is cut off, `end` or `start`; None: never. `least` characters are kept.
+    """A column of a table. `cut`: the end where a long text is cut off, `end` or `start`; None: it is never cut.
 
-    `drop`: columns with a higher number are left out first where even that is too wide; those with 0 stay.
-    `optional`: left out where nothing is in it.
+    `least`: characters that are kept. `drop`: if even that is too wide, columns with a higher number are left out
+    first; those with 0 stay. `optional`: left out if it is empty.
     """
 
     title: str
@@ -71,8 +71,8 @@ class Column(Value):
 def lines(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen, floors: dict[int, int] | None = None
 ) -> list[str]:
-    """The rows, escaped and aligned, below a line of titles. `floors`: how wide each column is at least, by its number;
-    made larger by what is in it."""
+    """The rows, escaped and aligned, below a line of titles. `floors`: the least width of each column, by its number;
+    raised to the widest cell."""
     cells = [[_measured(cell) for cell in row] for row in rows]
     floors = {} if floors is None else floors
     widths = {}
@@ -90,7 +90,7 @@ def lines(
 
 
 def _measured(cell: Cell) -> tuple[str, int, str]:
-    """Its text, how wide that is, and its style."""
+    """A cell's text, escaped, with its width and its style."""
     text, style = (cell, "") if isinstance(cell, str) else cell
     text = printable(text, _LONGEST)
     return text, width_of(text), style
@@ -100,11 +100,11 @@ _NEVER_LESS = 4
 
 
 def _fitted(columns: Sequence[Column], widths: dict[int, int], width: int) -> dict[int, int]:
-    """The widths, made smaller: first what can be cut, then whole columns, then what can be cut once more."""
+    """Smaller widths: first cuttable columns shrink to their `least`, then whole columns go, then one shrinks more."""
     while (over := sum(widths.values()) + _GAP * (len(widths) - 1) - width) > 0:
         loose = [n for n in widths if columns[n].cut and widths[n] > columns[n].least]
         if loose:
-            # The widest gives way, down to the next one.
+            # The widest shrinks to the width of the next one.
             sizes = sorted((widths[n] for n in loose), reverse=True)
             largest = next(n for n in loose if widths[n] == sizes[0])
             step = sizes[0] - (sizes[1] if len(sizes) > 1 else 0) or 1
@@ -134,7 +134,7 @@ def _line(columns: Sequence[Column], widths: dict[int, int], cells: Sequence[tup
 
 
 def fit(text: str, width: int, cut: str = "end") -> str:
-    """As much of a printable text as goes into so many columns of a terminal; what is cut off shows as `…`."""
+    """As much of a printable text as fits into `width` columns of a terminal; `…` stands for the rest."""
     if width_of(text) <= width:
         return text
     room, kept = max(0, width - 1), 0
@@ -147,9 +147,9 @@ def fit(text: str, width: int, cut: str = "end") -> str:
 
 
 def work_of(command: str | None, pid: int | None = None) -> str:
-    """A command line as people think of it; of `holdfast run`, the command that it runs.
+    """A command line as people think of it; for `holdfast run`, the command that it runs.
 
-    `pid`: whose it is. That process is asked where a `--` in the line may belong to a tag, say.
+    `pid`: its process, which is asked for the words if a `--` in the line may belong to a tag, say.
     """
     brief = brief_command(command or "")
     before, _, behind = brief.partition("holdfast run ")
@@ -162,7 +162,7 @@ def work_of(command: str | None, pid: int | None = None) -> str:
 
 
 def _words_of(command: str, pid: int | None) -> list[str]:
-    """That command line, word by word; nothing where the process does not tell, or has another one by now."""
+    """The words of that command line; empty if the process does not tell them, or has another command line by now."""
     program = None if pid is None else environment().program(pid)
     words = [] if program is None else program[1]
     return words if " ".join(words).strip().startswith(command) else []
@@ -179,7 +179,7 @@ def age_of(seconds: float | None) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal a printable text takes."""
+    """The width of a printable text, in columns of a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -194,7 +194,7 @@ _NARROWEST = 20
 
 @functools.cache
 def user_name(uid: int | None) -> str | None:
-    """The name of a user, or the number of one without; None where users have no numbers."""
+    """The name of a user, or the number if there is no name; None where users have no numbers."""
     if uid is None or not hasattr(os, "getuid"):
         return None
     try:
@@ -206,17 +206,17 @@ def user_name(uid: int | None) -> str | None:
 
 
 def state(status: Status) -> str:
-    """One word."""
+    """The state in one word."""
     return "held" if status.locked else "stale" if status.stale else "free"
 
 
 def as_json(result: str, status: Status, **more: Any) -> str:
-    """One line of JSON. Its fields are documented in docs/cli.md."""
+    """The status as one line of JSON. Its fields are documented in docs/cli.md."""
     return dumped(object_of(result, status, **more))
 
 
 def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
-    """The same, to be put into something larger."""
+    """The object of `as_json`, to be nested in a larger one."""
     record, holder = status.record, status.holder
     return {
         "result": result,
@@ -242,7 +242,7 @@ def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
 
 
 def of_survey(one: Found) -> dict[str, Any]:
-    """What the JSON of a lock has besides its status, where a survey has found it."""
+    """Fields that the JSON of a lock has besides its status if a survey has found it."""
     from .._admin.scan import id_of
 
     status, foreign = one.status, one.advice is not None
@@ -252,7 +252,7 @@ def of_survey(one: Found) -> dict[str, Any]:
 
 
 def dumped(result: Any) -> str:
-    """One line of JSON, whatever a lock file had in it: a number too large to be one is null, as in JavaScript."""
+    """One line of JSON, whatever a lock file contains: a number that is not finite is null, as in JavaScript."""
     import json
 
     try:
@@ -278,7 +278,7 @@ def _fields(value: Value, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def holder_text(holder: Holder) -> str:
-    """A process, its command and its host."""
+    """The holder in words: process, command and host."""
     process = "somebody" if holder.pid is None else f"process {holder.pid}"
     process += f" ({brief_command(holder.command)})" if holder.command else ""
     return process + (f" on {holder.host}" if holder.host else "") + (", shared" if holder.shared else "")
@@ -293,7 +293,7 @@ def _waiter(waiter: Waiter) -> str:
 
 
 def _particulars(record: Record) -> list[tuple[str, str]]:
-    """What only the records of one protocol say."""
+    """Rows for the fields that only the records of one protocol have."""
     if record.protocol == "beads":
         return [("tool", record.fields["holder"]), ("version", record.fields["version"])]
     if record.protocol != "sidecar" or not record.legible:
@@ -303,7 +303,7 @@ def _particulars(record: Record) -> list[tuple[str, str]]:
 
 
 def rows_of(status: Status) -> list[tuple[str, str]]:
-    """What there is to say, each thing with its name."""
+    """Everything to say about a status, as names and texts."""
     rows = [("lock", f"{status.path} ({status.protocol})"), ("state", state(status))]
     holder = status.holder
     if holder is not None:
@@ -327,7 +327,7 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
 
 
 def rows_of_content(name: str, data: bytes | None) -> list[tuple[str, str]]:
-    """What is in a lock file, or stored for a lock on a server, line by line."""
+    """The content of a lock file, or of a lock on a server, line by line."""
     lines = (data or b"").decode("utf-8", "backslashreplace").splitlines() or ["(nothing)"]
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES:] = ["…"]
@@ -335,12 +335,12 @@ def rows_of_content(name: str, data: bytes | None) -> list[tuple[str, str]]:
 
 
 def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:
-    """The waiters, one below the other."""
+    """One row for each waiter."""
     return [("waiting" if number == 0 else "", _waiter(waiter)) for number, waiter in enumerate(waiters)]
 
 
 def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
-    """A few lines, safe to print, for this stream or stdout: on a terminal, long ones are folded beside their names."""
+    """The rows as lines, safe to print on this stream or stdout; a terminal gets long texts folded beside the names."""
     from textwrap import wrap
 
     width = screen(stream or sys.stdout).width
@@ -359,7 +359,7 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
 
 
 def tell_released(options: Namespace, lock: Lock, before: Status, result: str) -> int:
-    """It is free, or has been before."""
+    """Report that the lock is free, now or even before; the exit status."""
     if options.json:
         show(as_json(result, before))
     if options.verbose:
@@ -368,7 +368,7 @@ def tell_released(options: Namespace, lock: Lock, before: Status, result: str) -
 
 
 def tell_refused(options: Namespace, before: Status, why: str) -> int:
-    """It stays as it is."""
+    """Report why the lock stays as it is; the exit status."""
     if options.json:
         show(as_json("refused", before))
     else:
@@ -377,7 +377,7 @@ def tell_refused(options: Namespace, before: Status, why: str) -> int:
 
 
 class Recording:
-    """Each line is appended by one write to a file in append mode, so those of several processes never mix."""
+    """A file of events. One write in append mode adds each line, so lines of several processes never mix."""
 
     def __init__(self, path: str) -> None:
         from .._platform.handles import open_to_append
@@ -400,9 +400,9 @@ class Recording:
 
 
 def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
-    """Record what happens to the locks of this process, which runs this command, until the result is called.
+    """Record the events of this process's locks, with the command that it runs, until the result is called.
 
-    An event that cannot be recorded changes nothing for the command. The first one is reported.
+    An event that cannot be recorded changes nothing for the command. The first such event is reported.
     """
     record = Recording(path)
     words = " ".join(command)
@@ -420,7 +420,7 @@ def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
 
 
 def as_line(event: Event, command: str, host: str) -> str:
-    """The fields of `watch`. A slot of a semaphore is told by its lock file."""
+    """An event as a line of JSON with the fields of `watch`. A semaphore's slot is named by its lock file."""
     path = event.path if event.slot is None else f"{event.path}.{event.slot}.lock"
     before = event.recovered_from
     return line_of(
@@ -448,11 +448,11 @@ def line_of(values: dict[str, Any]) -> str:
 
 
 _LASTING = ("token", "create_revision", "session", "lease")
-"""Fields of a record that name one acquisition, in the engines that have them."""
+"""Fields of a record that identify one acquisition, on engines that have them."""
 
 
 def url_id_of(status: Status) -> str | None:
-    """A short name for the acquisition that was seen; None for a lock that is free."""
+    """A short name for the acquisition that was seen; None if the lock is free."""
     if status.record is None or not status.locked:
         return None
     return name_of_record(status.path, status.record)

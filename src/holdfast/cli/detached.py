@@ -1,4 +1,4 @@
-"""A process of ours that outlives its caller: nothing of the caller's stays open in it, and nothing reaches it."""
+"""Detached processes: they outlive their caller, keep nothing of it open, and get none of its session's signals."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ else:
 
 
 def detach(kept: Collection[int]) -> None:
-    """A session without a terminal, `/` as the directory, and no descriptor open but these: a reader may wait for
-    the end of a pipe that the caller had."""
+    """Start a session without a terminal, change to `/`, and close all descriptors but these: a reader may wait for the
+    end of a pipe that the caller had."""
     os.setsid()
     leave_place()
     _close_all_but({0, 1, 2, *kept})
 
 
 def leave_place() -> None:
-    """`/` as the directory, and standard descriptors that lead nowhere."""
+    """Change to `/`, and have the standard descriptors lead nowhere."""
     os.chdir("/")
     null = open_null()
     for fd in range(3):
@@ -39,7 +39,7 @@ def leave_place() -> None:
 
 
 def fork() -> int:
-    """As `os.fork`, without Python's warning of threads: our children take no lock that one of them may have."""
+    """Like `os.fork`, without Python's warning about threads: our children take no lock that a thread may have."""
     to_load.clear()  # our children wait for no lock
     if "threading" not in sys.modules:
         return os.fork()  # there are none
@@ -51,12 +51,12 @@ def fork() -> int:
 
 
 LONGEST_WAIT = 86400.0
-"""Seconds: a system refuses to wait longer than some time, which is 24 days for poll()."""
+"""Longest single wait in seconds: systems have a limit, which is 24 days for poll()."""
 
 
 def readable(fds: Collection[int], seconds: float | None) -> list[int]:
-    """Which of them can be read or are closed at the other end; waits so long for the first (None: for ever), a day at
-    most."""
+    """The descriptors that can be read or are closed at the other end. Waits up to `seconds` for the first, a day at
+    most; None: forever."""
     import select
 
     poll = select.poll()
@@ -71,7 +71,7 @@ def sooner(one: float | None, other: float | None) -> float | None:
 
 
 def wakeup_pipe() -> tuple[int, int]:
-    """A pipe that never makes its users wait: to read from, and to write to."""
+    """A pipe that never blocks: its end to read from, and its end to write to."""
     pipe = os.pipe()
     for fd in pipe:
         os.set_blocking(fd, False)
@@ -79,7 +79,7 @@ def wakeup_pipe() -> tuple[int, int]:
 
 
 def wake_by(names: Iterable[str], fd: int) -> None:
-    """From here on, these signals do nothing but write to that end of a pipe."""
+    """Have these signals do nothing but write to that end of a pipe, from here on."""
     signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
     for name in names:
         signal.signal(getattr(signal, name), lambda _number, _frame: None)
@@ -95,16 +95,17 @@ def _close_all_but(kept: set[int]) -> None:
             try:
                 os.close(fd)
             except OSError:
-                pass  # it was that of the listing
+                pass  # it was the listing's own
 
 
 def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
-    """The hold of the process that has forked this one, with its guard. Nobody keeps it yet (`keep_from_now`)."""
+    """The hold of the parent process, taken over with its guard. It is neither refreshed nor watched before
+    `keep_from_now`."""
     return held_here(held, environment().adopt(fd), on_lost)
 
 
 def held_here(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:
-    """The same, by a descriptor of this process."""
+    """Like `take`, with a descriptor that is already this process's."""
     env = environment()
     held.request.on_lost, held.request.watched, held.request.kept_later = on_lost, True, True
     ours = held.taken_by(env, fd)

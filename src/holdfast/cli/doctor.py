@@ -1,6 +1,6 @@
-"""`doctor`: what a directory can do for locks, what that means, and what is amiss.
+"""`doctor`: say what a directory can do for locks, what that means, and what is wrong.
 
-Of a server: whether locks can be listed, and whether one can be acquired and released there.
+For a server: whether locks can be listed, and whether one can be acquired and released there.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 NAME = "holdfast-doctor"
-"""The lock that is acquired to see whether that can be done."""
+"""Name of the lock that is acquired as a test."""
 _WITHIN = 5.0
 _NEXT = "the message says what to do; docs/postgresql.md and docs/etcd.md have more"
 
 
 def findings_of(url: str) -> list[Finding]:
-    """What was looked at, and what came of it."""
+    """Findings about the server of a URL."""
     found = [_listing(url)]
     if found[0].level != UNUSABLE:
         found += _holding(url)
@@ -113,7 +113,7 @@ def _holding(url: str) -> list[Finding]:
 
 
 def probe_of(url: str) -> str | None:
-    """The URL of the lock that is tried, on the same server."""
+    """The URL of the lock to test, on the same server; None if it is not known how locks are named there."""
     kind, parts = engine_of(url).name, urlsplit(url)
     if kind == "postgresql":
         return url.partition("#")[0] + f"#{NAME}"
@@ -135,11 +135,11 @@ _WIDEST = 100
 _INDENT = 31
 _NARROW_INDENT = 10
 _LEAST = 30
-"""Columns for a finding; else it stands below its name."""
+"""Least columns for a finding beside its name; with fewer, it stands below."""
 
 
 def doctor_(options: Namespace) -> int:
-    """Probe, and say what came out."""
+    """Probe, and print the findings."""
     if is_url(options.place):
         if options.peer or options.listen or options.host:
             raise ValueError("--peer, --listen and --with are for directories, not for servers")
@@ -161,7 +161,7 @@ def doctor_(options: Namespace) -> int:
 
 
 def _answered(apart: Apart | None, look: Callable[[], T]) -> T:
-    """What it returns; EngineUnavailable if a file server does not answer."""
+    """The result of `look`; EngineUnavailable if a file server does not answer."""
     return look() if apart is None else apart.call(look, meanwhile=bool)
 
 
@@ -181,7 +181,7 @@ def _absolute(place: str) -> str:
 
 
 def _between(options: Namespace, directory: str) -> list[Finding]:
-    """What holds between the directory and another mount of it, or between this machine and another."""
+    """Findings from a test of the directory against another mount of it, or against another machine."""
     if not (options.peer or options.host or options.listen):
         return []
     from .._admin import peer
@@ -197,12 +197,12 @@ def _between(options: Namespace, directory: str) -> list[Finding]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as JSON can hold it: a dictionary for a `Value`."""
     return {name: _plain(getattr(value, name)) for name in value._fields} if isinstance(value, Value) else value
 
 
 def _tell(options: Namespace, kind: str, shown: str, findings: list[Finding], **more: Any) -> int:
-    """Say what was found, and what that comes to; the exit status."""
+    """Print the findings and the verdict; the exit status."""
     verdict = worst(findings)
     if options.json:
         show(dumped({kind: shown, "verdict": verdict, "findings": [_plain(one) for one in findings], **more}))
@@ -212,7 +212,7 @@ def _tell(options: Namespace, kind: str, shown: str, findings: list[Finding], **
 
 
 def _impossible(directory: str, error: OSError) -> Finding:
-    """Why not even a file can be made."""
+    """The finding that not even a file can be created, and what to do."""
     missing = error.errno == errno.ENOENT and not os.path.isdir(directory)
     means = (
         "create it first"
@@ -234,7 +234,7 @@ def _impossible(directory: str, error: OSError) -> Finding:
 def _as_text(directory: str, verdict: str, findings: list[Finding], on: Screen) -> list[str]:
     from textwrap import wrap
 
-    # In a pipe nothing is folded: a line is a finding, and the next one what it means.
+    # In a pipe nothing is folded: one line is a finding, and the next says what it means.
     room = None if on.width is None else min(on.width, _WIDEST)
     below = room is not None and room < _INDENT + _LEAST
     indent = " " * (_NARROW_INDENT if below else _INDENT)

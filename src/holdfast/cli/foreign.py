@@ -1,4 +1,4 @@
-"""A LOCK that another program makes by rules of its own (_admin/kinds): refused to all that would take or remove it."""
+"""Locks that other programs make by rules of their own (_admin/kinds): no command takes or removes them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..protocols import is_persistent
 
 
 def look_at(path: str) -> Found | None:
-    """The lock of another program at this absolute path, as it is now; None for anything else, and for what cannot be
-    looked at."""
+    """The lock of another program at this absolute path, as it is now; None for anything else, and for a path that
+    cannot be examined."""
     try:
         return look_again(path)
     except (OSError, ValueError):
@@ -23,9 +23,9 @@ def look_at(path: str) -> Found | None:
 
 
 def look_again(path: str) -> Found | None:
-    """The same; OSError as the system says.
+    """Like `look_at`, but raises the OSError of the system.
 
-    A file with a record of a protocol is of that protocol, whatever its name (scan.py, E8).
+    A file with a protocol's record belongs to that protocol, whatever its name (scan.py, E8).
     """
     env = environment()
     found = env.stat(path)
@@ -36,14 +36,14 @@ def look_again(path: str) -> Found | None:
 
 
 def told(seen: Found) -> str:
-    """Who has it, since when, how that is known, and what to do next."""
+    """The lock in words: who has it, since when, how that is known, and what to do next."""
     return f"{sentence(seen)}. {seen.advice}"
 
 
 def refuse(path: str, protocol: str | None) -> None:
-    """ProtocolMismatch where another program's lock is at this absolute path, or would be believed to be.
+    """Raise ProtocolMismatch if another program's lock is at this absolute path, or a file there would pass for one.
 
-    A kernel lock may be taken on what another program locks by the kernel: it is the same lock.
+    A kernel lock may be taken on a file that another program locks by the kernel: it is the same lock.
     """
     env, holder, seen = environment(), None, look_at(path)
     if seen is not None:

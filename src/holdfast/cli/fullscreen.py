@@ -1,10 +1,10 @@
-"""A terminal that is used whole, and given back as it was, whatever ends that.
+"""A full-screen terminal, restored as it was, whatever ends its use.
 
-The screen is drawn by differences, each time by one write, so that nothing flickers. Nothing waits for the terminal:
-one that takes no more for the moment, as after Ctrl-S, gets the rest later, and can still be left.
+Only differences are drawn, each time by one write, so that nothing flickers. Nothing waits for the terminal: one that
+accepts nothing for the moment, as after Ctrl-S, gets the rest later, and can still be left.
 
-`Display` is what every terminal has. Those of POSIX are here, the console of Windows in windows_screen.py. Each of the
-two modules offers `is_able` and `opened`, and says in `UNABLE` why a terminal may not do.
+`Display` is the interface of all terminals. Those of POSIX are here, the console of Windows in windows_screen.py. Each
+of the two modules offers `is_able` and `opened`, and `UNABLE` says why a terminal may not do.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ except ImportError:  # a system without such terminals
     termios = None  # type: ignore[assignment]
 
 IS_THERE = bool(termios)
-"""Whether this system has terminals of POSIX."""
+"""Whether this system has POSIX terminals."""
 
 
 # The alternate screen, no cursor, and no new line after the last column.
 ENTER_AGAIN = "\x1b[?25l\x1b[?7l"
 ENTER = "\x1b[?1049h" + ENTER_AGAIN
 LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[{height};1H\r\n\x1b[?1049l"
-"""Where there is no alternate screen, the shell goes on below."""
+"""The undoing of `ENTER`; if there is no alternate screen, the shell goes on below."""
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 _KEY = re.compile(r"\x1b(?:\[[0-9;]*[~A-Za-z]|O[A-Za-z])?|.", re.DOTALL)
 _NAMES = {
@@ -54,13 +54,13 @@ _NAMES = {
 }
 USUAL = (80, 24)
 PARTING = 0.3
-"""Seconds that a terminal which takes nothing is given to take what restores it."""
+"""Seconds that a blocked terminal gets to accept the sequences that restore it."""
 _SOONEST, _LATEST = 0.04, 1.0
-"""Seconds until the rest of a frame is tried again."""
+"""Seconds until the rest of a frame is tried again, at first and at most."""
 RESIZED = "resized"
-"""A key that no keyboard has: the screen has another size."""
+"""Pseudo-key: the screen has another size."""
 GONE: int = getattr(signal, "SIGHUP", signal.SIGTERM)
-"""What ends a process whose terminal is gone."""
+"""The signal that ends a process whose terminal is gone."""
 UNABLE = "this terminal cannot be drawn on (TERM)"
 
 
@@ -70,10 +70,10 @@ def is_able(out: int) -> bool:
 
 
 class Display(ABC):
-    """`enter` and `leave` may be called again. Between them, only `draw` writes to the terminal."""
+    """A terminal to draw on. `enter` and `leave` may be called again. Between them, only `draw` writes to it."""
 
     keyboard: int
-    """What is ready when something has been pressed: a descriptor, or a handle of Windows."""
+    """The descriptor, or handle of Windows, that is ready when a key has been pressed."""
 
     def __init__(self, encoding: str, *, colours: bool) -> None:
         self.colours = colours
@@ -82,19 +82,19 @@ class Display(ABC):
         self._size = USUAL
         self._rest = b""
         self.retry: float | None = None
-        """In how many seconds `draw` should be called again, as the terminal has not taken all of it."""
+        """Seconds until `draw` should be called again; None if the terminal has accepted everything."""
 
     @abstractmethod
     def enter(self) -> None:
-        """Take the terminal, or take it once more: something else may have changed its modes."""
+        """Take over the terminal, or set its modes once more: another program may have changed them."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Give it back. Never waits long, and never fails: there may be no terminal any more."""
+        """Restore the terminal. Never waits long, and never fails: the terminal may be gone."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave it for good."""
+        """Leave the terminal for good."""
 
     @abstractmethod
     def size(self) -> tuple[int, int]:
@@ -102,14 +102,14 @@ class Display(ABC):
 
     @abstractmethod
     def keys(self) -> list[str] | None:
-        """The keys that have been pressed, by name or as they are; None when the terminal is gone."""
+        """The keys pressed since the last call, by name or as they are; None if the terminal is gone."""
 
     @abstractmethod
     def _write(self) -> bool:
-        """Whether the terminal has taken all that was to be written (`_rest`). Never waits for it."""
+        """Write `_rest`, without waiting long; whether the terminal has accepted all of it."""
 
     def anew(self) -> None:
-        """Draw everything the next time: something else may have been written."""
+        """Have the next `draw` draw everything: another program may have written to the terminal."""
         self._shown = None
 
     def draw(self, lines: Sequence[str]) -> None:
@@ -132,13 +132,13 @@ class Display(ABC):
         self._shown = [*lines]
 
     def _late(self) -> bool:
-        """It has not: the next try comes later and later."""
+        """Put off the next try, each time for longer; False, for `_write`."""
         self.retry = min(_LATEST, 2 * (self.retry or _SOONEST / 2))
         return False
 
 
 class FullScreen(Display):
-    """A terminal of POSIX."""
+    """A POSIX terminal."""
 
     def __init__(self, out: int, encoding: str = "utf-8", *, colours: bool = False) -> None:
         super().__init__(encoding, colours=colours)
@@ -209,7 +209,7 @@ class FullScreen(Display):
 
 
 def _apart(out: int) -> int | None:
-    """The same terminal by a description of our own, which can be told never to wait; the other is the shell's too."""
+    """A non-blocking description of the terminal of our own, as the shell shares the other; None if that fails."""
     try:
         return os.open(os.ttyname(out), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -217,9 +217,9 @@ def _apart(out: int) -> int | None:
 
 
 class Signals:
-    """While it is `open`, signals that end this process are kept for `take`.
+    """Signals that end this process: while this is `open`, they are kept for `take`.
 
-    One that comes again before that, from a look that takes too long, is obeyed at once all the same.
+    One that comes again before `take`, because a look takes too long, is obeyed at once.
     """
 
     _ENDING: tuple[str, ...] = ("SIGINT", "SIGTERM", "SIGBREAK")
@@ -227,11 +227,11 @@ class Signals:
 
     def __init__(self) -> None:
         self.wakers: tuple[int, ...] = ()
-        """What is ready when one has come, where a wait does not end by it."""
+        """Descriptors that are ready when a signal has come, where a signal alone does not end a wait."""
         self._before: dict[int, object] = {}
         self._pending: dict[int, None] = {}
         self.hushed = False
-        """Set while the terminal is given back: no signal keeps that from its end."""
+        """Set while the terminal is restored: no signal interrupts that."""
 
     def open(self) -> None:
         for name in (*self._ENDING, *self._OTHERS):
@@ -257,7 +257,7 @@ class Signals:
         return any(number == getattr(signal, name, None) for name in self._ENDING)
 
     def stop(self) -> list[int]:
-        """Do what Ctrl-Z does to others; comes back when this process is continued, with what else has come."""
+        """Stop as other processes do at Ctrl-Z; return, once continued, the other signals that have come."""
         return []
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class Signals:
 
 
 class PosixSignals(Signals):
-    """Also those that stop, continue or resize. They only wake the poll of a pipe."""
+    """Signals that stop, continue or resize, as well. They only wake the poll of a pipe."""
 
     _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
     _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
@@ -304,5 +304,5 @@ class PosixSignals(Signals):
 
 
 def opened() -> tuple[PosixSignals, FullScreen]:
-    """The terminal of stdout, which is able, and the signals that it may send."""
+    """The signals of the terminal of stdout, and that terminal, which must be able (`is_able`)."""
     return PosixSignals(), FullScreen(sys.stdout.fileno(), sys.stdout.encoding, colours=screen(sys.stdout).colours)

@@ -5,38 +5,38 @@
         seen, keep, dismiss ──▶
 
 G1  The guardian has a copy of the guard's descriptor from the fork on, and is a subreaper before the command begins. So
-    whatever the command starts stays below it, also what leaves its parent, its group and its session, and closes every
-    descriptor; `waitpid` says ECHILD when, and only when, none of it is left. The command inherits the guard as well: a
-    guardian that is killed takes nothing along.
-G2  As soon as the command has started, the guardian leaves the session and all that came from `run`. What ends the
-    group (`kill -9 -PGID`) or the terminal does not reach it, and no reader waits for a pipe that it has open. Not
-    before: the command belongs to the session and the group of `run`, and has its descriptors.
-G3  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and sees to a loss as `run`
-    would (CT3), and to `--limit`. When the last of the tree has ended it drops the guard and leaves the file, as that
-    of a dead holder: the next one is to hear that a `run` was killed. Where the lock has no guard, it went with `run`:
-    a loss.
+    every process that the command starts stays below it, even one that leaves its parent, group and session, and closes
+    every descriptor; `waitpid` says ECHILD when, and only when, none is left. The command inherits the guard as well:
+    killing the guardian drops nothing.
+G2  As soon as the command has started, the guardian leaves the session of `run` and closes all other descriptors that
+    it has inherited. So a signal to the group (`kill -9 -PGID`) or from the terminal does not reach it, and no reader
+    waits for a pipe that it has open. It does not do so earlier: the command belongs to the session and the group of
+    `run`, and has its descriptors.
+G3  If `run` ends without a word, the guardian is the holder: it keeps the record fresh, and handles a loss (CT3) and
+    `--limit` as `run` would. When the last process of the tree has ended, it drops the guard and leaves the file as a
+    dead holder's: the next holder should hear that a `run` was killed. A lock without a guard went with `run`: a loss.
 G4  `run` is a subreaper, too. If the guardian is killed, the command becomes a child of `run`, which goes on alone.
-G5  The guardian does not wait for the command before `run` has said that it knows of its end. Until then its number is
-    not used again, so a signal that `run` passes on reaches the command or no process (C5).
+G5  The guardian does not reap the command before `run` has said that it knows of its end. Until then its pid is not
+    used again, so a signal that `run` passes on reaches the command or no process (C5).
 G6  `run` hands the lock over by closing its descriptor, never by unlocking, and says `keep` after that. If it is killed
-    in between, the guardian takes that for G3.
-G7  Of several locks it has all guards, and keeps all or none: if one went with `run` or is lost, the work ends.
-G8  A guardian that is stopped is continued: its stop is news for `run`, which while it waits for an answer continues
-    the guardian from time to time. Else `run` would not learn of the command's end.
-G9  The command is stopped: `run` is told, as a shell looks at `run` only (C6). The command goes on, or ends: `run` is
-    continued, in case it has stopped for that.
+    in between, the guardian treats that as G3.
+G7  With several locks it has all guards, and keeps all or none: if one went with `run` or is lost, the work ends.
+G8  A stopped guardian is continued: `run` hears of the stop, and while it waits for an answer, it continues the
+    guardian from time to time. Otherwise `run` would not learn of the command's end.
+G9  If the command is stopped, `run` is told, because a shell looks at `run` only (C6). If the command goes on or ends,
+    `run` is continued, in case it has stopped for that.
 
-The command's tree is all that it has started. When the lock is lost, the process that holds it ends the tree
+The command's tree is every process that it has started. When the lock is lost, the process that holds it ends the tree
 (`Tree`):
 
-CT1  The command's tree is what is below its guardian (G1), which no process leaves. If the guardian was
-    killed, it is what is below us: a process that loses its parent then becomes our child (a "subreaper"). Children
-    that we had before the command began do not belong to it; then we adopt none, because their orphans could not be
-    told from the command's.
-CT2  A signal goes to a process that was seen in the tree, and never to a later one of its number: it is named by a
-    pidfd, and looked at again in between. Where there are no pidfds, it is only looked at.
-CT3  Processes that start while the tree is being stopped get TERM at the next look; after the time for that, all get
-    KILL at each look, so no tree outgrows it.
+CT1  The command's tree is every process below its guardian (G1), which no process leaves. If the guardian was killed,
+    it is every process below us: a process that loses its parent then becomes our child, as we are a "subreaper".
+    Children that we had before the command began do not belong to it; if there are any, we adopt no orphans, because
+    theirs could not be told from the command's.
+CT2  A signal goes to a process that was seen in the tree, and never to a later one with its pid: a pidfd names the
+    process, which is then examined again. Without pidfds, it is only examined.
+CT3  Processes that start while the tree is being stopped get TERM at the next look; when the time for that is over, all
+    get KILL at each look, so no tree outgrows it.
 """
 
 from __future__ import annotations
@@ -80,37 +80,37 @@ else:
 _PAUSES = (0.02, 0.2)
 """Seconds between looks: the first, and the longest."""
 _UNSEEN = -1
-"""Stands for the start of a command where processes cannot be looked at."""
+"""Stands for the start of a command where processes cannot be examined."""
 _PATIENCE = 2.0
 """Seconds to wait for processes that got KILL: one in an uninterruptible call of the kernel may take longer."""
 
 
 class Tree:
-    """To be made before the command starts."""
+    """The command's tree, and how far it has been ended (CT1 to CT3). To be created before the command starts."""
 
     def __init__(self, kill_after: float, spared: frozenset[Member] | None = None) -> None:
         self._kill_after = kill_after
         self._spared = children() if spared is None else spared
         self.adopts = not self._spared and adopt_orphans()
         self.root = 0
-        """Below whom it is: its guardian, while that lives; 0: below us."""
+        """Pid of the process above the tree: its guardian while that lives; 0: us."""
         self._begun: float | None = None
         self._pause = _PAUSES[0]
         self._sent: set[tuple[int, int, int]] = set()
         self._denied: set[int] = set()
         self._seen: list[Member] = []
-        """Where we adopt none, a process that has lost its parent is still known by having been seen."""
+        """Members at the last look: if we adopt no orphans, one that has lost its parent is known only from here."""
         self._told = False
 
     def orphan(self) -> Member | None:
-        """The command, where its guardian was killed before it could tell which process that is (G4)."""
+        """The command, if its guardian was killed before it could tell which process that is (G4); None if not seen."""
         below = [one for one in children() if one not in self._spared]
         return min(below, key=lambda one: one.started, default=None)
 
     def stop(self, command: int) -> float | None:
-        """The next step of ending it; the seconds until the one after that, or None when none of it is left.
+        """Take the next step of ending the tree; the seconds until the one after, or None when it is over.
 
-        `command`: its pid, which no other process gets until we have waited for it; 0: we have.
+        `command`: its pid, which no other process gets until we have reaped it; 0: we have.
         """
         now = time.monotonic()
         if self._begun is None:
@@ -132,7 +132,7 @@ class Tree:
         for one in left:
             self._send(one, signal.SIGKILL if kill else signal.SIGTERM)
             if not kill:
-                self._send(one, signal.SIGCONT)  # one that is stopped would not hear of it
+                self._send(one, signal.SIGCONT)  # a stopped process would not get it
         self._pause = min(self._pause * 1.5, _PAUSES[1])
         return self._pause if kill else min(self._pause, max(0.0, self._begun + self._kill_after - now))
 
@@ -165,14 +165,14 @@ def _processes(left: list[Member]) -> str:
 
 
 NAME = "holdfast-guardian"
-"""What a guardian is called in lists of processes."""
+"""The name of a guardian in lists of processes."""
 COMMAND, JOBS, ALL = "command", "jobs", "all"
-"""What has to end before the lock is free: the command; that, and what it has left in the session of `run`; everything
-that it has started."""
+"""Processes that have to end before the lock is free: the command; also those that it has left in the session of `run`;
+all that it has started."""
 STARTED, FAILED, ENDED, STOPPED, LEFT, NONE = b"S", b"F", b"E", b"T", b"L", b"N"
 _SEEN, _KEEP, _DISMISS = b"s", b"k", b"d"
 _SIZE = 9
-"""Bytes of a message: its kind, and a number. So few are written and read whole."""
+"""Bytes of a message: its kind, and a number. So few are never written or read in part."""
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _POLL = 0.2
 """Seconds between looks at processes whose end is no event."""
@@ -181,7 +181,7 @@ _ANSWERS_WITHIN = 1.0
 
 
 class Terms:
-    """How long the locks are held, and how the work ends: what was asked of `run`."""
+    """Options of `run` about how long the locks are held, and how the work ends."""
 
     def __init__(self, kill_after: float, until: str, limit: float | None) -> None:
         self.kill_after = kill_after
@@ -194,17 +194,17 @@ class Terms:
 
 
 class NoGuardian(OSError):
-    """It could not begin: what the system refused was asked for by us, and not by the command."""
+    """The guardian could not begin: the system has refused a request of ours, not of the command."""
 
 
 class Guardian:
-    """As `run` sees it."""
+    """The guardian as `run` sees it."""
 
     def __init__(self, holds: Sequence[Hold], terms: Terms) -> None:
         self._held = [state_of(hold) for hold in holds]
-        self._guarded = [guarded_hold(hold) for hold in holds]  # what it can keep without `run`, if it can
+        self._guarded = [guarded_hold(hold) for hold in holds]  # None for a lock that it cannot keep without `run`
         self._terms = terms
-        self.pid = 0  # it has not begun, or has ended
+        self.pid = 0  # 0: it has not begun, or has ended
         self.has_begun = False
         self._news = self._words = -1
 
@@ -214,17 +214,17 @@ class Guardian:
         return None not in self._guarded
 
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
-        """Start it, and the command by it: the command's pid; 0 if it was killed before it could tell.
+        """Start the guardian, which starts the command; the command's pid, or 0 if it was killed before it could tell.
 
-        OSError as the command's start gives it; NoGuardian if there was nobody to start it. To be called with all
-        signals blocked that are heeded.
+        OSError if the command cannot be started; NoGuardian if there was nobody to start it. To be called with all
+        heeded signals blocked.
         """
         fds: list[int] = []
         pipes: list[int] = []
         try:
             for one in self._guarded:
                 fd = -1 if one is None else os.dup(one.fd)
-                fds.append(fd)  # one by one: if the next cannot be had, this one is closed
+                fds.append(fd)  # one by one: if the next one fails, this one is closed
             for _ in range(2):
                 pipes += os.pipe()
             self._news, tell, heard, self._words = pipes
@@ -238,7 +238,7 @@ class Guardian:
         except OSError as error:
             raise NoGuardian(error.errno, error.strerror) from error
         finally:
-            theirs = pipes[1:3] if self.pid else pipes  # without it, what is left open could be too much to say so
+            theirs = pipes[1:3] if self.pid else pipes  # without a guardian, all: to say so may take descriptors
             for fd in (*fds, *theirs):
                 if fd >= 0:
                     os.close(fd)
@@ -249,31 +249,31 @@ class Guardian:
         return value
 
     def await_news(self, seconds: float) -> None:
-        """Return when there is a message, or it has ended; after so many seconds in any case."""
+        """Wait until there is a message or the guardian has ended, at most that many seconds."""
         readable([self._news], seconds)
 
     def news(self) -> tuple[bytes, int]:
-        """The next message; nothing if there is none."""
+        """The next message; an empty one if there is none."""
         try:
             return self._read()
         except BlockingIOError:
             return b"", 0
 
     def seen(self) -> bool:
-        """Say that the command's end is known (G5); whether it has left something running."""
+        """Tell the guardian that the command's end is known (G5); whether the command has left something running."""
         self._say(_SEEN)
         return self._answer()[0] == LEFT
 
     def left(self) -> list[Member]:
-        """What has to end before the lock is free, and has not."""
+        """Processes that still have to end before the lock is free."""
         return _unfinished(self._terms.until, os.getsid(0), self.pid)
 
     def keep(self) -> None:
-        """Leave it the lock, which `run` has let go of (G6)."""
+        """Leave the lock to the guardian; `run` has let go of it (G6)."""
         self._say(_KEEP)
 
     def dismiss(self) -> None:
-        """Have it end, and wait for that; nothing where it has not begun, or has ended."""
+        """Have the guardian end, and wait for that; nothing if it has not begun, or has ended."""
         if self.pid:
             self._say(_DISMISS)
             while os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1]):
@@ -281,12 +281,12 @@ class Guardian:
             self.pid = 0
 
     def go_on(self) -> None:
-        """Continue it, if it is stopped (G8)."""
+        """Continue the guardian, if it is stopped (G8)."""
         if self.pid:
             os.kill(self.pid, signal.SIGCONT)
 
     def _answer(self) -> tuple[bytes, int]:
-        """The next message, when it comes."""
+        """The next message; waits for it."""
         while not readable([self._news], _ANSWERS_WITHIN):
             self.go_on()
         return self._read()
@@ -306,7 +306,7 @@ class Guardian:
 
 
 class _Life:
-    """The guardian itself."""
+    """The guardian's side."""
 
     def __init__(
         self,
@@ -324,11 +324,11 @@ class _Life:
         self._heard = heard
         self._run = os.getppid()
         self._session = os.getsid(0)
-        self._command = 0  # its pid, until it has been waited for
+        self._command = 0  # its pid, until it has been reaped
         self._told = self._seen = self._lost = self._has_stopped = False
 
     def live(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
-        """All of it, to the end of the process."""
+        """Be the guardian, to the end of the process."""
         status = 1
         try:
             gc.disable()  # it would touch, and so copy, each page that is shared with `run`
@@ -358,8 +358,8 @@ class _Life:
         return True
 
     def _settle_in(self, command: list[str]) -> None:
-        """G2."""
-        listeners.clear()  # what they have open is closed now, and its number may be another file's
+        """Leave the session of `run` (G2), heed signals, and take the name of a guardian."""
+        listeners.clear()  # their descriptors are closed now, and the numbers may become other files'
         detach({*self._fds, self._tell_fd, self._heard})
         self._woken, self._wake = wakeup_pipe()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -370,7 +370,10 @@ class _Life:
         self._held[0].env.setproctitle(NAME, about)  # type: ignore[attr-defined]
 
     def _watch(self) -> int:
-        """While `run` lives. It sees to `--limit` itself, but is continued for that, in case it is stopped."""
+        """Serve `run` while it lives. `run` sees to `--limit` itself, but is continued for that, in case it is stopped.
+
+        The exit status of the guardian.
+        """
         is_over = False
         while True:
             self._reap()
@@ -395,7 +398,7 @@ class _Life:
                     return 0
 
     def _reap(self) -> bool:
-        """Wait for the processes that have ended, but see G5; whether any is left."""
+        """Reap the processes that have ended, but see G5; whether any is left."""
         self._has_children = True
         while True:
             try:
@@ -416,7 +419,7 @@ class _Life:
                 self._command = 0
 
     def _see_stops(self) -> None:
-        """G9."""
+        """Tell `run` that the command has stopped or goes on (G9)."""
         if not self._command or not hasattr(os, "waitid"):
             return
         try:
@@ -447,9 +450,9 @@ class _Life:
     # -- without `run` -------------------------------------------------------------------------------------------------
 
     def _hold(self, until: str, *, killed: bool) -> int:
-        """Be the holder, until the work has ended, or a lock is lost or the time is up, which ends the work (G3, G7).
+        """Be the holder until the work has ended; a lost lock or the end of the time ends the work (G3, G7).
 
-        `killed`: `run` was. By default more has to end then: what was to go on after it cannot be known.
+        `killed`: `run` was killed. By default more has to end then, as nobody knows what was meant to outlive it.
         """
         self._seen = True
         holds = self._take()
@@ -475,7 +478,7 @@ class _Life:
         return 0
 
     def _take(self) -> list[Hold]:
-        """The holds, in this process, but for what went with `run`."""
+        """The holds, in this process, except those that went with `run`."""
         holds, fds = [], iter(self._fds)
         for held in self._kept:
             if held is None:
@@ -493,11 +496,11 @@ class _Life:
         os.write(self._wake, b"\0")
 
     def _awaited(self, pause: float | None) -> bytes:
-        """Wait for a signal, or a loss; the signals."""
+        """Wait for a signal or a loss; the numbers of the signals."""
         return os.read(self._woken, 64) if readable([self._woken], pause) else b""
 
     def _pass_on(self, number: int) -> None:
-        """To the command; if that has ended, to what it has left."""
+        """Pass a signal on to the command; if that has ended, to the processes that it has left."""
         if number in (0, signal.SIGCHLD):
             return
         try:
@@ -511,8 +514,8 @@ class _Life:
 
 
 def spawn(command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
-    """Start a command as execvp(3) does, and so `flock` and `env`: what is no program is a script of /bin/sh."""
-    # Python has them ignored from its start on, and does not keep what the caller had.
+    """Start a command as execvp(3) does, and so `flock` and `env`: a file that is no program is a script of /bin/sh."""
+    # Python ignores these from its start on, and does not remember what the caller did with them.
     default = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
         return os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=default)
@@ -528,7 +531,7 @@ def spawn(command: list[str], environment: Mapping[str, str], mask: Iterable[int
 
 
 def why_not_startable(name: str) -> OSError | None:
-    """The error of starting that command, as far as it is seen without doing so: it is missing, or no program."""
+    """The error of starting that command, as far as it is seen without doing so: it is missing or no program."""
     places = places_of(name)
     if any(map(is_executable, places)):
         return None
@@ -537,7 +540,7 @@ def why_not_startable(name: str) -> OSError | None:
 
 
 def finish(hold: Hold, *, killed: bool) -> None:
-    """Release what `run` has left to us; of one that was `killed`, leave the file as a dead holder's (G3)."""
+    """Release a hold that `run` has left to us; if `run` was `killed`, leave the file as a dead holder's (G3)."""
     held = file_hold(hold)
     try:
         if killed and not held.request.protocol.persistent:
@@ -549,7 +552,7 @@ def finish(hold: Hold, *, killed: bool) -> None:
 
 
 def _unfinished(until: str, session: int, root: int) -> list[Member]:
-    """Of what is below a guardian whose command has ended: what keeps the lock."""
+    """Processes that keep the lock, of those below a guardian whose command has ended."""
     if until == COMMAND:
         return []
     return descendants(root=root) if until == ALL else of_session(session, root)

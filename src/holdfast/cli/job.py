@@ -5,19 +5,19 @@
         ◀── ready ──
 
 JG1  The guardian has half of the guard of each lock (windows.py, WI8), and the job open, before the command begins. So
-    whichever of the two is killed, the locks are held and the command goes on.
+    whichever of the two is killed, the locks stay held and the command goes on.
 JG2  A process is in the job from its first moment on, and leaves it by ending. So the guardian of a `run` that was
     killed knows when the last of them has ended, even if it was never told that the command was started.
 JG3  The job ends its processes when the last process that has it open ends. So if both are killed, the command does not
     work on without the lock; but the next contender may have it a moment before the last of them has stopped.
-JG4  The guardian has no console, and nothing of the caller's is open in it: what ends the console or the whole of
-    `run`'s group by Ctrl-C does not reach it, and no reader waits for a pipe that it has open.
-JG5  If `run` is gone without a word, the guardian is the holder: it keeps the record fresh, and ends the command and
-    all that it has started if the lock is lost. At the end it leaves the file, as that of a dead holder: the next one
-    is to hear that a `run` was killed. An error in `run` ends it in the same way (run.py, C7).
+JG4  The guardian has no console, and none of the caller's handles: the end of the console, or a Ctrl-C that ends the
+    whole group of `run`, does not reach it, and no reader waits for a pipe that it has open.
+JG5  If `run` ends without a word, the guardian is the holder: it keeps the record fresh, and ends the command and all
+    that it has started if the lock is lost. At the end it leaves the file as a dead holder's: the next holder should
+    hear that a `run` was killed. An error in `run` ends it in the same way (run.py, C7).
 JG6  `run` hands the lock over by closing its descriptor, and says `keep` after that. If it is killed in between, the
-    guardian takes that for JG5. Before a release it dismisses the guardian, which has the file open, and waits for its
-    end.
+    guardian treats that as JG5. Before a release, `run` dismisses the guardian, which has the file open, and waits for
+    its end.
 JG7  A guardian that hangs delays `run` for a bounded time, at its start and at its end. Then `run` ends it, and goes on
     without one.
 
@@ -72,7 +72,7 @@ _LOOK_EVERY = 0.1
 """Seconds between looks at what the command has left running."""
 _STARTS_WITHIN = 30.0
 _ENDS_WITHIN = 5.0
-"""Seconds that a guardian has (JG7). It is a process of Python, whose start can take seconds on a busy machine."""
+"""Seconds that a guardian gets (JG7). It is a process of Python, whose start can take seconds on a busy machine."""
 _GUARDIAN = "import sys; sys.path[:] = sys.argv.pop(1).split(';'); from holdfast.cli.job import guard; guard()"
 _APART = 0x8 | 0x200
 """DETACHED_PROCESS and CREATE_NEW_PROCESS_GROUP (JG4)."""
@@ -112,7 +112,7 @@ class _Command:
         self.told = self.over = self.has_begun = False
 
     def run(self, holds: Sequence[Hold]) -> int:
-        """Start it and wait for its end: its exit status."""
+        """Start the command and wait for its end; its exit status."""
         from .._platform.windows import Job
 
         job, words = Job(), self._options.cmd
@@ -164,7 +164,7 @@ class _Command:
         return False
 
     def _left(self) -> list[int]:
-        """What works on when the command has ended, and was not told to end."""
+        """Pids of the processes that go on after the command's end, unless they were told to end."""
         if self._job is None or self._program is None or self.told:
             return []
         return [pid for pid in self._job.pids() if pid != self._program.pid]
@@ -175,7 +175,7 @@ class _Command:
             self._guardian = None
 
     def stop_for_loss(self, lost: LockLost) -> None:
-        """Called from another thread: the lock is not ours any more, so the work must end."""
+        """End the work, as the lock is no longer ours. Called from another thread."""
         with self._mutex:
             self.told = True
             works = self._job is not None and self._job.pids()
@@ -185,7 +185,7 @@ class _Command:
 
 
 class _Guardian:
-    """As `run` sees it."""
+    """The guardian as `run` sees it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -195,7 +195,7 @@ class _Guardian:
         return self._process.poll() is None
 
     def say(self, line: str) -> None:
-        """One that was killed does not hear it (JG1)."""
+        """Send a line. A guardian that was killed does not get it (JG1)."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n")
@@ -204,7 +204,7 @@ class _Guardian:
             pass
 
     def begin(self, told: str) -> bool:
-        """Whether it has what it needs in time (JG7)."""
+        """Tell the guardian what it needs; whether it is ready in time (JG7)."""
         answers: list[str] = []
         assert self._process.stdout is not None
         pipe = self._process.stdout
@@ -224,7 +224,7 @@ class _Guardian:
         return False
 
     def dismiss(self) -> None:
-        """Have it end, and wait for that."""
+        """Have the guardian end, and wait for that."""
         self.say("dismiss")
         if not self._has_ended():
             self._end()
@@ -234,7 +234,7 @@ class _Guardian:
         self._has_ended()
 
     def _has_ended(self) -> bool:
-        """In time (JG7)."""
+        """Whether the guardian ends in time (JG7)."""
         from subprocess import TimeoutExpired
 
         try:
@@ -245,7 +245,7 @@ class _Guardian:
 
 
 def _guardian_of(holds: Sequence[Hold], job: Job, options: Namespace, terms: Terms) -> _Guardian | None:
-    """One that has half of each guard (JG1); None where a lock cannot be handed over, or it cannot be started."""
+    """A guardian with half of each guard (JG1); None if a lock cannot be handed over, or it cannot be started."""
     import subprocess
 
     env: Any = environment()
@@ -273,7 +273,7 @@ def _guardian_of(holds: Sequence[Hold], job: Job, options: Namespace, terms: Ter
 
 
 def guard() -> NoReturn:
-    """The guardian: all of it, to the end of the process."""
+    """Be the guardian, to the end of the process."""
     status = 1
     try:
         _Life(json.loads(sys.stdin.readline())).live()
@@ -283,7 +283,7 @@ def guard() -> NoReturn:
 
 
 class _Life:
-    """The guardian itself."""
+    """The guardian's side."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         from .._platform.windows import Job
@@ -314,7 +314,7 @@ class _Life:
         self._hold(holds, killed=word != "keep\n")
 
     def _hold(self, holds: list[Hold], *, killed: bool) -> None:
-        """Be the holder until the work has ended, or a lock is lost or the time is up, which ends the work (JG5)."""
+        """Be the holder until the work has ended; a lost lock or the end of the time ends the work (JG5)."""
         for hold in holds:
             keep_from_now(hold)
         while pids := self._job.pids():
@@ -330,7 +330,7 @@ class _Life:
 
 
 def _half_of(request: Any, identity: tuple[int, int]) -> FileHold | None:
-    """The hold, by the half of its guard that is on offer; None if it is lost."""
+    """The hold, with the half of its guard that is on offer; None if the lock is lost."""
     env: Any = environment()
     fd = env.open_existing(request.path, write=True)
     found = env.fstat(fd)

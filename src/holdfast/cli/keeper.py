@@ -1,6 +1,6 @@
 """The keeper: a small process that holds a lock for a shell, which cannot hold one itself.
 
-Of a lock file, the command acquires and hands over:
+A lock file is acquired by the command, which hands it over:
 
     command: acquires, forks ──▶ keeper: a session of its own, nothing inherited but the guard
                              ◀── ready ──
@@ -8,7 +8,7 @@ Of a lock file, the command acquires and hands over:
                              ── go ──▶ keeps, until the owner ends, a signal ends it, or the lock is lost
              ends
 
-Of a lock on a server, the keeper acquires, because the connection is what holds it:
+A lock on a server is acquired by the keeper, because the connection is what holds it:
 
     command: forks ──▶ keeper: a session of its own; acquires, and tells people what there is to tell
                     ◀── exit status ──  (0: it holds the lock)
@@ -19,14 +19,15 @@ S1  The guard passes with its open file description, which the fork shares. From
 S2  One of the two removes the file. Before `go` that is the command, unless its pipe closes without a word: then it
     was killed or has given up, its caller was not told of the lock, and the keeper removes the file. A command that
     gives up waits for the keeper's end, and removes the file itself only if the keeper could not.
-S3  The owner is known by a descriptor (pidfd) that was opened before the lock was acquired. If the number was another
+S3  The owner is known by a descriptor (pidfd) that was opened before the lock was acquired. If its pid was another
     process's by the time the record was written, the descriptor says that the owner has ended.
-S4  Signals are blocked from the fork to the hand-over's next step: an interruption comes before it, or behind it.
-S5  The record names the owner, not the keeper. Other implementations judge by that number, and a person reads it: both
-    ask for the shell. The keeper ends with the owner, so the number is never wrong while the lock is kept. If only the
-    keeper is killed, they go on to take the lock for held, the safe mistake; holdfast sees the guard gone.
-S6  To end a keeper from outside, name it by its start, and look again at what it holds before sending the signal, which
-    goes to no later process of its number (tree.py).
+S4  Signals are blocked from the fork to the hand-over's next step: an interruption comes before it or after it.
+S5  The record names the owner, not the keeper. Other implementations judge by that pid, and people read it: both want
+    to know about the shell. The keeper ends with the owner, so the pid is never wrong while the lock is kept. If only
+    the keeper is killed, other implementations still take the lock for held, the safe mistake; holdfast sees that the
+    guard is gone.
+S6  To end a keeper from outside, identify it by its start time, and check again what it holds before sending the
+    signal, which never goes to a later process with its pid (tree.py).
 S7  A keeper that acquires gives up when the command's pipe closes before `go`: its caller was not told of the lock.
 S8  An interruption reaches the command. It tells the keeper that acquires, and waits until that has given up.
 """
@@ -56,23 +57,23 @@ else:
 
 _READY, _GO = b"r", b"g"
 _POLL = 0.1
-"""Between looks at the owner, where there are no pidfds."""
+"""Seconds between looks at the owner, where there are no pidfds."""
 _ENDING = ("SIGTERM", "SIGINT", "SIGQUIT")
 _IGNORED = ("SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2")
 
 
 def is_possible() -> bool:
-    """Whether a keeper can be had on this system at all."""
+    """Whether this system allows a keeper at all."""
     return hasattr(os, "fork") and hasattr(os, "setsid")
 
 
 def tell_acquired(lock: Lock, options: Namespace, owner: int, keeper: int | None, token: int | None) -> None:
-    """The owner's own news."""
+    """Report the acquisition to the owner."""
     if options.json:
         from .console import as_json
 
         status = lock.status()
-        # It watches its file, and the kernel's table still names this process as the one that has the guard.
+        # The keeper watches its file, and the kernel's table still names this process as the owner of the guard.
         waiters = tuple(one for one in status.waiters if one.pid != keeper)
         status = status.replaced(waiters=waiters)
         show(as_json("acquired", status, owner_pid=owner, keeper_pid=keeper, token=token))
@@ -82,7 +83,7 @@ def tell_acquired(lock: Lock, options: Namespace, owner: int, keeper: int | None
 
 
 def tell_held(lock: Lock, options: Namespace, error: AcquireTimeout) -> int:
-    """That it could not be had in time; the exit status."""
+    """Report that the lock was not free in time; the exit status."""
     if options.json:
         from .console import as_json
 
@@ -106,7 +107,7 @@ class _Life:
         os.write(self._wake, b"\0")
 
     def _heed_signals(self) -> None:
-        """From here on, signals end the hold."""
+        """Have signals end the hold, from here on."""
         for name in _IGNORED:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         wake_by(_ENDING, self._wake)
@@ -117,7 +118,7 @@ class _Life:
         environment().setproctitle(KEEPER, f"{about}: {path}")
 
     def _wait(self, heard: int = -1) -> None:
-        """Until the lock is to be given up. `heard`: the command's pipe, which has not said `go` yet."""
+        """Wait until the lock has to be released. `heard`: the command's pipe, which has not said `go` yet."""
         fds = [fd for fd in (heard, self._woken, self._owner.fd) if fd >= 0]
         while True:
             ready = readable(fds, sooner(attend(), None if self._owner.fd >= 0 else _POLL))
@@ -134,10 +135,10 @@ class _Life:
 
 
 class Keeper:
-    """The command's side of it: made when the keeper has the lock, then either `go` or `give_up`."""
+    """The command's side: created once the keeper has the lock, then ended by either `go` or `give_up`."""
 
     def __init__(self, hold: Hold, owner: Owner, pace: float) -> None:
-        """Start the keeper, which beats every `pace` seconds. OSError where that fails; the hold is then as it was."""
+        """Start the keeper, which beats every `pace` seconds. OSError if that fails; the hold is then as it was."""
         self._held = file_hold(hold)
         self.token = hold.token
         fd = os.dup(self._held.fd)
@@ -160,9 +161,9 @@ class Keeper:
             _unblock(before)
 
     def go(self) -> bool:
-        """Leave the lock to the keeper. False where it has ended meanwhile; then the lock is free.
+        """Leave the lock to the keeper. False if that has ended meanwhile; then the lock is free.
 
-        From here on signals stay blocked: the caller is to hear that it has the lock (S4).
+        Signals stay blocked from here on, so that the caller hears that it has the lock (S4).
         """
         if not _say_go(self._go):
             self._end()
@@ -172,7 +173,7 @@ class Keeper:
         return True
 
     def give_up(self) -> None:
-        """Have the lock released: the caller will not hear of it."""
+        """Have the lock released, as the caller will not hear of it."""
         before = _block()
         try:
             self._end()
@@ -180,7 +181,7 @@ class Keeper:
             _unblock(before)
 
     def _end(self) -> None:
-        """S2. The hold is left to be released here if the keeper did not do it."""
+        """Have the keeper end, and wait for that (S2). If it has not released the lock, that is left to the caller."""
         os.close(self._go)
         if os.waitpid(self.pid, 0)[1] == 0:
             self._held.hand_over()
@@ -193,7 +194,7 @@ class _FileLife(_Life):
         self._pace = pace
 
     def live(self, tell: int, heard: int) -> NoReturn:
-        """All of it, to the end of the process. Status 0: the lock file is not ours any more, by release or loss."""
+        """Be the keeper, to the end of the process. Status 0: the lock file is no longer ours, by release or loss."""
         status = 1
         try:
             self._settle_in(tell, heard)
@@ -210,14 +211,14 @@ class _FileLife(_Life):
             os._exit(status)
 
     def _settle_in(self, tell: int, heard: int) -> None:
-        """A session without a terminal, and nothing of the caller's open that others could wait for."""
+        """Start a session without a terminal, and close whatever others could wait for."""
         detach({self._fd, self._owner.fd, tell, heard})
         self._woken, self._wake = wakeup_pipe()
         self._heed_signals()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _take(self) -> Hold:
-        """The same hold, in this process."""
+        """The command's hold, in this process."""
         self._held.request.beat_every = self._pace
         hold = take(self._held, self._fd, self._ring)
         self._show_title(hold.path)
@@ -233,7 +234,7 @@ def _fork(path: str, instead: str = "") -> int:
 
 
 def _say_go(fd: int) -> bool:
-    """Whether the keeper hears it. Signals stay blocked: the caller is to hear that it has the lock."""
+    """Say `go`; whether the keeper hears it. Signals stay blocked, so that the caller hears that it has the lock."""
     _block()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
@@ -305,7 +306,7 @@ class _ServerLife(_Life):
         self._tell, self._heard = tell, heard
 
     def live(self) -> NoReturn:
-        """All of it, to the end of the process."""
+        """Be the keeper, to the end of the process."""
 
         import threading
 
@@ -328,7 +329,7 @@ class _ServerLife(_Life):
                 os._exit(status)
 
     def _acquire(self) -> int:
-        """Acquire, tell, and keep; or the exit status of what came instead."""
+        """Acquire the lock, report it and keep it; the exit status for a command that was not told of the lock."""
         options, lock = self._options, self._lock
         requests_of(lock)[0].on_lost = self._ring
         try:
@@ -348,13 +349,13 @@ class _ServerLife(_Life):
         return FAILED  # the command has ended by now, unless it was not told of the lock
 
     def _settle_in(self, hold: Hold) -> None:
-        """Nothing of the caller's stays open that others could wait for; the sockets do."""
+        """Let go of the caller's directory and standard streams, which others could wait for; sockets stay open."""
         leave_place()
         self._heed_signals()
         self._show_title(hold.path)
 
     def _heed_command(self) -> None:
-        """S7: in a thread of its own, because the main one may be waiting for the lock."""
+        """Have the keeper give up (S7). In a thread of its own, because the main one may be waiting for the lock."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         if os.read(self._heard, 1) != _GO:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -32,7 +32,7 @@ _UNPROVEN = Assessment(Liveness.UNKNOWN, Evidence("none", "the guard is the keep
 
 
 def keeper_of(identity: tuple[int, int]) -> int | None:
-    """The keeper that has the guard of this file; None where there is none, or it cannot be seen from here."""
+    """Pid of the keeper that has the guard of this file; None if there is none, or it cannot be seen from here."""
     env = environment()
     for one in env.lock_owners(identity):
         has_it = one.exclusive and not one.waiting
@@ -42,11 +42,11 @@ def keeper_of(identity: tuple[int, int]) -> int | None:
 
 
 def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """As `why_not_of`; what a keeper has is its owner's.
+    """Like `why_not_of`, but a lock that a keeper guards is its owner's.
 
-    Where the holders of kernel locks cannot be seen, what is guarded for a shell is kept, as it guards no file itself;
-    so is, as far as can be known, what is guarded for a process of which nothing is seen, not even its program. The
-    keeper ends when it finds that the file is gone.
+    If the holders of kernel locks cannot be seen, a guarded lock of a shell counts as kept by a keeper, as a shell
+    guards no file itself; so does, as far as can be known, that of a process of which nothing is seen, not even its
+    program. The keeper ends when it finds that the file is gone.
     """
     if seen.is_directory:
         return _why_not_titled(seen, owner)
@@ -63,7 +63,7 @@ def _may_be_kept(seen: Observation, owner: Identity) -> bool:
 
 
 def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
-    """Of a lock without a record: its keeper is called after its owner."""
+    """Like `why_not_for`, for a lock without a record: the keeper's title names the owner."""
     keeper = keeper_of(seen.identity)
     if keeper is None:
         return "it does not say whose it is, and no keeper of a shell is seen to hold it"
@@ -77,13 +77,13 @@ def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
 def end_keeper(lock: Lock, owner: Identity) -> bool:
     """End the keeper of the lock, if it keeps it for this `owner`, and wait until it has released.
 
-    False where there is no such keeper, or the lock is still its.
+    False if there is no such keeper, or it still has the lock.
     """
     env = environment()
     seen = observe(env, file_request(lock))
     if seen is None:
         return False
-    try:  # while what was seen is kept open, no successor has its number
+    try:  # while the file is kept open, no later one gets its inode number
         keeper = keeper_of(seen.identity) if why_not_for(seen, _UNPROVEN, owner) is None else None
         process = None if keeper is None else look_at(keeper)
         if process is None:
@@ -100,7 +100,7 @@ def end_keeper(lock: Lock, owner: Identity) -> bool:
 
 
 def end_keeper_on_server(status: Status, owner: int) -> str:
-    """End the keeper that holds this lock for `owner`, and wait until it has; else why that was not done."""
+    """End the keeper that holds this lock for `owner`, and wait for that; empty, or why that was not done."""
     env, holder = environment(), status.holder
     if holder is None or holder.pid is None or (holder.host or "").casefold() != env.identity().host.casefold():
         return f"it is held by process {holder and holder.pid} on {holder and holder.host}"
@@ -118,7 +118,7 @@ def end_keeper_on_server(status: Status, owner: int) -> str:
 
 
 def _end_process(one: Member) -> bool:
-    """Whether it ends in time when it is told to."""
+    """Tell a process to end; whether it does in time."""
     until = time.monotonic() + _PATIENCE
     for number in (signal.SIGTERM, signal.SIGCONT):  # the latter in case it was stopped
         send(one, number)
@@ -130,7 +130,7 @@ def _end_process(one: Member) -> bool:
 
 
 def _is_same(one: Observation, other: Observation) -> bool:
-    """Whether it is still the same acquisition, in spite of heartbeats."""
+    """Whether both are the same acquisition, whatever heartbeats have changed."""
     if one.identity != other.identity or one.record is None or other.record is None:
         return False
     return (one.record.pid, one.record.marker) == (other.record.pid, other.record.marker)

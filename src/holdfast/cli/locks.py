@@ -1,4 +1,4 @@
-"""What a LOCK is that was typed (a file, a semaphore, or on a server), and the object for it."""
+"""LOCK as it was typed (a file, a semaphore, or a lock on a server), and the object for it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _OF_LOCK = (
 
 
 _LOOK_EVERY, _PAUSES = 2.0, 200
-"""Seconds between looks of a waiter for its place in the queue; and at least so many times what a look takes of the
-processor, as a thousand waiters may look at a queue of a thousand."""
+"""Seconds between a waiter's looks for its place in the queue; and the pause in multiples of the processor time of a
+look, if that is longer, as a thousand waiters may look at a queue of a thousand."""
 _ASK_EVERY = 0.5
-"""The same for each waiter in a queue on a server, which a crowd is not to keep busy with questions."""
+"""Seconds between looks at a queue on a server, for each waiter in it, so that many waiters do not keep it busy."""
 
 
 def is_url(text: str | None) -> bool:
@@ -43,7 +43,7 @@ def is_url(text: str | None) -> bool:
 
 
 def apart_from_files(options: Namespace) -> str | None:
-    """The module for what a command is about, if that is no lock file or directory, nor several LOCKs."""
+    """The module for a command about a semaphore or a server; None for lock files, directories and several LOCKs."""
     if len(getattr(options, "locks", ())) > 1:
         return None
     if getattr(options, "slots", None) is not None:
@@ -53,16 +53,16 @@ def apart_from_files(options: Namespace) -> str | None:
 
 
 def refuse_empty(path: str | None) -> None:
-    """InvalidPath for an empty path, as a variable that is not set makes it: made absolute, it would be the working
-    directory."""
+    """Raise InvalidPath for an empty path, as a variable that is not set makes it: made absolute, it would be the
+    working directory."""
     if path == "":
         raise InvalidPath("the path is empty", path=path)
 
 
 def nowhere(lock: Resource, slot: str = "") -> str:
-    """Why nobody could make a lock file for this free lock or semaphore now; empty where that is not known.
+    """Why nobody could create a lock file for this free lock or semaphore now; empty if no reason is known.
 
-    `slot`: the path of the first free one of a semaphore."""
+    `slot`: the path of a semaphore's first free slot."""
     if is_url(lock.path):
         return ""
     request = file_request(lock)
@@ -122,13 +122,13 @@ def lock_of(options: Namespace, *, looks: bool = False, **more: Any) -> Lock:
 
 
 def answered(lock: Resource, timeout: float | None, call: Callable[[], T]) -> T:
-    """What the call returns. A file server that does not answer it is waited for no longer than for the lock."""
+    """The result of the call. It waits for a silent file server no longer than for the lock."""
     apart = give_up_of(lock, timeout, acquires=True)
     return call() if apart is None else apart.call(call)
 
 
 def leave_to_its_program(path: str, protocol: str | None) -> None:
-    """ProtocolMismatch where the lock file would be another program's (foreign.py)."""
+    """Raise ProtocolMismatch if the lock file would be another program's (foreign.py)."""
     if os.path.lexists(path) or "/.git/" in path:
         from .._admin import kinds
 
@@ -139,7 +139,7 @@ def leave_to_its_program(path: str, protocol: str | None) -> None:
 
 
 def semaphore_of(options: Namespace, **more: Any) -> Semaphore:
-    """The same with `--slots`."""
+    """The semaphore that the options describe (`--slots`); its wait is announced after a second."""
     return _announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
 
 
@@ -149,14 +149,14 @@ def _announced(lock: R, options: Namespace) -> R:
 
 
 def _holders(refusal: Refusal) -> list[Holder | None]:
-    """All that are visible; of a semaphore, one for each slot."""
+    """All visible holders; of a semaphore, one for each slot."""
     if len(refusal.statuses) > 1:
         return [status.holder for status in refusal.statuses]
     return [refusal.status.holder, *refusal.status.holders]
 
 
 class _WaitingNotice:
-    """Tells of a wait, and again when the place in the queue has changed, or the server of the files is away."""
+    """Reports a wait, and again when the place in the queue has changed, or the file server is away."""
 
     def __init__(self, lock: Lock | Semaphore, options: Namespace) -> None:
         self._lock = lock
@@ -164,10 +164,10 @@ class _WaitingNotice:
         self._told: str | None = None
         self._looked = False
         self._is_away = False
-        """Whether what was told last is that the server of the files is away, or does not answer."""
+        """Whether the last report was that the file server is away, or does not answer."""
 
     def __call__(self, refusal: Refusal) -> float | None:
-        """After how many seconds to look again; None where the place cannot be seen."""
+        """Report what has changed; the seconds until the next look, or None if the place cannot be seen."""
         from .._core.messages import place_in, waiting
 
         if refusal.status.evidence.source == "server" and not is_url(self._lock.path):
@@ -189,14 +189,14 @@ class _WaitingNotice:
 
                 tell_if_ours(self._options, *_holders(refusal))
         if not place and (refusal.status.locked or refusal.status.evidence.source != "server"):
-            return None  # else there is no server yet, and a place to come
+            return None  # else there is no server yet, and a place may still come
         return max(_LOOK_EVERY, spent * _PAUSES, _ASK_EVERY * len(waiters) if is_url(self._lock.path) else 0.0)
 
     def _waiters(self, refusal: Refusal) -> Sequence[Waiter]:
-        """Of a lock on a server, the engine has just looked for them; of a file, nobody has."""
+        """The waiters. For a lock on a server, the engine has just looked for them; for a file, this does."""
         if is_url(self._lock.path):
             return refusal.status.waiters
         try:
             return self._lock.status().waiters
         except OSError:
-            return ()  # the server of the files is away by now, or does not answer
+            return ()  # the file server is away by now, or does not answer

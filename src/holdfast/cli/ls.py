@@ -43,13 +43,13 @@ _COLUMNS = (
     Column("TAG", cut="end", least=8, drop=6, optional=True),
 )
 _MOMENT = 1.0
-"""Seconds after which what was found is shown, though there may be more."""
+"""Seconds after which the finds so far are shown, though there may be more."""
 _MANY = 20_000
-"""So much is kept at most before it is shown."""
+"""Most finds that are kept before they are shown."""
 
 
 def ls_(options: Namespace) -> int:
-    """List what is found; what could not be looked at is told on stderr."""
+    """List the lock files that are found; report on stderr what could not be examined."""
     places = options.places or ["."]
     wanted = _Wanted(options)
     listing = _Listing(options)
@@ -75,10 +75,10 @@ def ls_(options: Namespace) -> int:
 
 
 class _Listing:
-    """What is found, shown as it comes, if it comes in the order that it is to be shown in; else at the end.
+    """The finds: shown as they come if they come in the order that was asked for, else at the end.
 
-    What comes within a moment is shown at once, aligned to what is in it; the rest below it, as wide or wider. So no
-    more is kept than a moment's finds, and a list that takes no longer is a table like any other.
+    The finds of a moment are shown together, aligned to their contents; later ones below, as wide or wider. So no more
+    is kept than a moment's finds, and a list that takes no longer is a table like any other.
     """
 
     def __init__(self, options: Namespace) -> None:
@@ -114,7 +114,7 @@ class _Listing:
         self._due = time.monotonic() + _MOMENT
 
     def _table(self, found: list[Found], *, whole: bool) -> list[str]:
-        """`whole`: it is all that there is, so that what is empty in it can be left out."""
+        """The finds as lines. `whole`: there are no others, so that empty columns can be left out."""
         rows = [_row(one) for one in found]
         if whole:
             return lines(_COLUMNS, rows, screen(sys.stdout))
@@ -126,19 +126,19 @@ class _Listing:
 
 
 def as_object(one: Found) -> str:
-    """One line of JSON: as `status --json`, and what a survey knows."""
+    """A find as one line of JSON: the fields of `status --json`, and those of a survey."""
     status = one.status
     return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
 
 
 def _everything(places: Sequence[str], listing: _Listing, options: Namespace) -> Iterator[Found | Unreadable | str]:
-    """Each lock file once, whatever places it is in; and a message for a named file that is none."""
+    """Each lock file once, even if several places contain it; and a message for a named file that is none."""
     survey = Survey(environment())
     named = [
         (path, bool(expanded)) for place in places for expanded in [_expanded(place)] for path in expanded or [place]
     ]
     several = len(named) > 1 or options.all
-    # A survey finds what is in one place in the order of the paths.
+    # A survey finds the files of one place in the order of their paths.
     listing.in_order = options.sort == "path" and not several
     seen: set[str] = set()
     unknown: dict[str, Found] = {}
@@ -185,7 +185,7 @@ def _of_place(
 
 
 def _on_server(url: str) -> Iterator[Found | Unreadable]:
-    """The locks there whose names begin so."""
+    """The locks on a server whose names begin with that of the URL."""
     try:
         statuses = drive(engine_of(url).survey(environment(), url))
     except EngineUnavailable as error:
@@ -200,7 +200,7 @@ def _on_server(url: str) -> Iterator[Found | Unreadable]:
 def _of_place_in_time(
     survey: Survey, place: str, listing: _Listing, *, recursive: bool
 ) -> Iterator[Found | Unreadable | str]:
-    """The same; a file server that does not answer is said to be unreadable."""
+    """Like `_of_place`, but a file server that does not answer counts as unreadable."""
     apart = None if is_url(place) else at_place(environment(), absolute(place))
     if apart is None:
         yield from _of_place(survey, place, listing.look_at_clock, recursive=recursive)
@@ -212,8 +212,8 @@ def _of_place_in_time(
 
 
 def _expanded(place: str) -> list[str]:
-    """A pattern as a shell would expand it, with `**`. Nothing for what is there by that name, whatever is in it, nor
-    where a file server does not answer: then the place itself is asked for."""
+    """A pattern as a shell would expand it, with `**`. Nothing if a file of that very name exists, or a file server
+    does not answer: then the place itself is examined."""
     if is_url(place) or _MAGIC.isdisjoint(place):
         return []
     from glob import glob
@@ -229,7 +229,7 @@ def _expanded(place: str) -> list[str]:
 
 
 class _Wanted:
-    """What is asked for. `--held` and `--stale` are a sum; an age is a condition for all of it."""
+    """The filter. `--held` and `--stale` add up; an age is a condition for all."""
 
     def __init__(self, options: Namespace) -> None:
         self._only_held = options.held or options.held_longer_than is not None
@@ -240,7 +240,7 @@ class _Wanted:
         ages = [age for age in (options.older_than, options.held_longer_than) if age is not None]
         self._age: float | None = max(ages, default=None)
         self.ageless = 0
-        """How many were left out since their age is not known."""
+        """Number of held locks that were left out because their age is unknown."""
 
     def has(self, one: Found) -> bool:
         condition = HELD if is_out_of_reach(one.status) else one.condition
@@ -254,7 +254,7 @@ class _Wanted:
         return one.status.age > self._age
 
     def _is_in_the_way(self, one: Found) -> bool:
-        """Whether it is a leftover of another program, which keeps that program out, where held ones are asked for."""
+        """Whether held locks are asked for, and this is another program's leftover that keeps that program out."""
         return self._only_held and one.condition == LEFTOVER and one.status.locked
 
 
@@ -284,7 +284,7 @@ def _row(one: Found) -> list[Cell]:
 
 
 def host_of(holder: Holder) -> str | None:
-    """Its host, where that is another one than ours."""
+    """The holder's host if it is not ours; else None."""
     here = environment().identity().host
     return holder.host if holder.host is not None and holder.host.casefold() != here.casefold() else None
 
@@ -294,7 +294,7 @@ def _pid(one: Found) -> int | None:
 
 
 def short_path(path: str) -> str:
-    """As seen from the working directory, where that is shorter."""
+    """The path as seen from the working directory, if it is below it."""
     try:
         inside = os.getcwd().rstrip("/") + "/"
     except OSError:

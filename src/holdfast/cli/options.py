@@ -1,9 +1,9 @@
-"""What may be typed: every command and its options, each spelled once; and the words of most commands, read.
+"""Every command and its options, each spelled once; and a quick parser for some commands.
 
-Where nothing is out of the ordinary, `read` reads the words of `run`, `try`, `acquire`, `release`, `wait` and `status`
+If nothing is out of the ordinary, `read` parses the words of `run`, `try`, `acquire`, `release`, `wait` and `status`
 itself, by the table of options: `argparse`, with what it loads, takes as long as all the rest of `holdfast run`.
 Anything else (help, an error, an unusual spelling, another command) is left to `argparse` (parser.py), by the same
-table. A test says that both read the same words alike.
+table. A test checks that both read the same words alike.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 else:
 
     class Namespace:
-        """What was typed, as `argparse` has it."""
+        """The parsed options, like argparse's."""
 
 
 # -- values as they are typed ------------------------------------------------------------------------------------------
 
 
 class Wrong(ValueError):
-    """What was typed is no such value; the text says why."""
+    """A typed value that is not valid; the text says why."""
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -59,7 +59,7 @@ def _with_units(text: str) -> float:
 
 
 def period(text: str) -> float:
-    """A duration that can be waited for again and again: neither nothing nor for ever."""
+    """A duration that can be waited for again and again: neither 0 nor infinite."""
     value = duration(text)
     if not 0 < value < float("inf"):
         raise Wrong(f"{text[:40]!r} is no time at all" if not value else f"{text[:40]!r} never ends")
@@ -67,7 +67,7 @@ def period(text: str) -> float:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Where a range of bytes starts, and how long it is."""
+    """Start and length of a range of bytes."""
     start, colon, length = text.partition(":")
     if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (start, length)):
         raise Wrong(f"{text[:40]!r} is not START:LENGTH in bytes, such as 0:512")
@@ -97,7 +97,7 @@ def payload(text: str) -> dict[str, Any]:
 
 
 def _whole(text: str, least: int, most: int, what: str) -> int:
-    """A whole number, without a sign, that has no more digits than the largest one."""
+    """A whole number from `least` to `most`, without a sign, and with no more digits than `most`."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
         raise Wrong(f"{text!r} is not {what}")
     return int(text)
@@ -172,7 +172,8 @@ PROTOCOLS = {
 
 
 def _option(spelled: str, text: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
-    """Spelled `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand. `more` is for argparse."""
+    """A row of the table. Spelled `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand. `more` is for
+    argparse."""
     return spelled, text, more
 
 
@@ -313,7 +314,7 @@ _OF_PROTOCOLS = ("payload", "holder", "version", "realpath", "range")
 
 
 def read(arguments: Sequence[str]) -> Namespace | None:
-    """The options of a command; None where argparse is to have a look."""
+    """The options of a command; None if argparse has to parse the words."""
     name, *words = arguments or [""]
     if name not in COMMANDS:
         return None
@@ -328,7 +329,7 @@ def read(arguments: Sequence[str]) -> Namespace | None:
 
 
 def _read(name: str, words: list[str]) -> Namespace | None:
-    """The values of options and operand, with the defaults of what is not given."""
+    """The values of options and operands, with the defaults of those not given; None for anything unusual."""
     options, operand, several = Namespace(), "", False
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for flags, more in map(option_of, options_of(name)):
@@ -368,7 +369,7 @@ def _read(name: str, words: list[str]) -> Namespace | None:
 
 
 def split_run(words: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and the command: behind `--`, or from the word behind the one LOCK on."""
+    """Our words, and those of the command: behind `--`, or from the word behind the only LOCK on."""
     if "--" in words:
         return split(words)
     for number, (at, has_line) in enumerate(_operands_of_run(words)):
@@ -378,15 +379,15 @@ def split_run(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def behind_line(words: list[str]) -> str:
-    """The first word behind `-c LINE` that would count as one more LOCK, behind the one in front; empty without one.
+    """The first word behind `-c LINE` that would count as one more LOCK, besides the one in front; empty without one.
 
-    As in `-c echo hello`: what is meant is a longer line."""
+    As in `-c echo hello`, where a longer line is meant."""
     operands = [*_operands_of_run(words)]
     return next((words[at] for at, has_line in operands[1:] if has_line and not operands[0][1]), "")
 
 
 def _operands_of_run(words: list[str]) -> Iterator[tuple[int, bool]]:
-    """Where they are among the words of `run`, and whether `-c` comes before them."""
+    """Positions of the operands among the words of `run`, each with whether `-c` comes before it."""
     rows = [(flags, more) for flags, more in map(option_of, options_of("run")) if flags[0].startswith("-")]
     valued = {flag for flags, more in rows if "action" not in more for flag in flags}
     has_line = value_follows = False
@@ -406,13 +407,13 @@ def _operands_of_run(words: list[str]) -> Iterator[tuple[int, bool]]:
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """What is ours, and the command behind `--`."""
+    """Our words, and those of the command behind `--`."""
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]
 
 
 def completed(name: str, options: Namespace, rest: list[str], command: list[str]) -> str:
-    """Add what follows from the options; what is wrong, or nothing. `rest`: what is neither option nor operand."""
+    """Add options that follow from the others; an error message, or empty. `rest`: neither options nor operands."""
     if rest:
         hint = ""
         if name == "release" and {"-f", "--force"}.intersection(rest):
@@ -421,7 +422,7 @@ def completed(name: str, options: Namespace, rest: list[str], command: list[str]
     locks: list[str] | None = getattr(options, "locks", None)
     if locks is not None:
         options.lock = locks[0]
-    # The ancestors that owner.py has named, for each of the LOCKs; no set, as a guardian on Windows gets JSON (job.py).
+    # Ancestors that owner.py has named, for all LOCKs; no set, as a guardian on Windows gets JSON (job.py).
     options.told_of = []
     if name == "run" and (wrong := _wrong_command(options, command)):
         return wrong
@@ -435,7 +436,7 @@ def completed(name: str, options: Namespace, rest: list[str], command: list[str]
 
 
 def _wrong_command(options: Namespace, command: list[str]) -> str:
-    """What is wrong with CMD; it becomes an option."""
+    """An error message about CMD, or empty; CMD becomes `options.cmd`."""
     if options.line is not None and command:
         return "-c and CMD exclude each other"
     if options.line is not None:
@@ -454,7 +455,7 @@ def _wrong_command(options: Namespace, command: list[str]) -> str:
 
 
 def _is_program(name: str) -> bool:
-    """Whether a shell would start something by that name; a file here of that name is meant before one of PATH."""
+    """Whether a shell would start something by that name. A file of that name here is meant rather than one of PATH."""
     if os.sep not in name and os.path.lexists(name):
         return False
     endings = [""]
@@ -466,7 +467,7 @@ def _is_program(name: str) -> bool:
 
 
 def places_of(name: str) -> list[str]:
-    """The files that a command of that name may be, as execvp(3) looks for it."""
+    """Paths where execvp(3) looks for a command of that name."""
     return [name] if os.sep in name else [os.path.join(place, name) for place in os.get_exec_path()]
 
 
@@ -475,7 +476,7 @@ def is_executable(path: str) -> bool:
 
 
 def _wrong_for_protocol(options: Namespace) -> str:
-    """Why an option makes no sense with the protocol: it would silently do nothing."""
+    """Why an option makes no sense with the protocol, or empty: it would silently do nothing."""
     from .. import protocols
 
     name = options.protocol or "sema"
@@ -496,7 +497,7 @@ def _wrong_for_protocol(options: Namespace) -> str:
 
 
 def option_of(name: str) -> tuple[list[str], dict[str, Any]]:
-    """Its flags, and what argparse is to know of it."""
+    """An option's flags, and its keywords for argparse."""
     spelled, text, more = _OPTIONS[name]
     flags, _, metavar = spelled.partition("=")
     if metavar:

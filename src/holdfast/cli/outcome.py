@@ -1,4 +1,4 @@
-"""What a command says and how it ends: messages, results, the exit status."""
+"""The output and the end of a command: messages, results, the exit status."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ else:
 
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 HELD_RUN = 75
-"""EX_TEMPFAIL: it differs from the 1 of a command that failed."""
+"""EX_TEMPFAIL, which differs from the 1 of a command that failed."""
 _CONTROL_C = -0x3FFFFEC6
-"""STATUS_CONTROL_C_EXIT, which Windows gives to what Ctrl-C has ended. It has no signals to die of."""
+"""STATUS_CONTROL_C_EXIT, which Windows gives to a process that Ctrl-C has ended. It has no signals to die of."""
 STDIN, STDOUT = "standard input", "standard output"
 _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
 _SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
@@ -33,8 +33,8 @@ _USUAL_WIDTH = 80
 
 
 def say(text: str) -> None:
-    """A message for people, on stderr: one line, which a terminal gets folded between words. A stderr that
-    cannot be written is no reason to fail."""
+    """Print a message for people on stderr: one line, folded between words on a terminal. Failing to write is no
+    error."""
     if "://" in text:
         text = masked(text)
     from .._core.messages import printable
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 def folded(line: str, stream: TextIO) -> str:
-    """What is printable, for this stream: on a terminal folded between words, so that a path stays in one piece."""
+    """A printable line, for this stream: on a terminal folded between words, so that a path stays in one piece."""
     width = screen(stream).width
     if width is None or len(line) <= width:
         return line
@@ -56,7 +56,7 @@ def folded(line: str, stream: TextIO) -> str:
 
 
 def show(text: str) -> None:
-    """A result, on stdout. That it cannot be written is an error: a script would go on without it."""
+    """Print a result on stdout. Failing to write is an error: a script would go on without the result."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -64,9 +64,9 @@ def show(text: str) -> None:
 
 
 def show_bytes(data: bytes) -> None:
-    """The same for what is a file of its own, whatever the encoding of stdout."""
+    """Like `show`, for the bytes of a whole file, whatever the encoding of stdout."""
     if sys.stdout is None:
-        return  # as print() has it
+        return  # as print() does
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -75,7 +75,7 @@ def show_bytes(data: bytes) -> None:
 
 
 def open_null() -> int:
-    """A descriptor that leads nowhere, also in a chroot without `/dev/null`."""
+    """A descriptor that leads nowhere, even in a chroot without `/dev/null`."""
     try:
         return os.open(os.devnull, os.O_RDWR)
     except OSError:
@@ -90,7 +90,7 @@ def _unwritten(error: OSError) -> OSError:
 
 
 def end_with_reader() -> None:
-    """From now on, this process ends quietly when the reader of its stdout has gone: `holdfast status … | head`."""
+    """Have this process end quietly when the reader of its stdout has gone: `holdfast status … | head`."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
@@ -132,14 +132,14 @@ def _is_nowhere() -> bool:
 
 
 def problem_at(path: str, error: OSError) -> str:
-    """What the system says of a path, and what to do if its server is lost."""
+    """The system's error about a path, and what to do if its server is lost."""
     lost = disconnected(environment(), f"{path}/.", error)
     said = str(error.strerror or error)
     return f"{path}: {said}; {lost}" if lost and lost not in said else f"{path}: {said}"
 
 
 def not_started(command: list[str], error: OSError, usage: str = "-c: holdfast run LOCK -c '...'") -> int:
-    """Say why a command could not be started; the exit status, as shells have it. `usage`: how one is given a line."""
+    """Say why a command could not be started; the exit status that shells have. `usage`: how to give a shell's line."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):  # whatever the program is
         say(f"{command[0]} was not started: {error.strerror}; {_limit_reached()}")
         return FAILED
@@ -150,7 +150,7 @@ def not_started(command: list[str], error: OSError, usage: str = "-c: holdfast r
 
 
 def end_quickly(status: int) -> NoReturn:
-    """As `sys.exit`, but memory is not taken apart: after a fork that would touch, and so copy, each page of it."""
+    """Like `sys.exit`, but without taking memory apart: after a fork that would touch, and so copy, each page of it."""
     import atexit
 
     threading: Any = sys.modules.get("threading")
@@ -167,7 +167,7 @@ def end_quickly(status: int) -> NoReturn:
 
 
 def die_of(number: int) -> NoReturn:
-    """End as a process that this signal has killed, so that a calling shell sees exactly that."""
+    """End like a process that this signal has killed, so that a calling shell sees exactly that."""
     agent = sys.modules.get("holdfast._drivers.agent")
     if agent is not None:
         agent.settle()
@@ -182,21 +182,21 @@ def die_of(number: int) -> NoReturn:
 
 
 def masked(url: str) -> str:
-    """The URL without what is secret, also of one that no engine understands."""
+    """The URL without its secrets, even if no engine understands it."""
     import re
 
     return re.sub(_EMPTY, "", re.sub(_SECRETS, "", re.sub(_PASSWORD, r"\1@", url)))
 
 
 def hide(words: list[str]) -> None:
-    """Have lists of processes show this one without a password, from now on and where that can be done."""
+    """Have lists of processes show this one without passwords from now on, if the system allows that."""
     shown = [masked(word) if "://" in word else word for word in words]
     if shown != words:
         environment().setproctitle("holdfast", " ".join(shown))
 
 
 class Screen(Value):
-    """What is printed on. `width` is None in a pipe or a file, where nothing is cut."""
+    """The destination of output. `width` is None for a pipe or a file, where nothing is cut."""
 
     width: int | None = None
     colours: bool = False
@@ -208,7 +208,7 @@ class Screen(Value):
 
 
 def screen(stream: TextIO | None) -> Screen:
-    """What this stream leads to. No colours with NO_COLOR, nor on a terminal that is `dumb`."""
+    """The destination of this stream. No colours with NO_COLOR, nor on a terminal that is `dumb`."""
     try:
         if stream is None or not stream.isatty():
             return Screen()

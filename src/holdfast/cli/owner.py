@@ -2,13 +2,13 @@
 
 W1  A lock that ends as soon as its command has said that it is held is refused, not reported as a success. So a caller
     is accepted only if it is seen to be a shell: a program that runs one command (timeout, xargs, sudo, make, a
-    `subprocess.run` whose `sh -c` has become the command) looks like any other, and has no list that is complete.
-    env, nice, nohup and setsid become the command, whose parent is the shell then; so does the last command of `sh -c`
-    in most shells. In others, that shell ends with us (W2).
-W2  The shell of `sh -c 'holdfast try LOCK'` has nothing else to do. That is refused where the one command of its text
-    is seen to be ours; a text with any operator, substitution or variable in our words may be more than that.
-W3  Where the caller's program cannot be found out (another system, another user's `/proc`), nothing is refused. What is
-    known is said, as what is acquired by a script that ends, or in a subshell, cannot be told from what is kept.
+    `subprocess.run` whose `sh -c` has become the command) looks like any other, and no list of them can be complete.
+    env, nice, nohup and setsid become the command, whose parent then is the shell; so does `sh -c` with its last
+    command, in most shells. In others, that shell ends with us (W2).
+W2  The shell of `sh -c 'holdfast try LOCK'` has nothing else to do. That is refused if the one command of its text is
+    seen to be ours; a text with any operator, substitution or variable in our words may be more than that.
+W3  If the caller's program cannot be determined (another system, another user's `/proc`), nothing is refused. A message
+    names the owner, as a lock acquired by a script that ends, or in a subshell, cannot be told from one that is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .options import Namespace
 from .outcome import FAILED, masked, say
 
 KEEPER = "holdfast-keeper"
-"""What a keeper (keeper.py) is called in lists of processes: this, and for whom it keeps its lock."""
+"""The name of a keeper (keeper.py) in lists of processes; the process for which it keeps its lock stands behind it."""
 _TITLE = rf"{KEEPER}\s+for process ([0-9]+)\b"
 _SHELLS = {
     "ash", "bash", "brush", "bsd-csh", "cmd", "csh", "dash", "elvish", "fish", "hush", "ksh", "lksh", "loksh",
@@ -38,9 +38,9 @@ _SHOWN = 60
 
 
 def owner_of(options: Namespace, *, binds: bool) -> int | None:
-    """Its pid; None, and said why, if there is none. One that is to be bound to has to be a shell, unless it is named.
+    """Pid of the owner; None, after a message, if there is none. It has to be a shell, unless it is named.
 
-    Without `binds` only its number counts: nothing is to be left to it.
+    Without `binds` only its pid counts, as no lock is left to it.
     """
     if options.owner_pid:
         named: int = options.owner_pid
@@ -60,7 +60,7 @@ def owner_of(options: Namespace, *, binds: bool) -> int | None:
 
 
 def tell_bound(options: Namespace, owner: int) -> None:
-    """To whom the lock is bound, unless the caller knows it, or reads it elsewhere."""
+    """Report the process that the lock is bound to, unless the caller knows it, or reads it elsewhere."""
     if not (options.quiet or options.json or options.verbose or options.owner_pid):
         say(f"bound to process {_shown(owner)}: free when that ends")
 
@@ -76,12 +76,12 @@ def _shown(pid: int) -> str:
 
     command = brief_command(" ".join(words)) or name
     if "://" in command:
-        command = masked(command)  # before it is cut: half of a URL is not known for one
+        command = masked(command)  # before it is cut: half of a URL is not recognised as one
     return f"{pid} ({printable(command, _SHOWN)})"
 
 
 def _why_not(pid: int) -> str | None:
-    """Why the lock would not be kept by that caller; None if it would, or if that cannot be known (W3)."""
+    """Why that caller would not keep the lock; None if it would, or if that cannot be known (W3)."""
     program = environment().program(pid)
     if program is None:
         return None
@@ -90,7 +90,7 @@ def _why_not(pid: int) -> str | None:
     if name in _MULTICALL:
         name = second if first in _MULTICALL else first
     elif not _is_shell(name) and (_is_shell(first) or second == "xonsh"):
-        return None  # run by an emulator, or by the interpreter of the language that it is written in
+        return None  # a shell run by an emulator, or by the interpreter of the language that it is written in
     if not _is_shell(name):
         return "which is not a shell and may end as soon as this command has"
     if _is_all_of(words):
@@ -99,8 +99,8 @@ def _why_not(pid: int) -> str | None:
 
 
 def tell_if_ours(options: Namespace, *holders: Holder | None) -> None:
-    """Say so if one of those that hold the lock has called this command, which would wait for itself: a shell that has
-    acquired it, or a process that waits for the end of this one. Of a semaphore, if that goes for all its slots."""
+    """Say so if a holder of the lock has called this command, which would wait for itself: a shell that has acquired
+    it, or a process that waits for the end of this one. For a semaphore, only if that is true of all its slots."""
     from .._platform.tree import ancestors
 
     ours = ancestors(environment().caller())
@@ -121,12 +121,12 @@ def tell_if_ours(options: Namespace, *holders: Holder | None) -> None:
 
 
 def _held_by(pid: int, ours: list[int]) -> int:
-    """Who has the lock by this process: where there is no record, a keeper is all that is known of its owner."""
+    """The owner of a lock that `pid` holds: without a record, the keeper is all that is known of its owner."""
     return pid if pid in ours else kept_for(pid) or pid
 
 
 def kept_for(pid: int) -> int | None:
-    """The process for which this keeper keeps its lock; None where it is no keeper, or cannot be seen."""
+    """Pid of the process for which this keeper keeps its lock; None if it is no keeper, or cannot be seen."""
     import re
 
     titled = re.match(_TITLE, environment().command(pid) or "")
@@ -162,7 +162,7 @@ def _base(word: str) -> str:
 
 
 def _is_shell(name: str) -> bool:
-    """As shells are called: `-bash` at a login, `zsh-5.9`, `ksh93`, `bash-static`, `pwsh.exe`."""
+    """Whether this is the name of a shell: also `-bash` at a login, `zsh-5.9`, `ksh93`, `bash-static`, `pwsh.exe`."""
     name = name.lower().lstrip("-.").removesuffix(".exe").removesuffix("-wrapped").removesuffix("-static")
     return name.rstrip("0123456789.-") in _SHELLS
 
@@ -209,7 +209,7 @@ class Owner:
         return found.has_ended or found.started != self._started
 
     def command(self) -> str:
-        """The name of its program, for people."""
+        """The name of the owner's program, for people."""
         words = (self._env.command(self.pid) or "").split()
         return words[0].rpartition("/")[2].lstrip("-") if words else ""
 

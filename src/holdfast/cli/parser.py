@@ -1,7 +1,7 @@
-"""What `argparse` makes of the table of options (options.py): help, errors, and the words of any command.
+"""Help, errors and the parsing of any command, by `argparse` and the table of options (options.py).
 
-A parser is made for the one command that runs: making all of them took longer than acquiring a lock. Help is as wide as
-the terminal: paragraphs and lists are folded where they do not fit, and else left as written.
+Only the parser of the command that runs is created: creating all of them took longer than acquiring a lock. Help is as
+wide as the terminal: paragraphs and lists are folded if they do not fit, and else left as written.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 # -- help as wide as the terminal ------------------------------------------------------------------------------------
 
 STATUS = "exit status: "
-"""What begins the last part of the notes."""
+"""Beginning of the last part of the notes."""
 _ITEM = r"( +\S+(?: \S+)? {2,})(\S.*)"
-"""A name, and what is said of it."""
+"""An item of a list: a name, and the text about it."""
 
 
 _wrap = functools.partial(wrap, break_on_hyphens=False, break_long_words=False)
 
 
 def folded(text: str, width: int) -> str:
-    """Blank lines stay; so do indented lines that are no items, such as commands to be copied."""
+    """The text, folded. Blank lines stay; so do indented lines that are no items, such as commands to be copied."""
     return "\n\n".join(_folded(block.split("\n"), width) for block in text.split("\n\n"))
 
 
@@ -60,7 +60,7 @@ def _folded(lines: list[str], width: int) -> str:
     if all(len(line) <= width for line in lines):
         return "\n".join(lines)
     parts: list[tuple[str, str]] = []
-    """A paragraph or an item of a list: what stands in front of it, and its text; without one, a line that stays."""
+    """Paragraphs and items of lists: the lead and the text of each; without a text, a line that stays as it is."""
     for line in lines:
         text = line.lstrip()
         indent = line[: len(line) - len(text)]
@@ -289,13 +289,13 @@ executed or was not found at the start; otherwise it dies of the signal that end
 
 
 class _Help:
-    """Of one command: its usage; the notes; options that have another help here than in the table."""
+    """Help of one command: its usage; the notes; options whose help differs from that in the table."""
 
     def __init__(self, usage: str, note: str, what: str = "", **helps: str) -> None:
         self.usage = usage
         self.note = note
         self.what = what
-        """The first line of the help, where that is not the summary."""
+        """The first line of the help, if that is not the summary."""
         self.helps = helps
 
 
@@ -493,7 +493,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _answer_without_command(overview: Parser, words: list[str]) -> NoReturn:
-    """Exits: with help, the version, or an error."""
+    """Exit with help, the version, or an error."""
     first = words[0] if words else ""
     overview.refuse_unknown(first)
     overview.parse_args(words)
@@ -501,14 +501,14 @@ def _answer_without_command(overview: Parser, words: list[str]) -> NoReturn:
 
 
 _MARK = "\0"
-"""In front of an operand that may look like an option; no word of a command line has it in it."""
+"""Prefix of an operand that may look like an option; no word of a command line contains it."""
 
 
 def _read(parser: Parser, words: list[str], operands: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options and operands among the words, and the operands behind `--`; what is none of them.
+    """The options and operands among the words, with the operands behind `--`; and the words that are none of these.
 
-    That method of argparse forgets the `--` between its two passes. Marked operands come first here, where none is
-    taken for the value of an option.
+    That method of argparse forgets the `--` between its two passes. So those operands are marked and come first, where
+    none is taken for the value of an option.
     """
     options, rest = parser.parse_known_intermixed_args([*(_MARK + one for one in operands), *words])
     for name, value in vars(options).items():
@@ -535,7 +535,7 @@ def _parse_beads(words: list[str]) -> argparse.Namespace:
 
 
 def parser_of(name: str) -> Parser:
-    """The parser of any command that has one: `beads check` is one, while the drop-ins have their own ways."""
+    """The parser of a command: `beads check` is one command here, and the drop-ins have no parser."""
     one = _HELP[name]
     summary = SUMMARIES.get(name) or BEADS[name.removeprefix("beads ")]
     what = one.what or f"{summary[0].upper()}{summary[1:]}."
@@ -550,7 +550,7 @@ def parser_of(name: str) -> Parser:
 
 
 def _telling(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same for argparse, which shows the text of its own kind of error only."""
+    """The conversion for argparse, which shows the texts of its own kind of error only."""
 
     @functools.wraps(convert)
     def converted(text: str) -> Any:
@@ -590,14 +590,14 @@ _OTHER_WORDS = {
     "kill": "break",
     "version": "--version",
 }
-"""What other tools call a command."""
+"""Commands, by the names that other tools have for them."""
 _OTHER_OPTIONS = {
     **dict.fromkeys(("--nb", "--nowait", "--no-wait"), "--nonblock"),
     **dict.fromkeys(("-o", "--close"), "--until command"),
     "--wait": "--timeout",
     "-s": "--shared",
 }
-"""What flock(1) and others call an option."""
+"""Options, by the names that flock(1) and others have for them."""
 _OTHER_WAYS = {
     **dict.fromkeys(("-x", "-e", "--exclusive"), "a lock is exclusive, unless it is shared: leave this out"),
     **dict.fromkeys(("-F", "--no-fork"), "run stays while CMD runs, to pass signals on: leave this out"),
@@ -606,22 +606,23 @@ _OTHER_WAYS = {
     ),
     "--blocking": "to wait is the default: leave this out",
 }
-"""Options of others for which there is none here."""
+"""Advice about options of other tools that have no counterpart here."""
 _WAYS_OF_TRY = {
     **dict.fromkeys(("-w", "--timeout", "--wait"), "try does not wait; acquire does, with -w DURATION"),
     **dict.fromkeys(("-n", "--nonblock", "--nb", "--nowait", "--no-wait"), "try never waits: leave this out"),
 }
-"""Options of those that may wait."""
+"""Advice for `try` about options of commands that may wait."""
 
 
 class Parser(argparse.ArgumentParser):
-    """`PROTOCOLS` in the notes stands for one line about each, which takes a search through what is installed."""
+    """The parser of one command. `PROTOCOLS` in the notes stands for one line about each, which takes a search through
+    installed packages."""
 
     def __init__(self, prog: str, usage: str, description: str, notes: str, examples: str = "") -> None:
         self.examples = [f"holdfast {line}" for line in examples.splitlines()]
-        """Commands as they are typed."""
+        """Example commands as they are typed."""
         self.words: list[str] = []
-        """What was typed behind the command's name."""
+        """The words that were typed behind the command's name."""
         self._notes = notes
         shown = "\n".join(["examples:", *(f"  {line}" for line in self.examples)])
         before, status, behind = notes.partition(STATUS)
@@ -647,14 +648,14 @@ class Parser(argparse.ArgumentParser):
         super().error(message + hint)
 
     def refuse_unknown(self, word: str) -> None:
-        """An error for an option that is none. Of one without a command, argparse says only that a command lacks."""
+        """Report an unknown option. Without a command, argparse would only say that the command is missing."""
         given = word.partition("=")[0] if word.startswith("--") else word[:2]
         known = {"-", "--", *(flag for action in self._actions for flag in action.option_strings)}
         if word.startswith("-") and given not in known:
             self.error(f"unrecognized arguments: {word}")
 
     def _hint(self, message: str) -> str:
-        """What may have been meant, where something is unknown."""
+        """A hint at the word that may have been meant instead of an unknown one; else empty."""
         _, unknown, words = message.partition("unrecognized arguments: ")
         if unknown:
             hint = self._hint_at_option(words)
@@ -673,7 +674,7 @@ class Parser(argparse.ArgumentParser):
         return f".{hint}" if hint else ""
 
     def _hint_at_option(self, unknown: str) -> str:
-        """What the first that may be meant is: an option of other commands, or a mistyped one."""
+        """A hint at the first option for which there is one: another tool's, another command's, or a mistyped one."""
         words, _, said = unknown.partition(". ")
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         for word in [] if said else words.split():
@@ -686,7 +687,7 @@ class Parser(argparse.ArgumentParser):
         return ""
 
     def _hint_at_other_way(self, given: str, flags: Collection[str]) -> str:
-        """For one who knows flock(1), or takes `try` for a command that may wait."""
+        """A hint for users of flock(1), or for those who take `try` for a command that may wait."""
         if self.prog == "holdfast try" and given in _WAYS_OF_TRY:
             return f" {_WAYS_OF_TRY[given]}"
         meant, way = _OTHER_OPTIONS.get(given, ""), _OTHER_WAYS.get(given, "")
@@ -707,16 +708,16 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
 
     def actions(self) -> list[argparse.Action]:
-        """What may be typed, in the order of the help."""
+        """Options and operands, in the order of the help."""
         return self._actions
 
     def notes(self) -> str:
-        """What stands below the options, as it is written, but for the examples."""
+        """The text below the options, as it is written, without the examples."""
         return self._notes.replace("PROTOCOLS", _listed()).rstrip()
 
 
 def _belongs_to(flag: str) -> str:
-    """The commands that have an option of this name."""
+    """A hint at the commands that have an option of this name; else empty."""
     named = [name for name in SUMMARIES if name in _HELP]
     owners = [name for name in named if any(flag in option_of(one)[0] for one in options_of(name))]
     return f" {flag} is an option of {', '.join(owners)}" if owners else ""
@@ -728,7 +729,7 @@ def _listed() -> str:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Notes are as they are written, where they fit into the terminal."""
+    """Leaves notes as they are written if they fit into the terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
@@ -744,7 +745,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _columns() -> int:
-    """As `shutil.get_terminal_size`: argparse asks for each option, and that module takes milliseconds to load."""
+    """Like `shutil.get_terminal_size`: argparse asks for each option, and that module takes milliseconds to load."""
     try:
         given = int(os.environ["COLUMNS"])
     except (KeyError, ValueError):
@@ -758,7 +759,7 @@ def _columns() -> int:
 
 
 class _ShowHelp(argparse.Action):
-    """argparse's own does not report what cannot be written."""
+    """Prints help. The action of argparse itself does not report output that cannot be written."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
         end_with_reader()

@@ -1,4 +1,4 @@
-"""`postgresql init`: what locks need in a database."""
+"""`postgresql init`: create what locks need in a database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .outcome import DONE, masked, say, show
 
 
 def postgresql_(options: Namespace) -> int:
-    """Make the schema and the table, if they are not there; or only say how."""
+    """Create the schema and the table if they do not exist; or only print the SQL for that."""
     if engine_of(options.url).name != "postgresql":
         raise ValueError(f"{masked(options.url)} is no postgresql:// URL")
     from ..engines.postgresql import ddl, init, schema_of

@@ -1,4 +1,4 @@
-"""`reap`: stay with a directory, and remove the lock of each holder that dies, at once (reaper.py)."""
+"""`reap`: watch a directory, and remove the lock of each holder the moment it dies (reaper.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .outcome import say
 
 
 def reap_(options: Namespace) -> int:
-    """Runs until a signal ends it."""
+    """Run until a signal ends the process."""
     directory = os.path.realpath(options.directory).replace(os.sep, "/")  # a watch follows no links
 
     def tell(path: str, why: str) -> None:
@@ -31,7 +31,7 @@ def reap_(options: Namespace) -> int:
 
 
 def notify(state: str) -> None:
-    """Tell the service manager, if there is one that wants to know (sd_notify). Never raises."""
+    """Tell the service manager, if there is one that asks for it (sd_notify). Never raises."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return

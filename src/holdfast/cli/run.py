@@ -4,21 +4,22 @@ C1  While waiting, a signal that ends the process raises an exception, so that n
     that very signal. Python swallows an exception that is raised in the callback of a weak reference, and each import
     has such a callback. So the signal is noted as well, an alarm raises it again, and the note is checked between the
     acquisition and the start of the command.
-C2  From the acquisition on they are blocked and received one by one (`sigwaitinfo`), so none falls between the lock and
-    the command, or between the command's end and the release. CHLD has a handler, which is never called: a BSD kernel
-    drops a blocked signal that would be ignored.
+C2  From the acquisition on, these signals are blocked and received one by one (`sigwaitinfo`), so none falls between
+    the lock and the command, or between the command's end and the release. CHLD has a handler, which is never called: a
+    BSD kernel drops a blocked signal that would be ignored.
 C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
-    those that were sent to this process are passed on. When the terminal hangs up, it tells the session's leader alone:
-    if that is us (`ssh -t host holdfast run …`), HUP is passed on. Where the system does not say who sent it (macOS),
-    INT and QUIT are the terminal's while we are in its foreground: a command that gets two takes them for impatience.
-C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock is
-    held until all has ended that the command has started (guardian.py, G1 to G6).
-C5  Waiting for the command and signalling it exclude each other: a signal never reaches a process that got the
-    command's number later. When the lock is lost, the command's whole tree is stopped: guardian.py, CT1 to CT3.
+    those that were sent to this process are passed on. A terminal that hangs up tells the session's leader alone: if
+    that is us (`ssh -t host holdfast run …`), HUP is passed on. Where the system does not say who sent a signal
+    (macOS), INT and QUIT count as the terminal's while we are in its foreground: a command that gets two takes them for
+    impatience.
+C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock stays
+    held until everything that the command has started has ended (guardian.py, G1 to G6).
+C5  Reaping the command and signalling it exclude each other: a signal never reaches a later process with the command's
+    pid. When the lock is lost, the command's whole tree is stopped: guardian.py, CT1 to CT3.
 C6  A command that stops itself (SIGSTOP, or `suspend` in an interactive shell) has not stopped us. A shell that waits
     for us would not know, and nobody could type to it. So if we are its job, and we or the command have the terminal,
     we stop as well; and when we are continued, so is the command, with the terminal if it had that.
-C7  An error here, such as a lack of memory, is no end of the command. This process then ends as if it had been killed,
+C7  An error here, such as a lack of memory, does not end the command. This process then ends as if it had been killed,
     and releases nothing: the guardian has the locks (G3), or the command has their guards (G1).
 """
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from ..lock import Hold, Lock, Semaphore
 
     class Work(Protocol):
-        """The command, when it has ended."""
+        """The interface of a command that has been started, on either system."""
 
         told: bool
         """Whether the loss of a lock was told."""
@@ -59,13 +60,13 @@ if TYPE_CHECKING:
 
         @property
         def has_begun(self) -> bool:
-            """Whether it may be at work, or what it has started."""
+            """Whether the command may be at work, or a process that it has started."""
 
         def leaves(self, holds: Sequence[Hold], *, quiet: bool) -> bool:
-            """Whether the locks stay held by the guardian, as the command has left something running that counts."""
+            """Leave the locks to the guardian if the command has left something running that counts; whether it has."""
 
         def dismiss(self) -> None:
-            """Have the guardian end, if it has not been left the locks."""
+            """Have the guardian end, unless it has been left the locks."""
 
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
@@ -79,14 +80,14 @@ _SENT_BY_KERNEL = 0x80
 """The `si_code` of a signal that a terminal sent (C3)."""
 _LOOK_EVERY = 0.2
 _KEPT_AFTER = 0.02
-"""Seconds for which the lock is neither watched nor refreshed: what that needs takes longer to load than most of `run`.
-A loss that has come by then is seen then, or by the release."""
+"""Seconds before the lock is watched and refreshed: the code for that takes longer to load than most of `run`. A loss
+in that time is seen afterwards, or by the release."""
 
 
 class _Interrupted(BaseException):
     wanted = True
     noted = 0
-    """The signal that was turned into one, if any (C1)."""
+    """The signal that was raised as an exception, if any (C1)."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -101,7 +102,7 @@ def run(options: Namespace) -> int:
         return refused(error, options)  # a file server does not answer
     for request in [one for lock in locks for one in requests_of(lock)]:
         request.kept_later = True  # refreshed and watched from `keep_from_now` on: a short hold needs neither
-    # What the caller ignores (nohup, a background job) stays ignored, here and in the command.
+    # Signals that the caller ignores (nohup, a background job) stay ignored, here and in the command.
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped
     try:
@@ -117,7 +118,7 @@ def run(options: Namespace) -> int:
     except AcquireTimeout as error:
         for number in heeded:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # nothing is held, so nothing is to be received in order
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # nothing is held, so signals need not come one by one
         return refused(error, options)
     except _Interrupted as interrupted:
         _Interrupted.wanted = False  # two signals at once end this process once
@@ -128,7 +129,7 @@ def run(options: Namespace) -> int:
 
 
 def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
-    """What is to be held while the command runs; the run is recorded, where that was asked for."""
+    """The locks to hold while the command runs; their events are recorded from now on, if that was asked for."""
     if options.record is not None:
         from .console import recorded
 
@@ -139,21 +140,21 @@ def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list
 
 
 def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequence[Hold]:
-    """All or none."""
+    """Acquire all of them or none."""
     if len(locks) == 1:
         return [locks[0].acquire(timeout)]
     from ..several import GivenTwice, acquire_all
 
     try:
         return acquire_all(locks, timeout)
-    except GivenTwice as error:  # which speaks of options that a command line does not have
+    except GivenTwice as error:  # its text speaks of options that a command line does not have
         one, other = error.paths
         what = f"{one} is given twice" if one == other else f"{one} and {other} name the same lock file"
         raise ValueError(f"{what}; leave one out") from None
 
 
 def refused(error: AcquireTimeout, options: Namespace) -> int:
-    """Say that it could not be had in time, and do what was asked for in that case; the exit status."""
+    """Report that a lock was not free in time, and run the line of `--on-conflict`; the exit status."""
     if not options.quiet:
         from .owner import tell_if_ours
 
@@ -175,14 +176,14 @@ def refused(error: AcquireTimeout, options: Namespace) -> int:
 
 
 def tell_acquired(holds: Iterable[Hold], options: Namespace) -> None:
-    """With `--verbose`."""
+    """Report the acquisitions, with `--verbose`."""
     for hold in holds if options.verbose else ():
         behind = _recovered(hold)
         say(f"got {hold.path}" + (f", left behind by process {behind}" if behind else ""))
 
 
 def work_under(holds: Sequence[Hold], child: Work, run: Callable[[], int], options: Namespace) -> int:
-    """Have the command run, then release; the exit status. After an error while it may be at work: C7."""
+    """Have the command run, then release; the exit status. After an error while the command may be at work: C7."""
     try:
         return end(holds, child, run(), options)
     except Exception as error:
@@ -207,7 +208,7 @@ def end(holds: Sequence[Hold], child: Work, status: int, options: Namespace) -> 
 
 
 def _release(hold: Hold, child: Work, status: int, options: Namespace) -> int:
-    """Release one; the status so far, or that of a failure."""
+    """Release one hold; the status so far, or that of a failure."""
     try:
         hold.release()
         if options.verbose:
@@ -226,14 +227,14 @@ def _release(hold: Hold, child: Work, status: int, options: Namespace) -> int:
 
 
 def limit_reached(holds: Iterable[Hold], options: Namespace) -> str:
-    """What is said when the time of `--limit` is up."""
+    """The message when the time of `--limit` is up."""
     from .._core.messages import span
 
     return f"{', '.join(hold.path for hold in holds)}: held for {span(options.limit)}, which is the limit"
 
 
 class _Child:
-    """The command."""
+    """The command, which a guardian has started (C4)."""
 
     def __init__(self, options: Namespace) -> None:
         self._command: list[str] = options.cmd
@@ -241,7 +242,7 @@ class _Child:
         self._guardian: Guardian | None = None
         self._pid = 0
         self._known: Member | None = None
-        """The command, should it not become our child when its guardian is killed (CT1)."""
+        """The command, if it would not become our child when its guardian is killed (CT1)."""
         self._status: int | None = None
         self._has_left = self._is_lost_sight_of = self._has_stopped = False
         self._reaping = allocate_lock()
@@ -307,7 +308,7 @@ class _Child:
                 self._signal(number)
 
     def _reap(self, tree: Tree) -> None:
-        """See who has ended: the command, by its guardian; that; or what both have left to us (CT1)."""
+        """See what has ended: the command, by news of its guardian; the guardian; or processes left to us (CT1)."""
         guardian = self._guardian
         assert guardian is not None
         with self._reaping:  # C5
@@ -337,7 +338,7 @@ class _Child:
                 self._pid, self._status = 0, _guardless()
 
     def _stop_as_well(self) -> None:
-        """C6."""
+        """Stop because the command has; have it go on when we do (C6)."""
         self._has_stopped = False
         before, ours = foreground(), os.getpgrp()
         if is_stopped(self._pid) and _is_job() and before in (ours, os.getpgid(self._pid)):
@@ -392,9 +393,9 @@ class _Child:
         say(f"{limit_reached(holds, self._options)}. Sending TERM to the command, and to all that it has started")
 
     def stop_for_loss(self, lost: LockLost) -> None:
-        """Called from another thread: the lock is not ours any more, so the work must end."""
+        """Have the work end, as the lock is no longer ours. Called from another thread."""
         self.told = True
-        # Its number may not be known yet: the guardian has started it, and is about to say so.
+        # The command's pid may not be known yet: the guardian has started it, and is about to say so.
         works = self._status is None
         say(f"{lost} Sending TERM to the command, and to all that it has started" if works else str(lost))
         os.kill(os.getpid(), signal.SIGCHLD)  # the main thread, which waits for signals, does it
@@ -415,7 +416,7 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def let_go(hold: Hold) -> None:
-    """Let go of the lock, but not of the guard, which another process has as well."""
+    """Let go of the lock without dropping the guard, which another process has as well."""
     held = state_of(hold)
     if isinstance(held, FileHold):
         held.hand_over()
@@ -429,7 +430,7 @@ def _guardless() -> int:
 
 
 def environment_of(holds: Sequence[Hold]) -> dict[str, str]:
-    """What the command finds in its environment: ours, and what is to be known of the locks, a line for each."""
+    """The command's environment: ours, and variables about the locks, with a line for each."""
     variables = _inherited()
     variables["HOLDFAST_LOCK"] = "\n".join(hold.path for hold in holds)
     known = {
@@ -444,7 +445,7 @@ def environment_of(holds: Sequence[Hold]) -> dict[str, str]:
 
 
 def _inherited() -> dict[str, str]:
-    """Our environment, without what an outer `run` may have said of another lock."""
+    """Our environment, without the variables of an outer `run` about another lock."""
     others = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
     return {name: value for name, value in os.environ.items() if name not in others}
 
@@ -454,22 +455,22 @@ def _recovered(hold: Hold) -> int | None:
 
 
 def heed_children() -> None:
-    """A child's end is a signal that is received, also where it was ignored before (C2)."""
+    """Have the end of a child be a signal that is received, even if it was ignored before (C2)."""
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
 
 def received_with(heeded: Iterable[int]) -> set[int]:
-    """The signals to block, and to receive by `next_signal`, with those that it needs itself."""
+    """The signals to block, and to receive by `next_signal`: these, and those that it needs itself."""
     return {*heeded, signal.SIGCHLD, *(() if hasattr(signal, "sigtimedwait") else (signal.SIGALRM,))}
 
 
 def next_signal(signals: set[int], pause: float | None) -> tuple[int, bool]:
-    """The first of these that comes, and whether a terminal sent it (C3); 0 after so many seconds, or earlier."""
+    """The first of these signals to come, and whether a terminal sent it (C3); 0 after `pause` seconds or earlier."""
     pause = None if pause is None else min(pause, LONGEST_WAIT)
     if not hasattr(signal, "sigtimedwait"):
         return _next_of_unknown_sender(signals, pause)
     info = signal.sigwaitinfo(signals) if pause is None else signal.sigtimedwait(signals, pause)
-    # If we were stopped and have gone on when the time was up, Python returns what is not set.
+    # If we were stopped and have gone on when the time was up, Python returns a value that is not set.
     if info is None or info.si_signo not in signals:
         return 0, False
     return info.si_signo, info.si_code == _SENT_BY_KERNEL
@@ -494,7 +495,7 @@ def _is_job() -> bool:
 
 
 def foreground(group: int = 0) -> int:
-    """The process group that has our terminal, or gets it now; 0 without a terminal."""
+    """The process group in the foreground of our terminal, or put there now (`group`); 0 without a terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -516,14 +517,14 @@ def _spoken(status: int) -> str:
 
 
 def name_of(number: int) -> str:
-    """`SIGTERM`; the number itself for most real-time signals, which have no name."""
+    """The signal's name, as `SIGTERM`; the number itself for most real-time signals, which have no name."""
     from signal import Signals
 
     return Signals(number).name if number in {*Signals} else str(number)
 
 
 def without_core_dump() -> None:
-    """For a process that dies of a signal only to tell how another has ended."""
+    """Leave no core dump, in a process that dies of a signal only to tell how another has ended."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

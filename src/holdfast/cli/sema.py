@@ -1,7 +1,7 @@
 """`holdfast sema`: the command `sema` of File-Based Semaphore 0.1.0, for scripts that call it (docs/sema.md).
 
-Texts, streams and exit statuses are those of that command; what is done to a lock file is the engine's. The first part
-is shared with `holdfast semats`: how words are said, and how a lock outlives the command.
+Texts, streams and exit statuses are those of that command; the work on lock files is the engine's. The first part is
+shared with `holdfast semats`: how words are said, and how a lock outlives the command.
 
 Examples:
   sema acquire /tmp/deploy.lock --timeout 60 --tag nightly
@@ -33,7 +33,7 @@ from .outcome import DONE, FAILED, HELD, USAGE, show
 
 
 class Kind(Enum):
-    """What is at a path."""
+    """Kinds of what can be at a path."""
 
     NOTHING = "nothing"
     FILE = "a regular file"
@@ -41,14 +41,14 @@ class Kind(Enum):
 
 
 def speak_utf8() -> None:
-    """Say everything in UTF-8, as those commands do, whatever the locale."""
+    """Print everything in UTF-8, as those commands do, whatever the locale."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def kind_of(path: str) -> Kind:
-    """What is there; nothing, too, where nothing can be. OSError where that cannot be known."""
+    """The kind of what is at a path; NOTHING, too, if nothing can be there. OSError if that cannot be known."""
     try:
         found = os.lstat(path)
     except OSError as error:
@@ -59,7 +59,7 @@ def kind_of(path: str) -> Kind:
 
 
 def look_at(lock: Lock) -> tuple[Observation, Assessment] | None:
-    """What is in the lock file, and what is known of its holder; None if there is no file. Nothing is kept open."""
+    """The lock file's content, and what is known of its holder; None if there is no file. Nothing is kept open."""
     seen = observe(environment(), file_request(lock))
     if seen is None:
         return None
@@ -70,10 +70,10 @@ def look_at(lock: Lock) -> tuple[Observation, Assessment] | None:
 
 
 def acquire_and_leave(lock: Lock, timeout: float | None, tell: Callable[[Record], object]) -> None:
-    """Acquire it, `tell` of it, and leave the lock file to the caller: a plain record that no process vouches for.
+    """Acquire the lock, `tell` of it, and leave the lock file to the caller: a plain record, guarded by no process.
 
-    Without a marker: with one, contenders would take the end of this command for the end of the hold. If it cannot be
-    told, the caller does not know that there is something to release; then it is given back.
+    The record has no marker: with one, contenders would take the end of this command for the end of the hold. If `tell`
+    fails, the caller does not know that there is something to release; then the lock is given back.
     """
     request = file_request(lock)
     request.unmarked = True
@@ -89,7 +89,7 @@ def acquire_and_leave(lock: Lock, timeout: float | None, tell: Callable[[Record]
 
 
 def remove(lock: Lock, agreed: Callable[[Observation, Assessment], bool]) -> bool:
-    """Remove the lock file if `agreed` to what was seen; whether it is gone on that word."""
+    """Remove the lock file if what was seen is `agreed` to; whether it is gone because of that."""
     unusable: list[bool] = []
 
     def noted(seen: Observation, assessed: Assessment) -> bool:
@@ -101,12 +101,12 @@ def remove(lock: Lock, agreed: Callable[[Observation, Assessment], bool]) -> boo
 
 
 def clear(text: str) -> str:
-    """The whole text, in a form that no terminal takes for a command."""
+    """The whole text, escaped so that no terminal takes it for a command."""
     return printable(text, len(text))
 
 
 def complain(text: str) -> None:
-    """Write to stderr. One that cannot be written is no reason to fail."""
+    """Print on stderr. Failing to write is no error."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -114,7 +114,7 @@ def complain(text: str) -> None:
 
 
 def json_of(value: dict[str, object], *, indent: int | None = None) -> str:
-    """JSON with whatever is printable as it is, as those commands write it, and all else escaped."""
+    """JSON as those commands write it: printable characters as they are, and all others escaped."""
     import json
 
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=(",", ":" if indent is None else ": "))
@@ -127,13 +127,13 @@ def _escaped(character: str) -> str:
 
 
 def system_error(error: Exception) -> OSError | None:
-    """What the system said, also where the engine has put it into words of its own; None if it has said nothing."""
+    """The system's error, even if the engine has put it into words of its own; None if there is none."""
     cause = error.__cause__ if isinstance(error, InvalidPath) else error
     return cause if isinstance(cause, OSError) and cause.errno else None
 
 
 VERSION = "file-semaphore 0.1.0"
-"""Whose command line this is; scripts compare it."""
+"""The version of the command that this stands in for; scripts compare it."""
 HELP = """\
 Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]
 
@@ -161,15 +161,15 @@ Exit status: 0 done or free; 1 held or timed out; 2 usage; 3 system error.
 This is holdfast, which takes the arguments of the sema command."""
 _U64 = 2**64 - 1
 _LOOK_EVERY = 0.1
-"""Seconds between looks at what is no lock file, as there."""
+"""Seconds between looks at something that is no lock file, as in the original."""
 
 
 class _UsageError(Exception):
-    """What was typed makes no sense."""
+    """The arguments make no sense."""
 
 
 class _Options:
-    """What was typed."""
+    """The arguments, parsed."""
 
     def __init__(self, words: list[str]) -> None:
         self.timeout: float | None = None
@@ -198,17 +198,17 @@ class _Options:
                 raise _UsageError(f"unexpected argument: {word}")
 
     def lock(self) -> Lock:
-        """The lock; by the letter of its protocol it is stale by age alone."""
+        """The lock, stale by age alone, as the letter of its protocol says."""
         stale = "protocol" if self.stale else "never"
         after = self.stale or None
-        # Nothing is left running, so nothing beats; and that is what this command's locks are known for.
+        # No process is left running, so none beats; and that is what this command's locks are known for.
         lock = Lock(self.path, tag=self.tag, stale=stale, stale_after=after, durable=True, heartbeat=0)  # type: ignore[arg-type]
         announce(lock, None)
         return lock
 
 
 def _number(name: str, text: str) -> int:
-    """As Rust reads a u64."""
+    """The number, as Rust reads a u64."""
     digits = text.removeprefix("+")
     if digits.isascii() and digits.isdecimal():
         significant = digits.lstrip("0") or "0"
@@ -218,7 +218,7 @@ def _number(name: str, text: str) -> int:
 
 
 def sema(words: list[str]) -> int:
-    """Run one command of it; its exit status."""
+    """Run one command of `sema`; its exit status."""
     speak_utf8()
     for word in words:
         if word in ("-h", "--help"):
@@ -284,7 +284,7 @@ def _acquire_for_script(options: _Options, timeout: float | None) -> None:
 
 
 def _release(options: _Options) -> int:
-    """Remove it, also another holder's: that is what release means there. A living holder finds its lock lost."""
+    """Remove the lock, even another holder's: that is what `release` means there. A living holder finds it lost."""
     _require_path(options.path)
     kind = kind_of(options.path)
     if kind is Kind.FILE:
@@ -342,7 +342,7 @@ def _wait(options: _Options) -> int:
 
 
 def _waited(options: _Options, left: float | None) -> bool:
-    """Whether the lock file went in time. False, too, where something else has taken its place."""
+    """Whether the lock file disappeared in time. False, too, if something else has taken its place."""
     try:
         return options.lock().wait(left)
     except InvalidPath:
@@ -352,7 +352,7 @@ def _waited(options: _Options, left: float | None) -> bool:
 
 
 def _is_there(path: str) -> bool:
-    """Whether a path that is no lock file leads to anything. OSError where that cannot be known."""
+    """Whether a path that is no lock file leads to anything. OSError if that cannot be known."""
     try:
         os.stat(path)
     except OSError as error:
@@ -368,7 +368,7 @@ def _report(options: _Options, what: str) -> None:
 
 
 def _require_path(path: str) -> None:
-    """InvalidPath where not even the directory is there."""
+    """Raise InvalidPath if the path is empty or its directory does not exist."""
     if not path:
         raise InvalidPath("path cannot be empty", path=path)
     directory = os.path.dirname(path.rstrip("/"))
@@ -379,7 +379,7 @@ def _require_path(path: str) -> None:
 
 
 def _runs(record: Record, assessed: Assessment) -> bool:
-    """Whether the process that is named runs, as far as its number means anything."""
+    """Whether the process in the record runs, as far as its pid means anything."""
     if assessed.liveness is not Liveness.UNKNOWN:
         return assessed.liveness is Liveness.ALIVE
     pid = record.pid or 0

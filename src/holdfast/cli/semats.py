@@ -1,6 +1,6 @@
 """`holdfast semats`: the command `semats` of File-Based Semaphore (TS) 0.1.0, for scripts that call it.
 
-docs/semats.md has all of it, and what is different.
+docs/semats.md describes it, and how it differs from the original.
 
 Exit status: 0 done; 1 everything else. `status` and `clean` say what they found, and end with 0.
 """
@@ -48,11 +48,11 @@ Examples:
 Exit status: 0 done; 1 not done. status and clean: 0, whatever they find; 1 if they fail.
 This is holdfast, which takes the arguments of the semats command."""
 _ABSENT = object()
-"""What the command shows as `undefined`, and leaves out of its JSON."""
+"""A value that the command shows as `undefined`, and leaves out of its JSON."""
 
 
 class _Refused(Exception):
-    """A failure that is told as an object; its fields, `type` and `message` first."""
+    """A failure that is reported as an object with these fields."""
 
     def __init__(self, kind: str, message: str, **more: object) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class _Refused(Exception):
 
 
 class _Options:
-    """What was typed, wherever it stands; what is unknown is passed over, as there."""
+    """The arguments, parsed, in any order; unknown options are passed over, as in the original."""
 
     def __init__(self, words: list[str]) -> None:
         self.tag: str | None = None
@@ -80,7 +80,7 @@ class _Options:
         self.command, self.path = (*plain, "", "")[:2]
 
     def milliseconds(self) -> int | None:
-        """None to wait for ever. ValueError for what is no whole number: that does not ask for an endless wait."""
+        """The timeout; None to wait forever. ValueError for no whole number: that does not ask for an endless wait."""
         text = self.timeout
         if text is None:
             return None
@@ -90,8 +90,8 @@ class _Options:
         return -int(digits) if text.strip().startswith("-") else int(digits)
 
     def lock(self) -> Lock:
-        """The lock; by the letter of its protocol it is stale when it is old and its process is gone."""
-        # Slashes at the end are dropped there, before links are followed.
+        """The lock, stale when it is old and its process has ended, as the letter of its protocol says."""
+        # The original drops slashes at the end before it follows links.
         path = self.path.rstrip("/") or "/"
         lock = Lock(path, protocol="semats", tag=self.tag, stale="protocol", heartbeat=0)
         announce(lock, None)
@@ -102,7 +102,7 @@ _FLAGS = {flag: name for name in ("force", "json", "verbose", "help") for flag i
 
 
 def semats(words: list[str]) -> int:
-    """Run one command of it; its exit status."""
+    """Run one command of `semats`; its exit status."""
     options = _Options(words)
     speak_utf8()
     try:
@@ -117,7 +117,7 @@ def semats(words: list[str]) -> int:
         try:
             return _run(options)
         except _Refused as refused:
-            # What an attempt that need not succeed comes to is a result; elsewhere it is a complaint.
+            # A failure of `try-acquire`, which need not succeed, is a result; elsewhere it is a complaint.
             (show if options.command == "try-acquire" else complain)(_told(options, refused.fields))
     except (ValueError, OSError, HoldfastError) as error:
         complain(f"Error: {clear(str(error))}")
@@ -125,7 +125,7 @@ def semats(words: list[str]) -> int:
 
 
 def _run(options: _Options) -> int:
-    """ValueError where the path, or what else was typed, cannot be meant."""
+    """Run the command; its exit status. ValueError if the path or another argument makes no sense."""
     path = options.path
     if not path:
         raise ValueError("Lock path is required")
@@ -142,7 +142,7 @@ def _run(options: _Options) -> int:
         result = command(options, lock)
     except (OSError, HoldfastError) as error:
         if isinstance(error, OSError) and error.filename == STDOUT:
-            raise  # there is no saying it there
+            raise  # it cannot be reported on that stdout
         raise _io_error(error, failure, call, lock.path) from error
     if result is not None:
         show(_told(options, result))
@@ -179,7 +179,7 @@ def _enter(options: _Options, lock: Lock, timeout: float | None, waited: str | N
 
 
 def _release(options: _Options, lock: Lock) -> dict[str, object]:
-    """Remove it if this very process acquired it, as only a program that became this command can have; or by force."""
+    """Remove the lock if this very process acquired it (a program that has become this command), or by force."""
     refused: list[_Refused] = []
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
@@ -212,7 +212,7 @@ def _unknown_holder() -> _Refused:
 
 
 def _is_ours(seen: Observation, assessed: Assessment) -> bool:
-    """By the pid; but not where that number was another process's when the record was written."""
+    """Whether the record has our pid, and that was not another process's when the record was written."""
     return why_not_of(seen, assessed, environment().identity()) is None and not assessed.is_dead
 
 
@@ -230,7 +230,7 @@ def _status(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
 
 
 def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
-    """Remove the lock if it is stale; and the temporary files of attempts on this lock whose process has ended."""
+    """Remove the lock if it is stale, and the temporary files of attempts at it whose process has ended."""
     env, request = environment(), file_request(lock)
 
     def is_stale(seen: Observation, assessed: Assessment) -> bool:
@@ -243,7 +243,7 @@ def _clean(options: _Options, lock: Lock) -> dict[str, object]:  # noqa: ARG001
 
 
 def _permitted(step: Callable[[], bool]) -> bool:
-    """What the step came to; False, too, where this user may not do it."""
+    """The result of the step; False, too, if this user may not do it."""
     try:
         return step()
     except OSError as error:
@@ -270,7 +270,7 @@ def _io_error(error: Exception, failure: str, call: str, path: str) -> _Refused:
 
 
 def _told(options: _Options, fields: dict[str, object]) -> str:
-    """As lines for people, or as JSON."""
+    """The fields as lines for people, or as JSON."""
     if options.json:
         return json_of(_present(fields), indent=2)
     return "\n".join(f"{name}: {_word(value)}" for name, value in fields.items())
@@ -301,4 +301,4 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[_Options, Lock], dict[str, object
     "status": ("Failed to read lock file", "open", _status),
     "clean": ("Failed to clean lock", "unlink", _clean),
 }
-"""What each says when the system refuses, the system call that stands for it, and what it does."""
+"""For each command: its message when the system refuses, the system call that it names then, and its function."""

@@ -1,7 +1,6 @@
-"""What commands do with a lock on a server, which is named by a URL, where that is not what they do with a lock file.
+"""Commands about a lock on a server, which is named by a URL, where they differ from those about a lock file.
 
-Each function has its command's name. Nothing here shows a password: what is printed is the engine's own spelling of a
-URL, or `masked`.
+Each function has its command's name. No password is shown: URLs are printed in the engine's own spelling, or `masked`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .outcome import DONE, HELD, USAGE, show
 
 
 def status_(options: Namespace) -> int:
-    """What only files have is null or empty."""
+    """Show the status of the lock. Fields that only files have are null or empty."""
     status = Lock(options.lock, **lock_options(options)).status()
     result, its_id = "held" if status.locked else "free", url_id_of(status)
     if options.json:
@@ -34,7 +33,7 @@ def status_(options: Namespace) -> int:
 
 
 def acquire_(options: Namespace) -> int:
-    """A keeper process acquires it, and has the connection."""
+    """Have a keeper process acquire the lock, as it has the connection."""
     from .keeper import acquire_on_server
     from .owner import owner_of
 
@@ -42,11 +41,11 @@ def acquire_(options: Namespace) -> int:
     return USAGE if pid is None else acquire_on_server(lock_of(options), options, pid)
 
 
-try_ = acquire_  # which then has no time to wait
+try_ = acquire_  # with a timeout of 0
 
 
 def release_(options: Namespace) -> int:
-    """End what a keeper holds for this owner."""
+    """End the keeper that holds the lock for this owner."""
     from .keepers import end_keeper_on_server
     from .owner import owner_of
 

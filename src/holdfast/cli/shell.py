@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def acquire_(options: Namespace) -> int:
-    """Acquire for the owner: its life is the life of the lock, which a keeper process holds for it."""
+    """Acquire the lock for its owner, whose life is the life of the lock; a keeper process holds it."""
     pid = owner_of(options, binds=True)
     if pid is None:
         return USAGE
@@ -38,7 +38,7 @@ def acquire_(options: Namespace) -> int:
     if has_keeper:
         request.kept_for = pid
     else:
-        request.on_behalf_of = pid  # whose identity then is the proof of life
+        request.on_behalf_of = pid  # its identity is the proof of life then
     pace, request.beat_every = request.beat_every, INFINITY
     owner = Owner(pid)
     if owner.has_ended():
@@ -58,11 +58,11 @@ def acquire_(options: Namespace) -> int:
         raise
 
 
-try_ = acquire_  # which then has no time to wait
+try_ = acquire_  # with a timeout of 0
 
 
 def _require_for_shell(request: FileRequest, *, has_keeper: bool) -> None:
-    """ValueError for a protocol whose locks cannot be left to a shell."""
+    """Raise ValueError for a protocol whose locks cannot be left to a shell."""
     name, without = request.protocol.name, ""
     if request.protocol.persistent:
         why = f"the kernel's lock ({name}) is held by a process that has the file open"
@@ -75,7 +75,7 @@ def _require_for_shell(request: FileRequest, *, has_keeper: bool) -> None:
 
 
 def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owner) -> NoReturn:
-    """Tell of the lock before it is left to the keeper: a caller that does not hear of it does not get it."""
+    """Report the lock, then leave it to the keeper: a caller that does not hear of it does not get it."""
     try:
         tell_acquired(lock, options, owner.pid, keeper.pid, keeper.token)
     except BaseException:
@@ -85,7 +85,7 @@ def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owne
 
 
 def _leave_alone(lock: Lock, hold: Hold, options: Namespace, owner: Owner) -> int:
-    """Leave the plain file, which names the owner."""
+    """Leave only the lock file, which names the owner."""
     if not leave_to(hold, owner.pid):
         return owner.tell_ended(lock.path)
     try:
@@ -133,7 +133,7 @@ def release_(options: Namespace) -> int:
     removed = answered(lock, 0.0, take_away)
     if refused:
         if first_holder(before) is not None:
-            refused = sentence(before)  # what the record names has ended
+            refused = sentence(before)  # the process in the record has ended
         why = f"{lock.path} was not released: {refused}. holdfast break removes another's lock"
         return tell_refused(options, before, why)
     if unkept and not options.quiet:
@@ -143,7 +143,7 @@ def release_(options: Namespace) -> int:
 
 
 def _release_kernel_lock(lock: Lock, before: Status, options: Namespace) -> int:
-    """A shell can hold none, so there is none to release; the file stays."""
+    """Report that there is nothing to release, as a shell can hold no kernel lock; the file stays."""
     from .console import tell_refused, tell_released
 
     try:

@@ -1,7 +1,7 @@
-"""What commands show of a LOCK that is a semaphore.
+"""Output of commands about a LOCK that is a semaphore.
 
 The number of slots of a semaphore is known to its users, and not written anywhere. Without `--slots` it is judged by
-the lock files that are there: as many as the highest number among them says. Then it is not `counted`.
+the highest number among the existing lock files. Then it is not `counted`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def status_(options: Namespace, *, counted: bool = True) -> int:
-    """Show its slots; the exit status says whether a contender would get one."""
+    """Show the slots; the exit status says whether a contender would get one."""
     semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
     status = semaphore.status()
     if options.json:
@@ -44,7 +44,7 @@ def status_(options: Namespace, *, counted: bool = True) -> int:
 
 
 def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool = True) -> str:
-    """One line of JSON. Its fields are documented in docs/cli.md."""
+    """The status as one line of JSON. Its fields are documented in docs/cli.md."""
     slots = [object_of("held" if one.locked else "free", one) for one in status]
     waiters: list[dict[str, Any]] = slots[0]["waiters"]
     for one in slots:
@@ -86,13 +86,13 @@ def _line(status: Status) -> str:
 
 
 def why_refused(semaphore: Semaphore, status: SemaphoreStatus) -> str:
-    """Why nobody could have the slot that is free all the same, if so."""
+    """Why nobody could get the free slot nevertheless; else empty."""
     slot = next((one.path for one in status if not one.locked), "")
     return slot and answered(semaphore, 0.0, lambda: nowhere(semaphore, slot))
 
 
 def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
-    """Why one would have to wait, and what to do next, by a look after a wait in vain."""
+    """Why a contender would have to wait, and what to do next, by a look after a wait in vain."""
     if not status.locked:
         return f"{semaphore.path} had no free slot all the time; one has become free since"
     taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
@@ -100,7 +100,7 @@ def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
 
 
 def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, str] | None:
-    """How many slots of that base are seen, and of which protocol; None where there is none, or a file of that name."""
+    """The number of slots seen of that base, and their protocol; None if there is none, or a file of that name."""
     base = os.path.join(os.getcwd(), given)
     where, name = os.path.split(base)
     if not name or any(map(os.path.lexists, (base, f"{base}.lock"))):

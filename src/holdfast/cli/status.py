@@ -1,4 +1,4 @@
-"""`status`: all that can be known of a lock."""
+"""`status`: show all that can be known of a lock."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .outcome import HELD as HELD_CODE
 _USUAL = "sema"
 _LOOKS = 5
 _BESIDE = ("sidecar", "proper-lockfile")
-"""Their locks are beside what they protect."""
+"""Protocols whose locks are beside the files that they protect."""
 _ALIKE = frozenset({"sema", "semats"})
-"""Their records are the same."""
+"""Protocols whose records are the same."""
 
 
 def status_(options: Namespace) -> int:
-    """Show what is known; changes nothing. A file server that does not answer is not waited for without end."""
+    """Show what is known of the lock; changes nothing. The wait for a silent file server is bounded."""
     if len(options.locks) > 1:
         return _status_of_each(options)
     apart = at_place(environment(), absolute(options.lock))
@@ -41,7 +41,7 @@ def status_(options: Namespace) -> int:
 
 
 def _status_of_each(options: Namespace) -> int:
-    """Each as if it were the only one, with an empty line in between; the exit status is the highest of all."""
+    """Show each lock as if it were the only one, with an empty line in between; the highest exit status of all."""
     worst = DONE
     for number, one in enumerate(each_of(options)):
         if number and not options.json and not options.quiet:
@@ -87,7 +87,7 @@ def _status(options: Namespace) -> int:
 
 
 def _status_of_another(options: Namespace, found: Found) -> int:
-    """As `status` shows a lock of ours."""
+    """Show another program's lock as `status` shows ours."""
     status = found.status
     if options.json:
         more = {**_more(status, found, []), "content_protocol": None, "id": None, "next": found.advice}
@@ -123,8 +123,8 @@ def _rows_of_another(found: Found) -> list[tuple[str, str]]:
 
 
 def _looked_at(survey: Survey, lock: Lock) -> tuple[Survey, Found | None, Status]:
-    """What the survey finds at its path, and its status: two looks, so they are repeated where the lock has changed
-    hands in between, with a new survey."""
+    """The survey, what it finds at the lock's path, and the lock's status. These are two looks, so they are repeated,
+    with a new survey, if the lock has changed hands in between."""
     for number in range(_LOOKS):
         if number:
             survey = Survey(environment())
@@ -138,13 +138,13 @@ def _looked_at(survey: Survey, lock: Lock) -> tuple[Survey, Found | None, Status
 
 
 def _seen(status: Status) -> tuple[object, ...]:
-    """What both looks say of a holder, whatever options they judge by."""
+    """The pid of the holder and its liveness: equal in both looks, whatever options they judge by."""
     return None if status.holder is None else status.holder.pid, status.liveness
 
 
 def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
-    """A lock of the kernel as the survey has found it: a look of the engine's would open the file as contenders do, and
-    closing it wakes its waiters, or those for an empty one by another protocol."""
+    """The status of a kernel lock as the survey has found it; None for any other lock. The engine would open the file
+    as contenders do, and closing it wakes its waiters, or those for an empty file by another protocol."""
     request = file_request(lock)
     if found is None or not is_persistent(lock.protocol) or request.shared or not environment().guards:
         return None
@@ -154,7 +154,8 @@ def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
 
 
 def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
-    """What to ask for, and by which protocol, where only the lock file can tell. For looking, not for acquiring."""
+    """The path to ask for, and the protocol, which the lock file tells if it is not given. For looking only, not for
+    acquiring."""
     if protocol is not None:
         return given, protocol
     one = _found(survey, given)
@@ -180,7 +181,7 @@ def _found(survey: Survey, path: str) -> Found | None:
 
 
 def _note(status: Status, found: Found | None, given: str | None) -> str:
-    """What is odd about the protocol."""
+    """A note if something is odd about the protocol; else empty."""
     content = found.status.protocol if found is not None else ""
     if given is None and is_persistent(status.protocol):
         return ""  # the kernel has told
@@ -195,7 +196,7 @@ def _note(status: Status, found: Found | None, given: str | None) -> str:
 
 
 def _whose(path: str, protocol: str | None) -> str:
-    """Why this path is not for locks of ours, where another program makes its own there."""
+    """Why this path is not for locks of ours, if another program makes its own there; else empty."""
     try:
         leave_to_its_program(path, protocol)
     except ProtocolMismatch as error:
@@ -204,7 +205,7 @@ def _whose(path: str, protocol: str | None) -> str:
 
 
 def condition_of(status: Status, found: Found | None) -> str:
-    """As `ls` calls it; by the status where that comes from other options or another protocol."""
+    """The condition as `ls` calls it; judged by the status if that comes from other options or another protocol."""
     kernel = is_persistent(status.protocol)
     if (
         found is not None
@@ -218,7 +219,7 @@ def condition_of(status: Status, found: Found | None) -> str:
 
 
 def _more(status: Status, found: Found | None, keepers: list[LockOwner]) -> dict[str, object]:
-    """What JSON has besides the status."""
+    """Fields that the JSON has besides those of the status."""
     return {
         "condition": condition_of(status, found),
         "content_protocol": (found.status.protocol or None) if found is not None else None,
@@ -254,7 +255,7 @@ def _rows(status: Status, found: Found | None, keepers: list[LockOwner]) -> list
 
 
 def _kept_by(status: Status, keepers: list[LockOwner]) -> str:
-    """Who has the kernel lock, where that is not the one that the record names."""
+    """Words for the processes that have the guard; empty if they cannot be seen, or are named elsewhere."""
     env = environment()
     named = []
     for owner in keepers:

@@ -1,9 +1,9 @@
-"""`timeline`: recorded events as one page, which needs nothing else.
+"""`timeline`: draw recorded events as one self-contained page.
 
 The first half makes holds and waits of events: who held each lock, and who waited, from when to when. An event that
-begins what has begun already, or ends what has ended, is told twice, and counts once: a file may have events of the
-same process by `watch` and by itself. A process that waits for a semaphore waits for its base, and then has one of its
-slots, which is another path: that ends the wait.
+begins a hold or a wait that has begun already, or ends one that has ended, counts once: a file may have the events of a
+process both from `watch` and from the process itself. A process that waits for a semaphore waits for its base, and then
+has one of its slots, which is another path: that ends the wait.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ if TYPE_CHECKING:
 
 KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})
 _SLOT = re.compile(r"(.+)\.[0-9]{1,3}\.lock|(.+://.+)#[0-9]{1,3}", re.DOTALL)
-"""The path of a slot, as a file and on a server, and its base."""
+"""The path of a slot, as a file or on a server, and its base."""
 _LONGEST_TEXT = 400
 _MOST_NAMED = 20
 _LATEST = 253_402_300_800.0
-"""The year 10000. A time beyond is none."""
+"""The year 10000. A later time is not valid."""
 
 
 class Spell(Value):
-    """A time during which a process held a lock or waited for it. `end` says how it ended: released, lost, reclaimed,
-    acquired, gave-up; open: not while it was recorded;
-    unseen: before the next one held it."""
+    """A hold or a wait of one process. `end` says how it ended: released, lost, reclaimed, acquired, gave-up; open: not
+    while events were recorded; unseen: before the next holder had the lock."""
 
     lock: int
     holding: bool
@@ -53,8 +52,8 @@ class Spell(Value):
 
 
 class History(Value):
-    """All of it. `locks`: path and protocol of each. `marks`: when a lock was called stale. `bad`: the number of lines
-    that are no events; `named`: which, and why, for the first of them."""
+    """All that the events tell. `locks`: path and protocol of each. `marks`: when a lock was called stale. `bad`: the
+    number of lines that are no events; `named`: which, and why, for the first of them."""
 
     locks: list[tuple[str, str]]
     spells: list[Spell]
@@ -65,7 +64,7 @@ class History(Value):
 
 
 def read(lines: Iterable[bytes]) -> History:
-    """The history that these lines of JSON tell, in whatever order they are."""
+    """The history that these lines of JSON tell, in any order."""
     events: list[dict[str, Any]] = []
     bad = 0
     named: list[str] = []
@@ -103,14 +102,14 @@ def _problem(event: Any) -> str | None:
 
 
 def _number(value: object) -> float:
-    """A number that can be reckoned with, or -1."""
+    """A usable number, or -1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -(2**63) < value < 2**63:
         return -1.0
     return float(value)
 
 
 class _Teller:
-    """Makes spells of events, which come in the order of their times."""
+    """Turns events, which come in the order of their times, into spells."""
 
     def __init__(self) -> None:
         self._locks: dict[str, int] = {}
@@ -163,7 +162,7 @@ class _Teller:
             self._spells.append(_spell(self._locks[who[0]], start, time, end, told, holding=False))
 
     def _for_any_slot(self, who: tuple[str, Any]) -> tuple[str, Any]:
-        """The same process, as one that waits for the semaphore of this slot, if it does."""
+        """The same process as a waiter for the semaphore of this slot, if it is one; else `who`."""
         found = _SLOT.fullmatch(who[0])
         base = (found[1] or found[2], who[1]) if found else who
         return base if base in self._waiting else who
@@ -201,7 +200,7 @@ def _spell(lock: int, start: float, stop: float, end: str, event: dict[str, Any]
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float] | None:
-    """By the nearest rank; None of nothing."""
+    """Percentiles by the nearest rank; None if there are no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -258,7 +257,7 @@ def timeline_(options: Namespace) -> int:
 
 
 def _recorded(events: str) -> History:
-    """What that file has, or stdin for `-`."""
+    """The history in that file, or on stdin for `-`."""
     if events != "-":
         with open(events, "rb") as file:
             return read(file)
@@ -268,7 +267,7 @@ def _recorded(events: str) -> History:
 
 
 def _open_beside(path: str, flags: int) -> int:
-    """Others may write to the directory of this path, which the caller did not name: never follow a link there."""
+    """Open a path that the caller did not name. Others may write to its directory: never follow a link there."""
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags & ~os.O_TRUNC | careful, 0o666)
     try:
@@ -294,7 +293,7 @@ def page(history: History, source: str) -> str:
 
 
 def content(history: History, source: str) -> dict[str, Any]:
-    """What the page shows: times in milliseconds from the first; who, by number."""
+    """The data of the page: times in milliseconds from the first; people by number."""
     spells = history.spells
     times = [one.start for one in spells] + [time for _, time in history.marks]
     zero = min(times, default=0.0)
@@ -332,7 +331,7 @@ def content(history: History, source: str) -> dict[str, Any]:
 
 
 def _figures(took: dict[bool, list[float]]) -> list[Any]:
-    """Of holds and of waits: how many there are, and how long they took."""
+    """Number and durations of the holds and of the waits."""
     found: list[Any] = []
     for holding in (True, False):
         figures = percentiles(took[holding])

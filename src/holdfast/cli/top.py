@@ -1,10 +1,10 @@
-"""`top`: who holds and who waits, as it changes.
+"""`top`: show who holds and who waits, live.
 
-Times move by the clock alone, once a second; locks are looked at again when an event tells of them (monitor.py). What
-is known of each lock at some moment is a `Row`. A `View` fills a screen with some of the rows, below their sum and
-above the keys, and knows no terminal.
+Times move by the clock alone, once a second; locks are examined again when an event tells of them (monitor.py). A `Row`
+has what is known of a lock at some moment. A `View` fills a screen with some of the rows, between the totals and the
+keys, and knows no terminal.
 
-The terminal is used whole, and given back as it was, whatever ends that (fullscreen.py).
+The whole terminal is used, and restored as it was, whatever ends that (fullscreen.py).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _PIDS_SHOWN = 8
 
 
 class Row(Value):
-    """One lock. `since`: the moment since when it is held, or at least that long ago if not `exact`.
+    """One lock. `since`: the moment of the acquisition, or the latest that it can have been if not `exact`.
 
-    `waits`: since when, and who, the longest wait first; `all_seen`: whether their beginning was.
+    `waits`: the start and the pid of each, the longest wait first; `all_seen`: whether all their starts were seen.
     """
 
     path: str
@@ -63,7 +63,7 @@ class Row(Value):
 
 
 class Rows:
-    """The rows of what is followed; those in which nothing has changed are made once."""
+    """The rows of the locks that are followed; unchanged rows are made only once."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
@@ -71,7 +71,7 @@ class Rows:
         self._began: float | None = None
 
     def now(self) -> list[Row]:
-        """As it is known; nothing is looked at."""
+        """The rows as known now; no lock is examined."""
         if self._began is None:
             self._began = environment().time()
         waiting: dict[str, list[SeenWait]] = {}
@@ -112,7 +112,7 @@ class Rows:
         )
 
     def _of_waits(self, waits: Iterable[SeenWait]) -> tuple[tuple[tuple[float, int | None], ...], bool]:
-        """`waits` and `all_seen` of a row. The kernel does not tell since when a process waits."""
+        """`waits` and `all_seen` of a row. The kernel does not tell when a wait has begun."""
         ordered = sorted((wait.since, wait.waiter.pid) for wait in waits)
         unseen = any(wait.protocol == "flock" and wait.since <= (self._began or 0.0) for wait in waits)
         return tuple(ordered), not unseen
@@ -128,7 +128,7 @@ ORDERS: dict[str, tuple[str, Callable[[Row], tuple[object, ...]]]] = {
     "pid": ("pid", lambda row: (row.pid is None, row.pid or 0, row.path)),
     "state": ("state", lambda row: (_STATES.index(row.state), row.path)),
 }
-"""By name: what they are called, and the key."""
+"""Orders by name: what each is called, and its key."""
 
 
 def _since(row: Row) -> float:
@@ -143,7 +143,7 @@ def ordered(rows: Iterable[Row], order: str, *, backwards: bool = False) -> list
 
 
 def clock_of(seconds: float) -> str:
-    """At most six characters that move as time does: `8s`, `2m05s`, `1h02m`, `3d04h`, `1234d`."""
+    """A running time in at most six characters: `8s`, `2m05s`, `1h02m`, `3d04h`, `1234d`."""
     whole = int(max(0.0, seconds))
     if whole < 60:
         return f"{whole}s"
@@ -157,7 +157,7 @@ def clock_of(seconds: float) -> str:
 
 
 def cells_of(row: Row, now: float) -> list[Cell]:
-    """The texts of one row at that moment, in the order of the columns."""
+    """The cells of one row at that moment, in the order of the columns."""
     longest = row.waits[0][0] if row.waits else None
     pids = [str(pid) for _, pid in row.waits[:_PIDS_SHOWN] if pid is not None]
     more = len(row.waits) - len(pids)
@@ -195,16 +195,16 @@ _COLUMNS = (
     Column("WAITERS", cut="end", least=7, drop=10, optional=True),
 )
 _PATH = 6
-"""Which of them is the path."""
+"""The index of the path among the columns."""
 _BESIDE_PATH = 8
-"""What the narrowest table has besides the path: for how long."""
+"""The width that the narrowest table has besides the path, for HELD."""
 _FAR = 10**9
 _FIT_EVERY = 10.0
 """Seconds for which columns only grow, so that they do not jump whenever a row comes or goes."""
 
 
 class Scene(Value):
-    """What is shown of which rows. `places` are followed; of these, `gone` are not there."""
+    """The content of a screen. `places` are followed; of these, `gone` do not exist."""
 
     rows: Sequence[Row]
     places: Sequence[str] = ()
@@ -215,7 +215,7 @@ class Scene(Value):
 
 
 def counts(rows: Sequence[Row]) -> str:
-    """How many are held, waiting and stale."""
+    """The totals in words: held, waiting, stale."""
     stale = sum(row.state in (STALE, DEAD) for row in rows)
     held = sum(row.state not in (STALE, DEAD, WAITED_FOR) for row in rows)
     return f"{held} held, {sum(len(row.waits) for row in rows)} waiting, {stale} stale"
@@ -227,7 +227,7 @@ def rate_of(rate: float) -> str:
 
 
 def header(scene: Scene, order: str, *, backwards: bool) -> list[str]:
-    """Two lines; on a small screen only the first is shown."""
+    """The two lines at the top; on a small screen only the first is shown."""
     words = [counts(scene.rows), rate_of(scene.rate)]
     if scene.missed:
         words.append(f"{scene.missed} too short to be seen")
@@ -247,14 +247,14 @@ def table(rows: Sequence[Row], now: float, on: Screen, floors: dict[int, int] | 
     if width is not None:
         cells = [[_short(cell, width, at) for at, cell in enumerate(row)] for row in cells]
         longest = max((len(row.path) for row in rows), default=0)
-        # A path says most where there is room, so it gives way last.
+        # A path says most, so it gives way last.
         least = max(1, min(max(16, min(longest, width // 3)), width - _BESIDE_PATH))
         columns[_PATH] = columns[_PATH].replaced(least=least)
     return lines(columns, cells, on, floors)
 
 
 def _short(cell: Cell, width: int, at: int) -> Cell:
-    """No more of a long text than a screen can show."""
+    """The cell, with no more of a long text than a screen can show."""
     if not isinstance(cell, str) or len(cell) <= width:
         return cell
     return cell[-width - 1 :] if at == _PATH else cell[: width + 1]
@@ -278,7 +278,7 @@ Nothing that is shown is touched.""".format(orders=", ".join(ORDERS))
 
 
 class View:
-    """What a person has chosen to see: the order, the part, and the help. Makes the lines of a screen."""
+    """The user's choices: the order, the part that is shown, the help. Makes the lines of a screen."""
 
     def __init__(self, order: str, *, backwards: bool = False) -> None:
         self.order = order
@@ -290,7 +290,7 @@ class View:
         self._fitted = 0.0
 
     def press(self, key: str) -> None:
-        """What a key means; one that means nothing is passed over. Any key leaves the help."""
+        """Act on a key; one without a meaning is passed over. Any key leaves the help."""
         moves = {"page up": -self._body, "b": -self._body, "page down": self._body, " ": self._body}
         moves |= {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_FAR, "g": -_FAR, "end": _FAR, "G": _FAR}
         if self.helping:
@@ -308,7 +308,7 @@ class View:
             self._first += moves[key]
 
     def resized(self) -> None:
-        """What was as wide as the old screen needs not be so on the new one."""
+        """Forget the widths of columns, which fitted the old size."""
         self._floors.clear()
 
     def frame(self, scene: Scene, now: float, size: tuple[int, int], *, colours: bool) -> list[str]:
@@ -348,16 +348,16 @@ class View:
 
 
 _RATE_OVER = 5.0
-"""Seconds of which the events are counted."""
+"""Seconds over which events are counted."""
 _EVERY = 1.0
 _SOONEST = 0.04
-"""Seconds between two pictures, however many events there are; more where a picture takes long."""
+"""Least seconds between two pictures, however many events there are; more if a picture takes long."""
 _SHARE = 4
-"""At most one part in so many of the time goes into pictures."""
+"""The pause after a picture, in multiples of the time that it took."""
 
 
 def top_(options: Namespace) -> int:
-    """Show it until the user quits; without a terminal, as it is now."""
+    """Show the live view until the user quits; without a terminal, the present state."""
     places = options.places or ["."]
     live = not (options.once or options.json)
     if live and not _has_terminal():
@@ -400,7 +400,7 @@ def _terminals() -> Any:
 
 
 def _as_json(places: Sequence[str], options: Namespace) -> int:
-    """As `ls --json`, in the order of the rows."""
+    """Print the lines of `ls --json`, in the order of the rows."""
     followed = follow(places).scope
     survey = Survey(environment())
     found: dict[str, Found] = {}
@@ -420,7 +420,7 @@ def _as_json(places: Sequence[str], options: Namespace) -> int:
 
 
 def _row_of(one: Found) -> Row:
-    """As much of it as the order needs."""
+    """A row with as much as the order needs."""
     status, now = one.status, environment().time()
     holder = status.holder or Holder()
     waits = sorted((now if waiter.since is None else waiter.since, waiter.pid) for waiter in status.waiters)
@@ -428,7 +428,7 @@ def _row_of(one: Found) -> Row:
 
 
 class Board:
-    """The live view: what is followed, what of it is shown, and when it has to be drawn again."""
+    """The live view: the locks that are followed, the part that is shown, and when to draw again."""
 
     def __init__(self, follower: Follower, places: Sequence[str], order: str, *, backwards: bool) -> None:
         self._follower = follower
@@ -451,7 +451,7 @@ class Board:
         also = [*signals.wakers, full.keyboard]
         stream = lock_events(self._follower, None, also=also, pause=lambda: self._pause(full))
         try:
-            self._hear(next(stream), record)  # before the terminal is taken: it may be long, or fail
+            self._hear(next(stream), record)  # before the terminal is taken: the first look may take long, or fail
             signals.open()
             full.enter()
             self._draw(full)
@@ -483,7 +483,7 @@ class Board:
             self._events.append((self._clock.monotonic(), news))
 
     def _obey(self, signals: Signals, full: Display) -> int | None:
-        """Signals and keys. The signal to end by, 0 for an ordinary end, None to go on."""
+        """Act on signals and keys; the signal to end by, 0 for an ordinary end, None to go on."""
         came = signals.take()
         for number in came:
             if signals.is_ending(number):

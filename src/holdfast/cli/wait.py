@@ -1,4 +1,4 @@
-"""`wait`: until locks are free, without acquiring any of them."""
+"""`wait`: wait until locks are free, without acquiring any of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def wait_(options: Namespace) -> int:
-    """Wait until a contender would get the lock; of several, until one look finds that of all of them."""
+    """Wait until a contender would get the lock; with several, until one look finds all of them free."""
     ones = each_of(options)
     locks = [_waited_for(one) for one in ones]
     free = [locks[0].wait(options.timeout)] if len(locks) == 1 else _wait_for_all(locks, options.timeout)
@@ -86,7 +86,7 @@ class _Lock:
         return f"{self.path} {still}. {advice(status)}"
 
     def why_refused(self) -> str:
-        """Why nobody could have it all the same, if so."""
+        """Why nobody could get the lock nevertheless; else empty."""
         return answered(self._lock, 0.0, lambda: nowhere(self._lock))
 
 
@@ -108,7 +108,7 @@ class _Slots:
 
 
 class _OfAnother:
-    """A lock of another program (foreign.py): with a notice after a second."""
+    """A lock of another program (foreign.py); its wait is announced after a second."""
 
     when_free = "is free"
 

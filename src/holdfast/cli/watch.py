@@ -1,7 +1,7 @@
-"""`watch`: what happens to locks, one JSON line for each event, as it happens.
+"""`watch`: print the events of locks as they happen, a line of JSON for each.
 
-`follow` and `happenings` follow lock files, for `top` as well. A server tells how things are, not what has happened:
-there, the events are the differences between one look and the next (`Changes`).
+`follow` and `lock_events` follow lock files, for `top` as well. A server tells the present state, and no events: there,
+events are the differences between one look and the next (`Changes`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENDED: int = getattr(select, "POLLERR", 0) | getattr(select, "POLLHUP", 0)
 
 
 def as_line(one: LockEvent) -> str:
-    """One line of JSON: every field of the event."""
+    """An event as one line of JSON, with all its fields."""
     values = {name: getattr(one, name) for name in one._fields if name != "first_look"}
     if one.first_look:
         values["first_look"] = True
@@ -43,7 +43,7 @@ def as_line(one: LockEvent) -> str:
 def follow(places: Iterable[str]) -> Follower:
     """A follower of these directories, locks and patterns; OSError for one whose directory is not there.
 
-    A pattern of directories is expanded now; one of names in them also means names that come later.
+    A pattern of directories is expanded now; one of the names in them also matches names that come later.
     """
     env = environment()
     follower = Follower(env, env.folder_watch())
@@ -62,7 +62,7 @@ def follow(places: Iterable[str]) -> Follower:
 
 
 def _expanded(place: str) -> list[tuple[str, str | None]]:
-    """What a pattern means: directories, each with a pattern of the names in it, or None for all of them."""
+    """The directories of a pattern, each with a pattern of the names in it, or None for all of them."""
     from glob import escape, glob
 
     where, name = os.path.split(absolute(place))
@@ -85,8 +85,8 @@ def lock_events(
     also: Iterable[int] = (),
     pause: Callable[[], float] = lambda: _LONGEST_WAIT,
 ) -> Iterator[list[LockEvent] | None]:
-    """What happens, as it happens; None where only the time of `pause` (in seconds) has passed, or one of `also` is
-    ready. Ends at `until` (monotonic).
+    """Events as they happen; None if only the time of `pause` (in seconds) has passed, or one of `also` is ready. Ends
+    at `until` (monotonic).
 
     `also`: descriptors whose readiness ends a wait, too. When the reader of stdout is gone, the process ends.
     """
@@ -95,7 +95,7 @@ def lock_events(
     out = _output()
     watched = [*also, *(() if watch is None else (watch.fd,))]
     poll = _poll(watched, None if out in watched else out)
-    # A terminal that is closed, or a pipe without a reader, of which no read or write would tell.
+    # Ends this process when the terminal is closed, or the pipe has no reader: no read or write would tell of that.
     end = getattr(signal, "SIGHUP" if out is not None and os.isatty(out) else "SIGPIPE", signal.SIGTERM)
     yield follower.first_look()
     while True:
@@ -116,7 +116,7 @@ def lock_events(
 
 
 def _poll(fds: Iterable[int], out: int | None) -> Callable[[float], list[tuple[int, int]]]:
-    """What waits for so many seconds, until one of these can be read, or the end of `out`; and tells which of them."""
+    """A function that waits that many seconds, or until one of these can be read or `out` ends, and tells which."""
     if not hasattr(select, "poll"):
         from .._platform.handles import wait_for_handles
 
@@ -144,7 +144,7 @@ def _output() -> int | None:
 
 
 def _watch_server(options: Namespace) -> int:
-    """What happens to the locks on a server; until a signal, or the end of the time."""
+    """Print the events of locks on a server until a signal, or the end of the time."""
     if len(options.places) > 1:
         raise ValueError("watch one URL at a time, and nothing beside it: start another watch for the others")
     (url,) = options.places
@@ -155,7 +155,7 @@ def _watch_server(options: Namespace) -> int:
 
 
 def _teller(options: Namespace) -> Callable[[list[LockEvent]], None]:
-    """Shows events, and records them where that was asked for."""
+    """A function that prints events, and records them if that was asked for."""
     record = Recording(options.record) if options.record is not None else None
 
     def tell(found: list[LockEvent]) -> None:
@@ -170,7 +170,7 @@ def _teller(options: Namespace) -> Callable[[list[LockEvent]], None]:
 
 
 def _bounded(steps: Steps[None], until: float) -> Steps[None]:
-    """The same, up to a moment."""
+    """These steps, up to the moment `until` (monotonic)."""
     try:
         for wait in steps:
             if time.monotonic() >= until:
@@ -183,7 +183,7 @@ def _bounded(steps: Steps[None], until: float) -> Steps[None]:
 
 
 class Changes:
-    """Makes events of what is seen. What begins and ends between two looks is not seen."""
+    """Derives events from looks. A hold or a wait that begins and ends between two looks is not seen."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Status] = {}
@@ -191,7 +191,7 @@ class Changes:
         self._first = True
 
     def since(self, statuses: tuple[Status, ...], now: float) -> list[LockEvent]:
-        """What has happened since the last call."""
+        """The events since the last call."""
         seen = {status.path: status for status in statuses}
         told: list[LockEvent] = []
         for path in sorted({*self._seen, *seen}):
@@ -246,7 +246,7 @@ def _of_waiter(kind: str, status: Status, who: Waiter, at: float) -> LockEvent:
 
 
 def watch_(options: Namespace) -> int:
-    """Tell until a signal, the end of the time, or the end of the reader."""
+    """Print events until a signal, the end of the time, or the end of the reader."""
     if any(map(is_url, options.places)):
         return _watch_server(options)
     until = None if options.seconds is None else time.monotonic() + options.seconds

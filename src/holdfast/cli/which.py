@@ -1,6 +1,6 @@
-"""`protocols`: which protocol a lock needs. That depends on what else uses the lock, and on nothing else.
+"""`protocols`: say which protocol a lock needs. That depends on what else uses the lock, and on nothing else.
 
-The table is here alone: a test compares docs/which-protocol.md with it.
+The table is only here: a test compares docs/which-protocol.md with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .parser import folded
 
 
 class Choice(Value):
-    """What else uses a lock, and what to write then. `protocol` is empty where none of them will do."""
+    """A row of the table: what else uses a lock, and what to write then. `protocol` is empty if none will do."""
 
     others: str
     protocol: str

@@ -1,8 +1,8 @@
-"""The console of Windows, used whole (fullscreen.py): what cmd, PowerShell and Windows Terminal show.
+"""The console of Windows as a full screen (fullscreen.py): what cmd, PowerShell and Windows Terminal show.
 
-It is drawn on by the same sequences as a terminal of POSIX, which a console of Windows 10 and later takes when it is
-told to. A write waits while somebody selects text in a console, or has paused it, so a thread of its own writes. Keys
-come as events, and each look for them also notices another size of the window.
+It is drawn on by the same sequences as a POSIX terminal, which a console of Windows 10 and later obeys when told to. A
+write blocks while the user selects text in the console, or has paused it, so a thread of its own writes. Keys come as
+events, and each look for them also notices another size of the window.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ UNABLE = "what stdout leads to cannot be drawn on (NUL, a console older than Win
 _ENCODING = "utf-16-le"
 _CONTROL_KEYS, _RESIZES = 0x1, 0x8
 _EDITING = 0x2 | 0x4 | 0x10 | 0x200
-"""Lines, their echo, the mouse, and keys as sequences."""
+"""Modes to switch off: input by lines, its echo, the mouse, and keys as sequences."""
 _SEQUENCES, _STAYS = 0x1 | 0x4, 0x8
 """Sequences are obeyed; no new line after the last column before something follows."""
 _AT_ONCE = 0.05
-"""Seconds in which a console usually has taken a whole screen."""
+"""Seconds in which a console usually accepts a whole screen."""
 _KEYS = {
     0x1B: "escape",
     0x21: "page up",
@@ -38,7 +38,7 @@ _KEYS = {
     0x26: "up",
     0x28: "down",
 }
-"""By their codes."""
+"""Names of keys, by their codes."""
 _UNITS = {"\x0c": "redraw", "\x04": "q", "\x1a": "q"}
 """Control keys. The last two end what is typed, on other systems and on Windows."""
 
@@ -71,7 +71,7 @@ def opened() -> tuple[Signals, ConsoleScreen]:
 
 
 def named(keys: list[tuple[int, int, int]]) -> list[str]:
-    """The keys by their names, or as they are; one that says nothing, as Shift alone, is none."""
+    """The keys by their names, or as they are; one without a meaning, such as Shift alone, is left out."""
     found = []
     for code, unit, times in keys:
         name = _KEYS.get(code) or (_UNITS.get(chr(unit), chr(unit)) if unit else None)
@@ -149,17 +149,17 @@ class ConsoleScreen(Display):
 
 
 class _Writer:
-    """A thread that writes, so that nobody else has to wait for the console.
+    """A thread that writes, so that no other has to wait for the console.
 
     Each text has an event of its own. So a Ctrl-C between two steps of `write` leaves at most a text that is written
-    before the next one, and none that is waited for in vain.
+    before the next one, and never a wait in vain.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
         self._wanted: SimpleQueue[tuple[bytes, threading.Event] | None] = SimpleQueue()
         self._written: threading.Event | None = None
-        """Of the text that is waited for."""
+        """The event of the text that is waited for."""
         self._error: OSError | None = None
         threading.Thread(target=self._run, name="holdfast-console", daemon=True).start()
 
@@ -173,7 +173,7 @@ class _Writer:
             written.set()
 
     def write(self, text: bytes, seconds: float) -> bool:
-        """Whether it has been written, which is waited for so long. If not, it is to be given once more, later."""
+        """Write a text, waiting at most that many seconds; whether it is written. If not, it has to be given again."""
         if self._written is None:
             written = threading.Event()
             self._wanted.put((text, written))
@@ -181,7 +181,7 @@ class _Writer:
         return self.finish(seconds)
 
     def finish(self, seconds: float) -> bool:
-        """Whether nothing is left to be written."""
+        """Wait at most that many seconds; whether nothing is left to be written."""
         if self._written is None:
             return True
         if not self._written.wait(max(0.0, seconds)):
@@ -193,7 +193,7 @@ class _Writer:
         return True
 
     def end(self) -> bool:
-        """Whether it could. While the console takes nothing it cannot, and does not keep the process from its end."""
+        """End the thread; whether it could. It cannot while the console accepts nothing, but delays no exit."""
         self._wanted.put(None)
         try:
             return self.finish(0)

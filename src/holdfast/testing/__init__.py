@@ -1,1 +1,1 @@
-"""What other implementers can use to check theirs. Nothing in production imports it."""
+"""Tools for other implementers to check their implementations. Nothing in production imports it."""

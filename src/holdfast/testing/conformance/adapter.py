@@ -1,9 +1,9 @@
-"""The implementation under test, as a command: what it can do, and the processes of it that there are.
+"""The implementation under test, as a command: its abilities, and its processes.
 
-A process is spoken to line by line, and never outlives the kit. One that can `serve` (docs/conformance.md) carries out
-operations one after the other. Questions are lines, `OPERATION PATH`, and so are answers. An empty line stands for the
-end of stdin, and `exit STATUS` for the end of the process. An empty line after that means nothing: the kit may have let
-go of what had just ended.
+A process is spoken to line by line, and never outlives the kit. A process that can `serve` (docs/conformance.md)
+carries out operations one after the other. Questions are lines, `OPERATION PATH`, and so are answers. An empty line
+stands for the end of stdin, and `exit STATUS` for the end of the process. An empty line after that means nothing: the
+kit may have let go of an operation that had just ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 _LONGEST_LINE = 1 << 16
 _LONGEST_OUTPUT = 1 << 24
 _SHOWN = 2000
-"""Bytes of what an adapter has said that a report shows."""
+"""Most bytes of an adapter's output that a report shows."""
 
 
 class Unusable(Exception):
@@ -31,7 +31,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """The first line of an adapter. `line` is None where it said none; `status` is None while it runs."""
+    """The first line of an adapter. `line` is None if it said none; `status` is None while it runs."""
 
     line: str | None
     status: int | None
@@ -66,35 +66,35 @@ class Running(ABC):
     @property
     @abstractmethod
     def pid(self) -> int:
-        """The process that carries it out. It leads a session of its own."""
+        """The process that carries out the operation. It leads a session of its own."""
 
     @abstractmethod
     def line(self, within: float) -> str | None:
-        """The next line, without its end; None when none came in time, or the output ended."""
+        """The next line, without its end; None if none came in time, or the output ended."""
 
     @abstractmethod
     def let_go(self) -> None:
-        """It is to release and to end."""
+        """Tell it to release and to end."""
 
     @abstractmethod
     def ended(self, within: float) -> int | None:
-        """Its exit status, or None if it still runs after so many seconds."""
+        """Its exit status, or None if it still runs after that many seconds."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL to its process and to all that this has started in its session."""
+        """Send SIGKILL to its process and to all that this has started in its session."""
 
     @abstractmethod
     def complaint(self) -> str:
         """The end of what it wrote to stderr."""
 
     def answer(self, within: float, *, ends: bool = False) -> Answer:
-        """The first line; with its exit status if it ends, which is awaited unless it said `held` (or if `ends`)."""
+        """The first line, and the exit status, which is awaited unless it said `held` (or if `ends`)."""
         deadline = time.monotonic() + within
         line = self.line(within)
         status = None
         if line != "held" or ends:
-            self.let_go()  # what was not expected may still be held
+            self.let_go()  # after an unexpected line, the lock may still be held
             status = self.ended(deadline - time.monotonic())
         hung = status is None and (line != "held" or ends)
         return Answer(line, status, complaint=self.complaint(), hung=hung)
@@ -130,12 +130,12 @@ class Process(Running):
 
     @property
     def at_end(self) -> bool:
-        """Whether its output has ended, and every line of it has been taken."""
+        """Whether its output has ended, and all lines have been taken."""
         return self._eof and not self._buffer
 
     @property
     def in_mid_sentence(self) -> bool:
-        """Whether it has said something, as far as that has been read, that no `line` has returned."""
+        """Whether output has been read that no `line` has returned."""
         return bool(self._buffer)
 
     def line(self, within: float) -> str | None:
@@ -167,7 +167,7 @@ class Process(Running):
             return None
 
     def feed(self, data: bytes, within: float) -> tuple[bytes, int | None]:
-        """Give it `data` and no more, and take all that it says.
+        """Give it `data` as its whole input; its output and its exit status.
 
         A status of None means that it did not end in time, or within 16 MiB.
         """
@@ -210,14 +210,14 @@ class Process(Running):
         self.process.wait()
 
     def send_kill(self) -> None:
-        """SIGKILL to it and to all that it has started in its session, without waiting for its end."""
+        """Send SIGKILL to it and to all that it has started in its session, without waiting for its end."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
 
     def say(self, text: str) -> None:
-        """Write a line to its standard input. One that has ended does not hear it, and its status says so."""
+        """Write a line to its standard input. A process that has ended does not hear it, and its status says so."""
         try:
             os.write(self._stdin.fileno(), text.encode(errors="surrogateescape") + b"\n")
         except (BrokenPipeError, ValueError):
@@ -225,7 +225,7 @@ class Process(Running):
 
     @property
     def complained(self) -> int:
-        """How many bytes it has written to stderr."""
+        """Number of bytes that it has written to stderr."""
         return os.fstat(self._complaint.fileno()).st_size
 
     def complaint(self, since: int = 0) -> str:
@@ -234,7 +234,7 @@ class Process(Running):
         return os.pread(self._complaint.fileno(), _SHOWN, begin).decode("utf-8", "backslashreplace")
 
     def end(self) -> None:
-        """Nothing of it is left after this."""
+        """End the process, and leave nothing of it."""
         self.let_go()
         self.kill()
         self._stdout.close()
@@ -247,7 +247,7 @@ class Served(Running):
     def __init__(self, server: Process, operation: str, path: str) -> None:
         self.server = server
         self._said: list[str] = []
-        """Lines that came while its end was waited for."""
+        """Lines that came during a wait for the end."""
         self._status: int | None = None
         self._complained = server.complained
         server.say(f"{operation} {path}")
@@ -283,7 +283,7 @@ class Served(Running):
         return self.ended(0) is not None and self.server.ended(0) is None and not self.server.in_mid_sentence
 
     def _listen(self, within: float) -> bool:
-        """Take a line, or the end; whether there was a line."""
+        """Take a line or the end of the operation; whether it was a line."""
         if self._status is not None:
             return False
         deadline = time.monotonic() + within
@@ -307,22 +307,22 @@ STOPPED = "the kit was stopped"
 
 @dataclass
 class Adapter:
-    """The command, what it can do, and how long it may take."""
+    """The command, its abilities, and how long it may take."""
 
     command: Sequence[str]
     limit: float = 10.0
-    """Seconds within which an adapter does whatever it is asked to."""
+    """Seconds that an adapter has for whatever it is asked to do."""
     abilities: frozenset[str] = DEFAULT
     startup: float = 0.0
-    """Seconds that it takes to say what it can do: so long, about, it takes to start."""
+    """Seconds that it takes to name its abilities: about as long as it takes to start."""
     stopped: bool = False
     _processes: set[Process] = field(default_factory=set)
     _idle: list[Process] = field(default_factory=list)
-    """Those that serve, and have nothing to do at the moment."""
+    """Processes that serve, and have nothing to do at the moment."""
 
     @property
     def prompt(self) -> float:
-        """Seconds within which it refuses what can never be a lock file."""
+        """Seconds that it has to refuse a path that can never be a lock file."""
         return 2.0 + 2 * self.startup
 
     @property
@@ -341,7 +341,7 @@ class Adapter:
         return process
 
     def ask(self, operation: str, path: str, prefix: Sequence[str] = ()) -> Running:
-        """The operation on a path: of a process that serves, if the adapter can, and else of one of its own."""
+        """The operation on a path: by a process that serves, if the adapter can do that, else by one of its own."""
         if "serve" not in self.abilities or prefix or "\n" in path:
             return self.start(operation, path, prefix=prefix)
         return Served(self._server(), operation, path)
@@ -357,14 +357,14 @@ class Adapter:
     def _next_idle(self) -> Process | None:
         try:
             return self._idle.pop()
-        except IndexError:  # not looked at before: others take from it at the same time
+        except IndexError:  # no check before: other threads take from it at the same time
             return None
 
     def _is_stopped(self) -> bool:
         return self.stopped
 
     def end(self, running: Running) -> None:
-        """Nothing of it is left after this, but a process that serves and is done with it."""
+        """End the operation, and its process unless that serves and can be reused."""
         if self.reuse(running):
             return
         process = running.server if isinstance(running, Served) else running
@@ -373,28 +373,28 @@ class Adapter:
         self._processes.discard(process)
 
     def reuse(self, running: Running) -> bool:
-        """Whether its process can be asked for something else from now on."""
+        """Make its process available for another operation; whether that is possible."""
         if not (isinstance(running, Served) and running.done()):
             return False
         self._idle.append(running.server)
         return True
 
     def close(self) -> None:
-        """End those that serve."""
+        """End the idle processes that serve."""
         while (server := self._next_idle()) is not None:
             self.end(server)
 
     def stop(self) -> None:
-        """No run is begun any more, and those that go on are killed: a caller that waits for one goes on at once.
+        """Begin no more runs, and kill the others, so that a caller that waits for one goes on at once.
 
-        A signal handler may call it, so it takes no lock and waits for nothing.
+        A signal handler may call this, so it takes no lock and waits for nothing.
         """
         self.stopped = True
         for process in list(self._processes):
             process.send_kill()
 
     def learn(self) -> None:
-        """Ask for its abilities. One that does not know the question can do what each adapter can."""
+        """Ask for its abilities. An adapter that does not know the question has those that every adapter has."""
         began = time.monotonic()
         process = self.start("abilities")
         try:

@@ -1,11 +1,11 @@
-"""What a scenario is and what it works with: its own directory and processes, and the questions that scenarios ask.
+"""Scenarios and the bench that each works with: its own directory and processes, and the questions that it asks.
 
-A scenario has a name, one sentence why, and a function that fails by saying what was expected and what was. Nothing of
-its directory and processes is left afterwards.
+A scenario has a name, one sentence why, and a function that fails by saying what was expected and what happened. Its
+directory and processes are gone afterwards.
 
-The record vectors are scenarios too: bytes of lock files, and what they mean. `records.json` is for implementers of any
+The record vectors are scenarios too: bytes of lock files, and their meaning. `records.json` is for implementers of any
 language. Each vector has an `id`, a `protocol`, its input (`input_hex`, or `input_parts` as `[hex, times]` for large
-ones) and what is wanted: `want.record`, the decoded fields, or `want.error`.
+ones) and the wanted result: `want.record`, the decoded fields, or `want.error`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .adapter import Adapter, Answer, Running, how_it_ended
 from .dialects import Claim, Dialect, moment
 
 Basis = Literal["letter", "care"]
-"""Whether the specification says so, or experience: without that care locks are lost, stolen or waited for in vain."""
+"""The letter of the specification, or experience: without that care, locks are lost, stolen or waited for in vain."""
 
 
 class Failed(Exception):
-    """The implementation did something else than it should."""
+    """The implementation has not done what it should."""
 
     def __init__(self, expected: str, happened: str, found: bytes | None = None) -> None:
         super().__init__(f"expected {expected}; {happened}")
         self.expected = expected
         self.happened = happened
         self.found = found
-        """What was in the lock file; None where there was none, or where it does not matter."""
+        """The content of the lock file; None if there was none, or it does not matter."""
 
 
 class Skipped(Exception):
@@ -51,11 +51,11 @@ class Scenario:
     why: str
     protocols: frozenset[str]
     needs: frozenset[str]
-    """Abilities without which it is left out."""
+    """Abilities without which the scenario is skipped."""
     basis: Basis
     run: Callable[[Bench], None]
     waits: bool = False
-    """Whether it takes seconds in which nothing happens: those are begun first, and the others run meanwhile."""
+    """Whether it takes seconds in which nothing happens: such scenarios begin first, and the others run meanwhile."""
 
 
 SCENARIOS: list[Scenario] = []
@@ -64,7 +64,7 @@ SCENARIOS: list[Scenario] = []
 def scenario(
     *protocols: str, needs: str = "try", basis: Basis = "letter", waits: bool = False
 ) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
-    """Make a scenario of a function: its name is the name, its docstring is the sentence."""
+    """Make a scenario of a function, with its name, and with its docstring as the sentence why."""
 
     def add(function: Callable[[Bench], None]) -> Callable[[Bench], None]:
         why = " ".join((function.__doc__ or "").split())
@@ -86,19 +86,19 @@ def load(protocol: str) -> list[dict[str, Any]]:
 
 
 def input_of(vector: dict[str, Any]) -> bytes:
-    """The bytes of the lock file."""
+    """The bytes of a vector's lock file."""
     if "input_hex" in vector:
         return bytes.fromhex(vector["input_hex"])
     return b"".join(bytes.fromhex(part) * times for part, times in vector["input_parts"])
 
 
 def name_of(vector: dict[str, Any]) -> str:
-    """What its scenario is called."""
+    """The name of a vector's scenario."""
     return f"record:{vector['id']}"
 
 
 def record_scenario(vector: dict[str, Any]) -> Scenario:
-    """Whether the implementation reads it so."""
+    """The scenario that checks whether the implementation reads a vector as wanted."""
     want = vector["want"]
 
     def run(bench: Bench) -> None:
@@ -117,7 +117,7 @@ def record_scenario(vector: dict[str, Any]) -> Scenario:
 
 
 class Reading:
-    """How the adapter reads records: one process for each, or, where it can, one for all of them."""
+    """Records as the adapter reads them: one process for each, or, if it can do that, one for all of them."""
 
     def __init__(self, adapter: Adapter, vectors: list[dict[str, Any]]) -> None:
         self._adapter = adapter
@@ -127,7 +127,7 @@ class Reading:
         self._lock = threading.Lock()
 
     def of(self, name: str, data: bytes) -> dict[str, Any] | None:
-        """The fields that the adapter reads in `data`; None for malformed. Failed where it gives no answer."""
+        """The fields that the adapter reads in `data`; None for malformed. Failed if it gives no answer."""
         if "decode-lines" in self._adapter.abilities:
             return self._from_batch(name, data)
         running = self._adapter.start("decode")
@@ -181,7 +181,7 @@ def _parsed(text: str, data: bytes) -> dict[str, Any]:
 
 
 def _same(said: dict[str, Any], want: dict[str, Any]) -> bool:
-    """Whether all that is wanted was said. A moment may be written in any way that names it."""
+    """Whether the answer has all wanted fields. A moment may be written in any way that names it."""
     for key, value in want.items():
         if key not in said:
             return False
@@ -197,7 +197,7 @@ def _same(said: dict[str, Any], want: dict[str, Any]) -> bool:
 
 
 def _equal(said: object, want: object) -> bool:
-    """Equal as JSON: `true` is not 1, although Python says so."""
+    """Whether both are equal as JSON: `true` is not 1, although Python says so."""
     if isinstance(said, dict) and isinstance(want, dict):
         return said.keys() == want.keys() and all(_equal(said[key], want[key]) for key in want)
     if isinstance(said, list) and isinstance(want, list):
@@ -214,7 +214,7 @@ HELD, REFUSED, STALE = "held", "refused", "stale"
 
 
 class Bench:
-    """What a scenario works with. `path` is what the adapter is given, `lock` is the lock file of it."""
+    """The directory and processes of a scenario. The adapter is given `path`, whose lock file is `lock`."""
 
     def __init__(self, adapter: Adapter, dialect: Dialect, reading: Reading) -> None:
         self.adapter, self.dialect, self.reading = adapter, dialect, reading
@@ -243,8 +243,8 @@ class Bench:
         return directory
 
     def place(self, name: str) -> str:
-        """What a user names to lock something called so: for beads a directory, and for proper-lockfile a file, which
-        is there."""
+        """The path that a user names to lock something of that name: for beads a directory, and for proper-lockfile a
+        file, which this creates."""
         path = os.path.join(self.directory, name)
         if self.dialect.is_directory:
             with open(path, "xb"):
@@ -254,7 +254,7 @@ class Bench:
         return path
 
     def record(self, *, age: float = 0.0, pid: int | None = None, host: str | None = None) -> bytes:
-        """A record in the reference's bytes; of this process, unless another is named."""
+        """A record in the reference's bytes; of this process, unless another one is named."""
         return self.dialect.write(self.claim(age=age, pid=pid, host=host))
 
     @staticmethod
@@ -262,7 +262,7 @@ class Bench:
         return Claim(os.getpid() if pid is None else pid, time.time() - age, host)
 
     def put(self, data: bytes, *, mode: int | None = None, age: float = 0.0, at: str | None = None) -> int:
-        """A complete lock file of another process, replacing what is there; `age` is its mtime's. Its inode."""
+        """Put a complete lock file of another process in place of whatever is there; its inode. `age`: its mtime's."""
         at = at or self.lock
         aside = self.prepare(data, self.dialect.mode if mode is None else mode)
         if age:
@@ -283,7 +283,7 @@ class Bench:
         return aside
 
     def found(self, at: str | None = None) -> bytes | None:
-        """What is in the lock file, or None for no such file; a FIFO is none. In a directory there is nothing."""
+        """The content of the lock file, or None if there is none; a FIFO is none, and a directory has no content."""
         if self.dialect.is_directory:
             return b"" if os.path.isdir(at or self.lock) else None
         try:
@@ -293,17 +293,17 @@ class Bench:
             return None
 
     def remove(self) -> None:
-        """What a holder does that knows no better."""
+        """Remove the lock, as a holder does that knows no better."""
         (os.rmdir if self.dialect.is_directory else os.unlink)(self.lock)
 
     def dead_pid(self) -> int:
-        """A number that was a process's a moment ago."""
+        """The pid of a process that ended a moment ago."""
         process = subprocess.Popen(["true"])
         process.wait()
         return process.pid
 
     def old_pid(self, age: float) -> int:
-        """A process that has been there for longer than `age` seconds; Skipped where there is none."""
+        """The pid of a process that is older than `age` seconds; Skipped if there is none."""
         for pid in (1, os.getppid()):
             done = subprocess.run(["ps", "-o", "etimes=", "-p", str(pid)], capture_output=True, text=True, check=False)
             if done.stdout.strip().isdecimal() and int(done.stdout) > age:
@@ -331,7 +331,7 @@ class Bench:
             raise Failed(f"{expected}: a line `held`", str(answer), self.found())
 
     def expect_refused(self, expected: str, operation: str = "try", word: str = REFUSED) -> None:
-        """The lock at the path is another process's: it is not acquired, and its file stays as it is."""
+        """Require that another process's lock at the path is not acquired, and that its file stays as it is."""
         before = self.found(), self.identity()
         answer = self.start(operation).answer(self.adapter.limit)
         if answer.line != word or answer.status != 1:
@@ -340,14 +340,14 @@ class Bench:
             raise Failed(f"{expected}, and its lock file to be left alone", "the lock file has changed", self.found())
 
     def expect_error(self, expected: str, path: str | None = None) -> Answer:
-        """No lock can be there: any exit status but 0, soon."""
+        """Require an exit status other than 0, soon, as no lock can be there."""
         answer = self.start("try", path).answer(self.adapter.prompt)
         if answer.line == HELD or answer.hung or answer.status is None or answer.status <= 0:
             raise Failed(f"{expected}: an exit status above 0 within 2 s", str(answer), self.found())
         return answer
 
     def expect_released(self, running: Running) -> None:
-        """After the end of its input: exit status 0, and no lock file."""
+        """End its input, and require exit status 0 and no lock file."""
         running.let_go()
         status = running.ended(self.adapter.limit)
         if status != 0:
@@ -360,25 +360,25 @@ class Bench:
             raise Failed("the lock to be released: no lock file any more", "it is still there", self.found())
 
     def expect_own_hold(self, running: Running) -> None:
-        """One that holds the lock: the record is its own, and it releases."""
+        """Require that the holder's record is its own, and that it releases."""
         self.expect_own_record(running)
         self.expect_released(running)
 
     def expect_released_to(self, holder: Running, waiter: Running) -> None:
-        """The holder lets go and ends, and the waiter gets in."""
+        """Have the holder let go, and require that it ends and the waiter gets in."""
         holder.let_go()
         self.expect_held(waiter, "the waiter to get in after the release")
         if holder.ended(self.adapter.limit) != 0:
             raise Failed("the release to succeed", "it did not: " + holder.complaint().strip(), self.found())
 
     def expect_silent(self, running: Running, expected: str) -> None:
-        """It waits."""
+        """Require that it waits."""
         line = running.line(self.adapter.silence)
         if line is not None or running.ended(0) is not None:
             raise Failed(expected, str(Answer(line, running.ended(0), complaint=running.complaint())), self.found())
 
     def expect_own_record(self, running: Running) -> Claim:
-        """The lock file is a whole record that names the adapter's process, or an empty directory."""
+        """Require a lock file with a whole record that names the adapter's process, or an empty directory."""
         data = self.found()
         if data is None:
             raise Failed(f"a lock file at {os.path.basename(self.lock)}", "there is none")
@@ -395,7 +395,7 @@ class Bench:
         return claim
 
     def _expect_own_directory(self, running: Running) -> Claim:
-        """Its time is that of the acquisition, or of a refresh."""
+        """The claim of an empty directory: its time is that of the acquisition, or of a refresh."""
         if os.listdir(self.lock):
             raise Failed("an empty directory", f"there is {', '.join(os.listdir(self.lock))} in it")
         if running.ended(0) is not None:
@@ -411,7 +411,7 @@ class Bench:
 
 
 def _belongs(pid: int | None, leader: int) -> bool:
-    """Whether that process is the adapter, or was started by it."""
+    """Whether that process is the adapter, or is in its session."""
     if pid is None or pid <= 0:
         return False
     try:

@@ -11,11 +11,12 @@ from .holding import ALL, EVERY
 
 ROUNDS = 4
 _TAKEN, _FREE = 0.0003, 0.00004
-"""Seconds. Free for about as long as it takes to look and then to rename, and often enough for those who poll."""
+"""Seconds. Free for about as long as it takes to look and then to rename, and often enough for polling waiters."""
 _FREE_SHARE = 0.08
-"""Of the time that it was taken, at least: a busy system wakes us late, and who polls would hardly find it free."""
+"""Least time that it is free, as a share of the time that it was taken: a busy system wakes us late, and a polling
+waiter would hardly find it free."""
 _INSIDE = 0.03
-"""Seconds for which a holder is kept inside, so that another who is let in as well is seen."""
+"""Seconds for which a holder is kept inside, so that a second one that is let in is seen."""
 
 
 @scenario(*EVERY, needs="hold", basis="care", waits=True)
@@ -116,7 +117,7 @@ def a_lock_that_appears_in_the_last_moment_is_respected(bench: Bench) -> None:
 
 
 def _stay(bench: Bench, running: Running, inode: int) -> None:
-    """Hold for a moment, and see that no other process does."""
+    """Hold for a moment, and check that no other process does."""
     time.sleep(_TAKEN)  # asleep, so that the system does not take the processor away while the lock is free
     line = running.line(0)
     _require_same(bench, bench.lock, inode)
@@ -127,7 +128,7 @@ def _stay(bench: Bench, running: Running, inode: int) -> None:
 
 
 def _let_go(bench: Bench, inode: int) -> None:
-    """Remove our lock file by a rename, which takes whatever is there in that instant: it must still be ours."""
+    """Remove our lock file by a rename, which takes whatever file is there in that instant: it must still be ours."""
     gone = os.path.join(bench.side, "gone")
     try:
         os.rename(bench.lock, gone)
@@ -147,7 +148,7 @@ def _require_same(bench: Bench, path: str, inode: int) -> None:
 
 
 def one_after_another(bench: Bench, contenders: list[Running]) -> None:
-    """Each gets in, and never two. `inside` is a file that only one at a time can create."""
+    """Require that each contender gets in, and never two at once. Only one at a time can create the file `inside`."""
     inside = os.path.join(bench.side, "inside")
     while contenders:
         entered = _first(bench, contenders)
@@ -170,7 +171,7 @@ def one_after_another(bench: Bench, contenders: list[Running]) -> None:
 
 
 def _first(bench: Bench, contenders: list[Running]) -> Running:
-    """Who says `held` first."""
+    """The first contender that says `held`."""
     deadline = time.monotonic() + bench.adapter.limit
     while time.monotonic() < deadline:
         for running in contenders:
@@ -183,7 +184,7 @@ def _first(bench: Bench, contenders: list[Running]) -> Running:
 
 
 def _spin(seconds: float) -> None:
-    """A moment that is too short to sleep for."""
+    """Wait for a moment that is too short to sleep for."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass

@@ -1,6 +1,6 @@
-"""What lock files of each protocol look like: the exact bytes of the implementations that exist, and what to write.
+"""Lock files of each protocol: the exact bytes of the implementations that exist, and those to write.
 
-Reading here is strict, because it judges what an implementation writes; what it must be able to read is in the vectors.
+Reading here is strict, because it judges the output of an implementation; the vectors say what it must be able to read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 ELSEWHERE = "elsewhere.invalid"
 _MARKER = "2 g 00000000-0000-4000-8000-000000000000 1 1 t1 1795248692.418 " + ELSEWHERE
-"""The marker of a holdfast process on another machine: of no meaning here, and to be ignored by everybody else."""
+"""The marker of a holdfast process on another machine: it has no meaning here, and other implementations ignore it."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a lock file says: whose it is and since when, in seconds since the epoch."""
+    """The statement of a lock file: whose it is and since when, in seconds since the epoch."""
 
     pid: int | None
     at: float | None
@@ -39,12 +39,12 @@ class Dialect(ABC):
     is_directory = False
     """Whether the lock is an empty directory, so that there is no record."""
     stale_after: float | None
-    """Seconds; None where age does not matter."""
+    """Seconds; None if age does not matter."""
     writers: Mapping[str, tuple[Writer, int]]
-    """Who writes such lock files, in which bytes and with which permissions. The first is the reference."""
+    """Programs that write such lock files, with their bytes and permissions. The first is the reference."""
 
     def lock_file(self, path: str) -> str:
-        """The lock file of what a user of the protocol names."""
+        """The lock file for a path that a user of the protocol names."""
         return path
 
     def write(self, claim: Claim) -> bytes:
@@ -53,7 +53,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def read(self, data: bytes) -> Claim:
-        """What a record says that was written as the protocol demands; ValueError, saying why, for any other."""
+        """The claim of a record that was written as the protocol demands; ValueError, saying why, for any other."""
 
     @abstractmethod
     def with_stranger(self, claim: Claim) -> bytes:

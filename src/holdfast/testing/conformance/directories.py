@@ -104,7 +104,7 @@ def a_lock_that_was_taken_over_in_place_is_left(bench: Bench) -> None:
 
 
 def _rob_in_place(bench: Bench) -> None:
-    """A second off: further than a filesystem rounds, and not stale."""
+    """Set the time a second back: further than a filesystem rounds, and not stale."""
     at = os.stat(bench.lock).st_mtime - 1
     os.utime(bench.lock, (at, at))
 

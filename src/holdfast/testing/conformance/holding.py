@@ -9,7 +9,7 @@ import time
 from .bench import HELD, Bench, Failed, scenario
 
 ALL = ("sema", "semats", "sidecar", "beads")
-"""Those whose locks are files."""
+"""Protocols whose locks are files."""
 EVERY = (*ALL, "proper-lockfile")
 
 

@@ -1,6 +1,6 @@
-"""Which scenarios there are for a protocol, running them several at a time, and what the kit says of the results.
+"""The scenarios of a protocol, run several at a time, and reports of the results.
 
-It says a line for each scenario, more for a failure; or all of it as JSON; or the list for people.
+A report has a line for each scenario, and more for a failure; or it is JSON, or the list of scenarios for people.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .bench import SCENARIOS, Bench, Failed, Reading, Scenario, Skipped, load, n
 from .dialects import DIALECTS
 
 SUBJECTS = (holding, foreign, stale, directories, odd_paths, contention)
-"""In the order in which they are run; importing them has filled SCENARIOS."""
+"""Modules of scenarios, in the order in which they run; importing them has filled SCENARIOS."""
 _GLANCE = 0.1
-"""Seconds after which the main thread looks up: a signal may come just before it goes to sleep, and not wake it."""
+"""Seconds after which the main thread wakes: a signal may come just before it goes to sleep, and not wake it."""
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a scenario. `happened` says why where it was skipped."""
+    """The result of a scenario. `happened` says why if it was skipped."""
 
     scenario: Scenario
     outcome: str
@@ -38,7 +38,7 @@ class Result:
 
 
 def scenarios(protocol: str, only: Sequence[str] = ()) -> list[Scenario]:
-    """Those of the protocol, records first; with `only`, those of these names, which may be patterns."""
+    """The scenarios of the protocol, records first; with `only`, those of these names, which may be patterns."""
     every = [*map(record_scenario, load(protocol)), *(each for each in SCENARIOS if protocol in each.protocols)]
     return [each for each in every if not only or any(fnmatchcase(each.name, pattern) for pattern in only)]
 
@@ -100,7 +100,7 @@ def _run(adapter: Adapter, protocol: str, scenario: Scenario, reading: Reading) 
     except Unusable as error:
         return result(FAILED, "a command that can be run", str(error))
     except OSError as error:
-        # Something of the scene is gone that the scenario had just made: the adapter has done more than it should.
+        # A file is gone that the scenario had just made: the adapter has done more than it should.
         return result(FAILED, "the files of the scenario to be left as they are", str(error))
     return result(PASSED)
 
@@ -110,7 +110,7 @@ _WORDS = {PASSED: "ok  ", FAILED: "FAIL", SKIPPED: "skip"}
 
 
 def line(result: Result) -> str:
-    """A result as it is shown while others run."""
+    """A result as text, to be shown while other scenarios run."""
     text = f"{_WORDS[result.outcome]} {result.scenario.name}"
     if result.outcome == SKIPPED:
         return f"{text}: {result.happened}"
@@ -125,13 +125,13 @@ def line(result: Result) -> str:
 
 
 def summary(protocol: str, results: Sequence[Result]) -> str:
-    """The last line."""
+    """The last line: how many passed, failed and were skipped."""
     counts = [f"{sum(each.outcome == kind for each in results)} {kind}" for kind in (PASSED, FAILED, SKIPPED)]
     return f"{protocol}: {', '.join(counts)}"
 
 
 def as_json(protocol: str, command: Sequence[str], results: Sequence[Result]) -> str:
-    """One object; `found` are bytes as hex, null where there is no lock file or it does not matter."""
+    """The results as one JSON object; `found` are bytes as hex, null if there is no lock file or it does not matter."""
     said: dict[str, Any] = {"protocol": protocol, "command": list(command)}
     for kind in (PASSED, FAILED, SKIPPED):
         said[kind] = sum(each.outcome == kind for each in results)
@@ -152,7 +152,7 @@ def as_json(protocol: str, command: Sequence[str], results: Sequence[Result]) ->
 
 
 def listed(chosen: Iterable[Scenario]) -> str:
-    """Names and reasons, a line each."""
+    """Names and reasons, each on a line."""
     return "\n".join(f"{each.name}\n    {each.why}" for each in chosen)
 
 

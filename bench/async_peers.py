@@ -10,7 +10,7 @@ from procs import NotAvailable
 
 
 class AsyncSubject:
-    """One lock on one path, entered by `async with subject.lock`. The constructor may be called outside a loop."""
+    """A lock on one path, entered by `async with subject.lock`. The constructor may be called outside a loop."""
 
     label: str
     package: str

@@ -2,8 +2,8 @@
 
     make comparison            # prints it, and writes it into README.md
 
-Each column is a library with its defaults (peers.py), each row a question that a few processes answer. Where a row asks
-for a feature by its name, the name is looked up in the library. How fast things are is in run.py.
+Each column is a library with its defaults (peers.py), each row a question that a few processes answer. If a row asks
+for a feature by its name, the name is looked up in the library. Speed is measured by run.py.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ COLUMNS: tuple[type[Subject], ...] = (Holdfast, FileLock, SoftFileLock, Portaloc
 MARK = "comparison"
 NO, CANNOT_WAIT = "no", "cannot wait"
 _LOOKS, _KILLED = 4.0, 3.0
-"""Seconds: of watching a waiter, of waiting for a dead holder's lock."""
+"""Seconds of watching a waiter, and of waiting for a dead holder's lock."""
 
 
 def hold(pipe: Connection, subject: type[Subject], path: str) -> None:
-    """A holder: says that it has the lock, releases it when told, and says how that went."""
+    """Hold the lock in a child: report that it is held, release when told, and report how that went."""
     lock = subject(path)
     lock.acquire()
     pipe.send(time.monotonic())
@@ -54,7 +54,8 @@ def hold(pipe: Connection, subject: type[Subject], path: str) -> None:
 
 
 def until_it_waits(pid: int) -> None:
-    """Until it is asleep at three looks in a row: on a busy machine, it may take long to load its library."""
+    """Wait until a process is asleep at three looks in a row: on a busy machine, it may take long to load its
+    library."""
     asleep = 0
     while asleep < 3:
         time.sleep(0.03)
@@ -69,7 +70,7 @@ def how_it_waits(subject: type[Subject], path: str) -> str:
         holder.answer(10)
         waiter = spawn(hold, subject, path)
         until_it_waits(waiter.pid)
-        time.sleep(1)  # it has set up by now what it waits with
+        time.sleep(1)  # by then it has set up its way of waiting
         before = wake_ups(waiter.pid)
         time.sleep(_LOOKS)
         looks = (wake_ups(waiter.pid) - before) / _LOOKS
@@ -81,7 +82,7 @@ def how_it_waits(subject: type[Subject], path: str) -> str:
 
 
 def after_a_kill(subject: type[Subject], path: str) -> str:
-    """Whether the waiter gets it, three times of three. How soon is measured by run.py, beside all other times."""
+    """Whether the waiter gets the lock, three times out of three. run.py measures how soon, beside all other times."""
     if subject.poll is None:
         return CANNOT_WAIT
     for number in range(3):
@@ -114,7 +115,7 @@ def who_holds(subject: type[Subject], path: str) -> str:
 
 
 def _refused(pipe: Connection, subject: type[Subject], path: str) -> None:
-    """What a caller is told who does not wait, by an exception or by a line in the log."""
+    """Report what a caller that does not wait is told, by an exception or by a line in the log."""
     said = io.StringIO()
     logging.basicConfig(stream=said, level=logging.INFO)
     try:
@@ -126,7 +127,7 @@ def _refused(pipe: Connection, subject: type[Subject], path: str) -> None:
 
 
 def loss(subject: type[Subject], path: str) -> str:
-    """Somebody removes the lock file, so the next one gets in; whether the holder is told when it releases."""
+    """Whether a holder whose lock file was removed, which lets the next one in, is told when it releases."""
     holder = spawn(hold, subject, path)
     try:
         holder.answer(10)
@@ -138,7 +139,7 @@ def loss(subject: type[Subject], path: str) -> str:
 
 
 def order(subject: type[Subject], path: str) -> str:
-    """In three rounds: processes that look at intervals may come in order by chance."""
+    """Whether waiters get the lock in order, in three rounds: polling processes may come in order by chance."""
     if subject.poll is None:
         return CANNOT_WAIT
     return "yes" if all(_in_order(subject, path) for _ in range(3)) else NO
@@ -195,7 +196,7 @@ def _fork(pipe: Connection, subject: type[Subject], path: str) -> None:
     lock.acquire()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(2)  # ends the wait that is right
+        signal.alarm(2)  # ends a wait, which is the right behaviour
         try:
             lock.acquire()
             os._exit(0)
@@ -239,7 +240,7 @@ async def _threads(factory: Any, path: str) -> int:
 
 
 def with_flock(subject: type[Subject], path: str) -> str:
-    """Whether flock(1) is kept out while the library holds, by the kernel's own word for it."""
+    """Whether flock(1) is kept out while the library holds the lock."""
     way = HoldfastFlock if subject is Holdfast else subject
     holder = spawn(hold, way, path)
     try:
@@ -251,7 +252,7 @@ def with_flock(subject: type[Subject], path: str) -> str:
 
 
 def named(**names: str) -> Callable[[type[Subject], str], str]:
-    """A feature that is there when its name is: `module.name`, or `module.name shown as this`."""
+    """A question about a feature, which exists if its name does: `module.name`, or `module.name shown as this`."""
 
     def answer(subject: type[Subject], path: str) -> str:
         del path
@@ -279,7 +280,7 @@ def found(name: str) -> Any:
 
 
 def maturity(subject: type[Subject], path: str) -> str:
-    """What the package says of itself."""
+    """The development status that the package states."""
     del path
     assert subject.package is not None
     said = metadata(subject.package).get_all("Classifier") or []
@@ -288,7 +289,7 @@ def maturity(subject: type[Subject], path: str) -> str:
 
 
 def stated(*answers: str) -> Callable[[type[Subject], str], str]:
-    """What cannot be tried here, by column: from each project's own pages and continuous integration."""
+    """Answers that cannot be tried out here, by column: from each project's own pages and continuous integration."""
     by_column = dict(zip(COLUMNS, answers, strict=True))
     return lambda subject, _: by_column[subject]
 

@@ -1,4 +1,4 @@
-"""What one run shares between its suites: where to put lock files, how much to measure, whom."""
+"""Settings that the suites of one run share: where to put lock files, how much to measure, and which libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Kind = TypeVar("Kind", bound=Subject | AsyncSubject)
 
 @dataclass
 class Context:
-    """`tmpfs` and `disk` are fresh directories that the run removes; `peers_only` leaves holdfast out."""
+    """The settings of a run. `tmpfs` and `disk` are fresh directories, removed afterwards; `peers_only` leaves out
+    holdfast."""
 
     tmpfs: Path
     disk: Path
@@ -36,16 +37,16 @@ class Context:
         return directory / "it.lock"
 
     def pick(self, quick: float, full: float) -> float:
-        """`quick` in a --quick run, else `full`."""
+        """The value for this run: `quick` with --quick, else `full`."""
         return quick if self.quick else full
 
     @property
     def holdfast_missing(self) -> str:
-        """Why a goal has no measured value, when this run leaves holdfast out."""
+        """Why a goal has no measured value, if this run leaves holdfast out; else empty."""
         return "--peers-only" if self.peers_only else ""
 
     @property
     def packages(self) -> list[str]:
-        """Distributions whose versions belong into the report, in table order."""
+        """Distributions whose versions belong in the report, in table order."""
         used = self.subjects(list(LIBRARIES))
         return list(dict.fromkeys(one.package for one in used if one.package is not None))

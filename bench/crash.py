@@ -5,7 +5,7 @@ takes to tear the killed process down, which grows with its memory; every holder
 one library, except those of the limits (limits.py), which are small. So the goal compares with blocking flock(2) from
 Python. Not measured: a holder that hangs, a machine that loses power, a holder on another host.
 
-Absent: flufl.lock and StrictSoftFileLock, whose lock outlives its holder (the first until its lifetime of 15 s ends),
+Left out: flufl.lock and StrictSoftFileLock, whose lock outlives its holder (the first until its lifetime of 15 s ends),
 and zc.lockfile, which cannot wait. Polling libraries get the pause that handoff.py explains.
 """
 
@@ -61,7 +61,7 @@ def run(context: Context) -> Outcome:
 def _batch(context: Context, subject: type[Subject], path: Path) -> list[int]:
     count = turns(subject, context.pick(0.5, 1.2), int(context.pick(30, 60)))
     plan = [pause(context, subject) for _ in range(count)]
-    # One kill more than planned: the waiter's first wait sets up what it waits with, and is not counted.
+    # One kill more than planned: the waiter's first wait does its set-up as well, and is not counted.
     plan = [plan[0], *plan]
     if issubclass(subject, Limit):
         return list(subject.measured(context.disk, path, "crash", *[round(one * 1e9) for one in plan]))
@@ -86,7 +86,7 @@ def _kill_holders(pipe: Connection, subject: type[Subject], path: str, plan: lis
         time.sleep(pause_s)
         killed = time.monotonic_ns()
         os.kill(holder.pid, signal.SIGKILL)
-        # Reaped at once, as a parent should: a zombie still counts as a process for those who ask for its number.
+        # Reaped at once, as a parent should: a zombie still counts as a process for libraries that ask for its pid.
         os.waitpid(holder.pid, 0)
         forget(holder.pid)
         holder.end()

@@ -16,7 +16,8 @@ WARM_UP = 20
 
 
 def serve(pipe: Connection, subject: type[Subject] | type[AsyncSubject], path: str, warm_up: int = WARM_UP) -> None:
-    """One lock object. For each number of ns that comes, the samples of cycles for as long; ends with the parent."""
+    """Time one lock object: for each number of ns received, send samples of cycles for that long. Ends with its
+    parent."""
     if issubclass(subject, AsyncSubject):
         loop, entered = asyncio.new_event_loop(), subject(path).lock
         while True:
@@ -29,7 +30,7 @@ def serve(pipe: Connection, subject: type[Subject] | type[AsyncSubject], path: s
 
 
 def counted(lock: Subject, count: int) -> array[int]:
-    """How long each of `count` cycles took, ns."""
+    """The times of `count` cycles, in ns."""
     clock, acquire, release = time.monotonic_ns, lock.acquire, lock.release
     samples = array("q")
     for _ in range(count):

@@ -40,7 +40,7 @@ SUITES: dict[str, Callable[[Bench], Outcome]] = {
 
 
 def main() -> int:
-    """0: measured, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
+    """Run; 0: measured, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
     options = _parse()
     if options.fill:
         return _fill(options)
@@ -140,7 +140,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
                 data[engine][name] = outcome.data
                 failures += [f"{engine}, {name}: {failure}" for failure in outcome.failures]
                 data[engine]["history_kib"] = server.history_kib()
-                keep()  # what is there by now, should the rest fail
+                keep()  # the results so far, should the rest fail
     facts["at the end"] = (
         f"load {os.getloadavg()[0]:.2f}, of which this run has a share; disk {fsync_ms(context.disk):.2f} ms"
     )
@@ -152,7 +152,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
 
 
 def _prepare(server: Server) -> None:
-    """In a child, because this process stays free of the libraries."""
+    """Prepare the server for holdfast, in a child, because this process stays free of the libraries."""
     child = spawn(_import_and_init, server)
     try:
         child.answer(30)

@@ -1,4 +1,4 @@
-"""Many who want one lock: who comes first, what those cost who wait, and how long it takes until all have had it.
+"""Many contenders for one lock: their order, the cost of waiting, and the time until all have had it.
 
 order    20 waiting processes that have arrived one after the other, 60 ms apart; then the lock is released. Inversions
          are pairs of waiters that got it in another order than they came in; 0 is first come, first served, 95 chance.
@@ -30,7 +30,8 @@ from tables import Outcome, Table, show
 
 ORDERED = 20
 _LEASE = 60
-"""The bare client keeps no lease alive while it waits: so long ones for all, but holdfast, which has its default."""
+"""Seconds. The bare client keeps no lease alive while it waits, so all have long ones but holdfast, which has its
+default."""
 _STAGGER_S = 0.06
 _LIMIT_S = 12.0
 _RELEASED, _PLACES = 0, 1
@@ -40,8 +41,8 @@ _RELEASED, _PLACES = 0, 1
 
 
 def order(bench: Bench) -> Outcome:
-    """Rounds; one subject after the other, in an order drawn anew."""
-    # Who polls takes as long as a whole quick run.
+    """Rounds; in each, one subject after the other, in an order drawn anew."""
+    # A polling subject takes as long as a whole quick run.
     subjects = [one for one in bench.waiting if not (one.poll and bench.context.quick)]
     table = Table(bench.title(f"order of {ORDERED} waiters"), ["", "rounds", "inversions, most", "of", "came"])
     found: dict[str, list[list[int]]] = {one.label: [] for one in subjects}
@@ -74,7 +75,7 @@ def _inversions(places: list[int]) -> int:
 
 
 def _queue(pipe: Connection, subject: type[Peer], url: str) -> None:
-    """The child: holds the lock, forks the waiters one after the other, releases, reports who came when."""
+    """The child: hold the lock, fork the waiters one after the other, release, and report their order."""
     load(subject)
     slots = Slots(2 + 2 * ORDERED)
     holder = spawn(_hold, subject, url)
@@ -105,7 +106,7 @@ def _come(_pipe: Connection, subject: type[Peer], url: str, number: int, slots: 
 
 @dataclass
 class Cost:
-    """Of one waiter; times and messages in 10 s."""
+    """The cost of one waiter; times and messages in 10 s."""
 
     client_cpu_ms: float
     server_cpu_ms: float
@@ -202,7 +203,7 @@ def _idle(bench: Bench, one: Any, name: str, many: int, seconds: float) -> Cost:
 
 
 def _settle(relay: Relay, many: int) -> None:
-    """Wait until all have said what they say when they come, or, for those who never fall silent, for a while."""
+    """Wait until all have sent their first messages; for a while, if they never fall silent."""
     stop = time.monotonic() + 5
     while time.monotonic() < stop:
         before = relay.messages
@@ -249,9 +250,10 @@ def _hold(pipe: Connection, one: Any, url: str) -> None:
 
 
 def _crowd(pipe: Connection, one: Any, url: str, alone: str, many: int, slots: Slots) -> None:
-    """The child: says its memory, lets them come when told, answers what it costs. Slots: how many came, the last one.
+    """The child: report its memory, let the waiters come when told, and report their cost when asked. Slots: how many
+    have had the lock, and when the last one did.
 
-    Before, it takes a lock once: so what a process has once, whatever it waits for, counts for no waiter.
+    Before that, it takes a lock once, so that the memory that a process needs once counts for no waiter.
     """
     allow_open_files()
     first = (Holdfast if one is AsyncHoldfast else one)(alone)

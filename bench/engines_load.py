@@ -1,10 +1,10 @@
-"""How many: locks a second of several clients, and a thousand locks of one process.
+"""Load: locks a second of several clients, and a thousand locks of one process.
 
 throughput  1, 4 and 16 processes, each acquires and releases a lock of its own name without a pause. Clients and server
-            share this machine's processors, so the server's own processor time for a cycle is shown as well: what it
-            could do with all of a processor is its inverse.
-many        one process takes 1 000 locks and keeps them: time of each, memory of each here and at the server, what
-            keeping all of them costs in 10 s, connections, time of one more cycle meanwhile, time to release each.
+            share this machine's processors, so the server's own processor time for a cycle is shown as well: its
+            inverse is the rate with all of a processor.
+many        one process takes 1 000 locks and keeps them: time of each, memory of each here and at the server, cost of
+            keeping all of them for 10 s, connections, time of one more cycle meanwhile, time to release each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READY, _GO, _STOP = range(3)
 
 @dataclass
 class Rate:
-    """Cycles a second of all clients, and what one cycle takes of processors."""
+    """Cycles a second of all clients, and the processor time and the log of one cycle."""
 
     rate: float
     server_cpu_ms: float
@@ -39,7 +39,7 @@ class Rate:
 def throughput(bench: Bench) -> Outcome:
     """Rounds; in each, every subject with every number of clients, in an order drawn anew."""
     context = bench.context
-    # Those who leave their leases to the server would measure its rubbish.
+    # Libraries that leave their leases to the server would measure its rubbish.
     subjects = [one for one in bench.peers if one.package not in ("tooz", "etcd3gw")]
     found: dict[tuple[str, int], list[Rate]] = {(one.label, many): [] for one in subjects for many in CLIENTS}
     errors: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _cycles(pipe: Connection, one: type[Peer], url: str, slots: Slots, seconds: 
 
 @dataclass
 class Holds:
-    """Of one of many locks; `*_cpu_ms` of all of them together, in 10 s."""
+    """Figures of one of many locks; `*_cpu_ms` are of all of them together, in 10 s."""
 
     acquire_ms: float
     release_ms: float
@@ -140,7 +140,7 @@ def many_held(bench: Bench) -> Outcome:
     """One process for each subject, one after the other, in rounds."""
     context = bench.context
     many, seconds = int(context.pick(100, 1000)), bench.window(5, 5)
-    # One for each way to hold: of sessions and leases, one for all holds or one for each.
+    # One for each way to hold: one session or lease for all holds, or one for each.
     kinds = [one for one in bench.peers if one.package not in ("tooz", "etcd3gw") and one not in (KeptLease, Psycopg)]
     found: dict[str, list[Holds]] = {one.label: [] for one in kinds}
     errors: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The locks that the benchmarks of engines measure, behind the interface of peers.py; a "path" is a URL here.
 
-The bare clients do what holdfast asks of a server, with nothing around it: no heartbeat, no second host, no record for
-people, no loss. They are the floor that holdfast is compared with.
+The bare clients send holdfast's requests and do nothing else: no heartbeat, no second host, no record for people, no
+detection of a loss. They are the floor that holdfast is compared with.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from peers import FOREVER, Holdfast, Subject
 
 TTL = 30
 
-# What holdfast does on PostgreSQL, but for the name of the table: it tries, and takes the token, in one statement; if
-# the lock is held it queues, and takes the token then.
+# The statements of holdfast on PostgreSQL, but for the name of the table: it tries, and takes the token, in one
+# statement; if the lock is held it queues, and takes the token then.
 _RAISE = """
 insert into bench.lock as l (key, name, token, backend, pid, host, tag, since)
 {facts}
@@ -54,7 +54,7 @@ _SETTINGS = "select " + ", ".join(
 
 
 class Peer(Subject):
-    """One lock at a URL. `modules` are imported by `load`, before a process that has many of them forks."""
+    """A lock at a URL. `modules` are imported by `load`, before a process that has many of them forks."""
 
     engine: str
     modules: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Peer(Subject):
         self.ttl = int(parse_qs(where.query).get("ttl", [TTL])[0])
 
     def beat(self) -> None:
-        """What keeps a hold for longer than a third of `ttl`, if the library leaves that to its user."""
+        """Keep a hold that lasts longer than a third of `ttl`, if the library leaves that to its user."""
 
 
 class Psycopg(Peer):
@@ -101,7 +101,7 @@ class Psycopg(Peer):
 
 
 class PsycopgConnecting(Psycopg):
-    """The same with a connection for each hold, with the settings that a holder's session needs."""
+    """Like `Psycopg`, with a connection for each hold, and with the settings that a holder's session needs."""
 
     label = "psycopg, connects each time"
 
@@ -139,7 +139,7 @@ class ToozPostgresql(Peer):
 
 
 class ToozPostgresqlLimited(ToozPostgresql):
-    """The same with a time limit, however long: then it does not wait in the server's queue, it polls."""
+    """Like `ToozPostgresql`, with a time limit, however long: then it polls, and does not wait in the server queue."""
 
     label = "tooz, postgresql, with a limit"
     poll = 1.0
@@ -235,7 +235,7 @@ class BareEtcd(Peer):
 
 
 class KeptLease(BareEtcd):
-    """The same with one lease for all holds of the process, which is not what holdfast does: fewer requests."""
+    """Like `BareEtcd`, with one lease for all holds of the process, unlike holdfast: fewer requests."""
 
     label = "http.client, one lease kept"
 
@@ -306,7 +306,7 @@ class HoldfastPostgresql(Holdfast, Peer):
 
 
 class HoldfastEtcd(HoldfastPostgresql):
-    """The same on etcd."""
+    """holdfast.Lock with its defaults, on etcd."""
 
     engine = "etcd"
     modules = ("holdfast", "holdfast.engines.etcd")
@@ -329,7 +329,7 @@ TOOZ = {"postgresql": ToozPostgresqlLimited.label, "etcd": ToozEtcd.label}
 
 
 def load(one: type[Peer]) -> None:
-    """Import what it needs."""
+    """Import the modules that a library needs."""
     import importlib
 
     for module in one.modules:

@@ -1,7 +1,7 @@
-"""A relay before a server, which counts what clients say to it: round trips that no counter of the server shows.
+"""A relay before a server, which counts the messages of clients: round trips that no counter of the server shows.
 
-What a client sends in one go counts as one message, so a question and its answer are one. It costs each message two
-more system calls on the way; nothing that is timed goes through it.
+All that a client sends in one go counts as one message, so a question and its answer are one. The relay adds two system
+calls to each message; nothing that is timed goes through it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COUNTED = 40
 
 
 class Relay:
-    """In a process of its own, from the beginning until `end`."""
+    """A relay in a process of its own, from the beginning until `end`."""
 
     def __init__(self, port: int) -> None:
         self._slots = Slots(3)
@@ -27,12 +27,12 @@ class Relay:
 
     @property
     def messages(self) -> int:
-        """How many clients have sent so far."""
+        """Number of messages that clients have sent so far."""
         return self._slots[_MESSAGES]
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return self._slots[_OPEN]
 
     def end(self) -> None:
@@ -40,7 +40,7 @@ class Relay:
 
 
 def round_trips(subject: type[Subject], url: str, relay: Relay) -> float:
-    """How many messages a client sends for one cycle, when it is warm; `url` leads through the relay."""
+    """Number of messages that a warm client sends for one cycle; `url` leads through the relay."""
     child = spawn(_cycles, subject, url)
     try:
         child.answer(30)
@@ -57,7 +57,7 @@ def _cycles(pipe: Connection, subject: type[Subject], url: str) -> None:
         for _ in range(count):
             lock.acquire()
             lock.release()
-        time.sleep(0.05)  # for what is said behind a release
+        time.sleep(0.05)  # for messages after a release
         pipe.send(None)
         pipe.recv()
 

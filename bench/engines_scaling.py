@@ -1,6 +1,6 @@
-"""What a run has measured, and what follows from it for a fleet, as the two tables of docs/scaling.md.
+"""The results of a run, and their meaning for a fleet, as the two tables of docs/scaling.md.
 
-The page has them between marks, and says in words what is multiplied with what; so a run on another machine
+The page has them between marks, and says in words which numbers are multiplied; so a run on another machine
 (`--json FILE`, then `--fill docs/scaling.md --json FILE`) replaces every number of the page at once.
 """
 
@@ -16,12 +16,12 @@ from procs import Failed
 from tables import show
 
 TTL = 10
-"""Seconds: what holdfast asks etcd for by default. Kept three times in it."""
+"""Seconds of a lease that holdfast asks etcd for by default, and keeps alive three times in that time."""
 MACHINES = 10_000
 SHARE = 0.5
-"""Of a server's processors, so much is planned with."""
+"""Share of a server's processors that the plan uses."""
 CONNECTIONS = 1000
-"""Of one PostgreSQL server, so many are planned with."""
+"""Connections of one PostgreSQL server that the plan uses."""
 ENGINES = ("postgresql", "etcd")
 _THREADS, _TASKS = "holdfast, threads", "holdfast AsyncLock, tasks"
 
@@ -29,7 +29,7 @@ Numbers = dict[str, float | None]
 
 
 def fill(page: Path, report: dict[str, Any]) -> None:
-    """Put the tables into the page. `Failed` where it has no marks for them, or the run lacks an engine."""
+    """Put the tables into the page. `Failed` if it has no marks for them, or the run lacks an engine."""
     missing = [engine for engine in ENGINES if engine not in report["engines"]]
     if missing:
         raise Failed(f"this run has nothing of {', '.join(missing)}")
@@ -41,7 +41,7 @@ def fill(page: Path, report: dict[str, Any]) -> None:
 
 
 def numbers_of(suites: dict[str, Any]) -> Numbers:
-    """The inputs of the plan, by the words of the page; None for what the run has not measured."""
+    """The inputs of the plan, by the words of the page; None for inputs that the run has not measured."""
     cycle, turn = (suites.get(name, {}).get("holdfast", {}) for name in ("uncontended", "handoff"))
     rates = suites.get("throughput", {}).get("holdfast", {})
     waiters, many = suites.get("waiters", {}), suites.get("many", {})
@@ -148,7 +148,7 @@ _FLEETS = (
     ("**owners**: each keeps one lock of its own", MACHINES, 0, 1.0),
     ("**crowd**: all wait for one lock", 1, MACHINES - 1, 1.0),
 )
-"""Name, holds and waiters at any moment, locks taken a second (1 where it is rare: restarts)."""
+"""Name, holds and waiters at any moment, locks taken a second (1 if that is rare: restarts)."""
 
 
 def _busy(numbers: Numbers, holds: float, waiters: float, rate: float) -> float | None:

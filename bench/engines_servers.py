@@ -1,7 +1,7 @@
 """The servers that the benchmarks of engines talk to: started on loopback in a directory of the run, and ended by it.
 
-Defaults of the packages, but for where they listen, and for how many connections PostgreSQL takes: one of each waiter.
-So both write to the disk before they answer (`fsync`), and the directory decides how fast that is.
+They have the defaults of their packages, but for where they listen, and for the connections that PostgreSQL takes: one
+of each waiter. So both write to the disk before they answer (`fsync`), and the directory decides how fast that is.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ create index lock_name on bench.lock (name text_pattern_ops);
 
 
 class Server(ABC):
-    """One server. `stop` is safe to call at any time, and more than once."""
+    """A server. `stop` is safe to call at any time, and more than once."""
 
     engine: str
     kill_with: str
-    """What the kernel sends it when this process ends without stopping it."""
+    """The signal that the kernel sends to it when this process ends without stopping it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / self.engine
@@ -48,18 +48,18 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Return when it answers; `Failed` if it does not, NotAvailable where it is not installed."""
+        """Start it, and return when it answers; `Failed` if it does not, `NotAvailable` if it is not installed."""
 
     @abstractmethod
     def url(self, name: str, ttl: int | None = None, port: int | None = None) -> str:
-        """The URL of a lock; `ttl` is the lease's seconds where there are leases, `port` that of a relay before it."""
+        """The URL of a lock; `ttl` is the lease's seconds if there are leases, `port` that of a relay before it."""
 
     @abstractmethod
     def version(self) -> str: ...
 
     @abstractmethod
     def memory(self) -> int:
-        """Bytes that its processes share with nobody."""
+        """Bytes that its processes share with no others."""
 
     @abstractmethod
     def cpu(self) -> float:
@@ -70,11 +70,11 @@ class Server(ABC):
         """Bytes of its log so far."""
 
     def history_kib(self) -> float | None:
-        """What its database has grown by for each key that was put, and mostly deleted, if it keeps the past."""
+        """Growth of its database for each key that was put, and mostly deleted, if it keeps the past; else None."""
         return None
 
     def connections(self) -> int:
-        """How many are open to it."""
+        """Number of open connections to it."""
         count = 0
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             with open(table, encoding="ascii") as lines:
@@ -174,7 +174,7 @@ class Postgresql(Server):
 
 
 class Etcd(Server):
-    """Clients ask the first of its nodes."""
+    """A cluster of `nodes`, of which clients ask the first."""
 
     engine = "etcd"
     kill_with = "SIGKILL"
@@ -242,7 +242,7 @@ SERVERS: dict[str, type[Server]] = {"postgresql": Postgresql, "etcd": Etcd}
 
 
 def fsync_ms(directory: Path, count: int = 100) -> float:
-    """The median time that a write of 8 KiB takes to reach the disk there, in ms: no commit is faster than that."""
+    """Median time in ms that a write of 8 KiB takes to reach the disk there: no commit is faster than that."""
     took = []
     path = directory / "fsync"
     with open(path, "wb", buffering=0) as file:

@@ -1,9 +1,9 @@
-"""How long: an uncontended cycle, a hand-off between two processes, and from the death of a holder to the next one.
+"""Times of an uncontended cycle, of a hand-off between two processes, and from the death of a holder to the next one.
 
-uncontended  from before acquire to after release, one process, nobody else wants the lock. The lock object is made
-             before.
+uncontended  from before acquire to after release, one process, without contenders. The lock object is made before.
 hand-off     from before the holder's release to after the waiter's acquire, two processes in turns. The waiter says
-             that it comes, then the holder keeps the lock for 30 ms more, and for up to one interval of who polls.
+             that it comes, then the holder keeps the lock for 30 ms more, and for up to one interval of a polling
+             library.
 crash        from before SIGKILL of the holder to after the waiter's acquire; leases of 5 s (2 s in a quick run), at a
              random moment of the lease. All pairs of all subjects side by side: they only wait.
 Not measured: the first cycles of a process, which import, connect and look names up.
@@ -50,17 +50,17 @@ class Bench:
 
     @property
     def peers(self) -> list[type[Peer]]:
-        """Whom this run measures on this server."""
+        """The libraries that this run measures on this server."""
         return [one for one in self.context.subjects(list(PEERS)) if one.engine == self.engine]
 
     @property
     def waiting(self) -> list[type[Peer]]:
-        """Those that can wait; of the bare clients only the one that holdfast is compared with."""
+        """The libraries that can wait; of the bare clients only the one that holdfast is compared with."""
         bare = [one for one in PEERS if one.package in (None, "psycopg") and one.label != self.reference]
         return [one for one in self.peers if one.poll is not None and one not in bare]
 
     def window(self, quick: float, full: float) -> float:
-        """Seconds to look at what does not move. On etcd, each lease is kept once in it: every third of 10 s."""
+        """Seconds to watch idle waiters or holds. On etcd, each lease is kept alive once in it: every third of 10 s."""
         return 10 / 3 if self.engine == "etcd" else self.context.pick(quick, full)
 
     def title(self, what: str) -> str:
@@ -72,7 +72,7 @@ class Bench:
 
 
 def timed(bench: Bench, what: str, series: dict[str, Series], notes: list[str] | None = None) -> Outcome:
-    """A table in ms, its numbers, what failed."""
+    """The outcome of timings: a table in ms, its numbers, and the failures."""
     return Outcome(
         [timing_table(bench.title(what), series, bench.reference, _MS, notes)],
         [],
@@ -205,7 +205,7 @@ def _deaths(
         for one, pair in plan:
             name = f"crash-{number}-{bench.peers.index(one)}-{pair}"
             holders[one, pair] = spawn(_hold, one, bench.server.url(name, ttl=ttl), ttl)
-            # The bare client keeps no lease alive while it waits, so those who wait have longer ones.
+            # The bare client keeps no lease alive while it waits, so waiters have longer ones.
             waiters[one, pair] = spawn(_wait, one, bench.server.url(name))
         for key, child in holders.items():
             try:

@@ -1,15 +1,15 @@
-"""Fairness: 16 processes on one lock, none of which pauses: acquire, a few instructions inside, release, again at once.
+"""Fairness: 16 processes on one lock, without a pause: acquire, a few instructions inside, release, again at once.
 
-Measured: how many acquisitions there were, how evenly they were spread over the processes, and every wait, from before
+Measured: the number of acquisitions, how evenly they were spread over the processes, and every wait, from before
 acquire to after it. Inside, each process checks that it is alone. A wait that is cut off by the end of a round counts
-with what it had lasted by then, so a process that got nothing shows as a wait of a whole round.
+with its duration so far, so a process that got nothing shows as a wait of a whole round.
 Not measured: processes that hold the lock for long, or that pause between two acquisitions; both make it fairer.
 
 Jain's index of the counts is the square of their sum, divided by 16 times the sum of their squares: 1 when all got the
 same, 1/16 when one got everything.
 
-Throughput alone rewards the unfair: the lock that lets its last holder in again costs no change of process, least of
-all where it has nothing to do inside. A second table has three of the subjects with a file made and removed inside.
+Throughput alone rewards unfair locks: one that lets its last holder in again costs no change of process, least of all
+if there is nothing to do inside. A second table has three of the subjects with a file made and removed inside.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAMPLES = 50_000
 
 @dataclass
 class Contention:
-    """What one subject did, by round. Times in ns."""
+    """The results of one subject, by round. Times in ns."""
 
     seconds: float = 1.0
     work: bool = False
@@ -92,13 +92,13 @@ class Contention:
 
     @property
     def switches_each(self) -> float:
-        """Voluntary context switches for each acquisition: how often somebody went to sleep."""
+        """Voluntary context switches for each acquisition: how often a process went to sleep."""
         return self.switches / max(1, sum(map(sum, self.counts.values())))
 
     def add(
         self, number: int, counts: list[int], waits: int, waited: int, longest: int, switches: int, sample: list[int]
     ) -> None:
-        """File what round `number` came to."""
+        """File the results of round `number`."""
         self.counts[number] = counts
         self.waits[number], self.waited[number], self.longest[number] = waits, waited, longest
         self.switches += switches
@@ -221,7 +221,7 @@ def _batch(context: Context, result: Contention, number: int, subject: type[Subj
 
 
 def _group(pipe: Connection, subject: type[Subject], path: str, seconds: float, file: str) -> None:
-    """The child: loads the library, forks the processes, adds up what they saw."""
+    """The child: load the library, fork the processes, and add up their results."""
     subject(path)
     slots = Slots(_READY + PROCESSES)
     children = [spawn(_contend, subject, path, number, slots, seconds, file) for number in range(PROCESSES)]
@@ -231,7 +231,7 @@ def _group(pipe: Connection, subject: type[Subject], path: str, seconds: float, 
     counts, waits, waited, longest, switches = zip(*(child.answer(seconds + 30) for child in children), strict=True)
     if slots[_COUNT] != PROCESSES + sum(counts):
         raise Failed(f"{sum(counts)} acquisitions, but the counter inside went up by {slots[_COUNT] - PROCESSES}")
-    # The same share of everybody's waits, or the percentile would not be one of all waits.
+    # The same share of each process's waits, or the percentile would not be one of all waits.
     stride = 1 + sum(waits) // _SAMPLES
     sample = [wait for child in children for wait in child.ask(stride, timeout=30)]
     pipe.send((list(counts), sum(waits), sum(waited), max(longest), sum(switches), sample))
@@ -240,9 +240,9 @@ def _group(pipe: Connection, subject: type[Subject], path: str, seconds: float, 
 def _contend(
     pipe: Connection, subject: type[Subject], path: str, number: int, slots: Slots, seconds: float, file: str
 ) -> None:
-    """The grandchild: acquire and release until the time is up; sends what it counted, then a sample of its waits."""
+    """The grandchild: acquire and release until the time is up; send the counts, then a sample of the waits."""
     lock, me = subject(path), os.getpid()
-    # Once before the start, uncounted: it sets up what the library acquires with.
+    # Once before the start, uncounted: it does the library's set-up for an acquisition.
     lock.acquire()
     _inside(slots, me, file)
     lock.release()
@@ -251,7 +251,7 @@ def _contend(
     stop = slots[_START] + int(seconds * 1e9)
     time.sleep(max(0.0, (slots[_START] - time.monotonic_ns()) / 1e9))
     clock, acquire, release, waits, count = time.monotonic_ns, lock.acquire, lock.release, array("q"), 0
-    # Uncounted: the first waits import and set up what a library waits with, 16 times at once on few processors.
+    # Uncounted: the first waits do a library's imports and set-up for waiting, 16 times at once on few processors.
     while clock() < slots[_START] + _WARM_UP_NS:
         acquire()
         _inside(slots, me, file)
@@ -275,12 +275,12 @@ def _contend(
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
     pipe.send((count, len(waits), sum(waits), max(waits, default=0), switches))
     stride = pipe.recv()
-    # Not from the first: the last wait, cut off or not, is the one that a starved process has.
+    # Not from the first on: the last wait, cut off or not, is the only one that a starved process has.
     pipe.send(list(reversed(waits[::-stride])))
 
 
 def _inside(slots: Slots, me: int, file: str) -> None:
-    """The critical section: alone, or the measurement is worth nothing."""
+    """The critical section: one process at a time, or the measurement is worth nothing."""
     if slots[_INSIDE] != 0:
         raise Failed("two processes held the lock at once")
     slots[_INSIDE] = me

@@ -27,12 +27,12 @@ from series import Series, failures
 from tables import Goal, Outcome, timing_table
 from turns import alternate
 
-# The first wait of a process sets up what it waits with (an inotify instance, say); it is not counted.
+# The first wait of a process does its set-up (an inotify instance, say); it is not counted.
 _WARM_UP = 2
 
 
 def run(context: Context) -> Outcome:
-    """Everyone with a processor for each process; then, where it matters, as the scheduler places them."""
+    """All subjects with a processor for each process; then, if it matters, as the scheduler places them."""
     outcome = Outcome()
     own = _measure(
         context, context.subjects(waiting(*LIMITS, BlockingFlock, PollingFlock, WokenPython)), "own", _two_processors()
@@ -80,20 +80,20 @@ def _measure(
 
 
 def pause(context: Context, subject: type[Subject]) -> float:
-    """How long the waiter has been waiting when the lock becomes free, in seconds; see above."""
+    """Seconds that the waiter has been waiting when the lock becomes free; see above."""
     assert subject.poll is not None
     return 0.002 + context.random.uniform(0, max(0.003, subject.poll))
 
 
 def turns(subject: type[Subject], budget: float, most: int) -> int:
-    """As many turns as fit into `budget` seconds, at least 1 and at most `most`."""
+    """Number of turns that fit into `budget` seconds, at least 1 and at most `most`."""
     assert subject.poll is not None
     return max(1, min(most, int(budget / (0.005 + 1.2 * subject.poll))))
 
 
 def _batch(context: Context, subject: type[Subject], path: Path, processors: tuple[int, int] | None) -> list[int]:
     assert subject.poll is not None
-    # Who polls needs longer for a number of turns that has quartiles.
+    # A polling library needs longer for a number of turns that has quartiles.
     seconds = context.pick(0.5, 1.2 if subject.poll < 0.01 else 2.0)
     count = turns(subject, seconds, int(context.pick(80, 200)))
     warm_up = 0 if count < 10 else _WARM_UP

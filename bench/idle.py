@@ -1,4 +1,4 @@
-"""Idle: what processes cost that wait for a lock which is not given back.
+"""Idle: the cost of processes that wait for a lock which is not released.
 
 Measured: processor time and wake-ups (voluntary context switches) of each waiter, all its threads together, over each
 window, read from outside before and after it. All libraries wait through the same windows, side by side.
@@ -36,7 +36,7 @@ class Cost:
 
 
 def run(context: Context) -> Outcome:
-    """The same windows for everyone."""
+    """Measure all subjects in the same windows."""
     seconds, windows = context.pick(3, 10), int(context.pick(2, 6))
     costs, errors = _measure(context, seconds, windows)
     table = Table(
@@ -78,7 +78,7 @@ def run(context: Context) -> Outcome:
 
 
 def _measure(context: Context, seconds: float, windows: int) -> tuple[dict[str, list[list[Cost]]], dict[str, Failed]]:
-    """By subject: the cost of each waiter in each window; and why there is none."""
+    """The cost of each waiter in each window, by subject; and the failures."""
     groups: dict[str, Child] = {}
     waiters: dict[str, list[int]] = {}
     failed: dict[str, Failed] = {}
@@ -117,7 +117,7 @@ def _measure(context: Context, seconds: float, windows: int) -> tuple[dict[str, 
 
 
 def _group(pipe: Connection, subject: type[Subject], path: str) -> None:
-    """The child: loads the library, forks a holder and the waiters, reports the waiters' process ids."""
+    """The child: load the library, fork a holder and the waiters, and report the waiters' process ids."""
     subject(path)
     slots = Slots(WAITERS + 1)
     spawn(_hold, subject, path, slots)

@@ -1,9 +1,9 @@
-"""The kernel's own locks from a programme in C (limits.c): what a lock between processes can come down to.
+"""The kernel's own locks from a program in C (limits.c): the least that a lock between processes can cost.
 
 A robust mutex is a futex(2) in memory that all processes share: free, it takes no system call. It belongs to no file
-that one could look at, and each process must be trusted not to write there. Blocking flock(2) is the reference that
-references.py has from Python, without the interpreter. Both are goals for nobody: they show how much of a number is
-the machine's.
+that anybody could look at, and each process must be trusted not to write there. Blocking flock(2) is the reference that
+references.py has from Python, without the interpreter. Neither is a goal: they show how much of a number is the
+machine's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Limit(Subject):
 
     @classmethod
     def measured(cls, programs: Path, path: Path | str, mode: str, *words: object, timeout: float = 60) -> array[int]:
-        """The numbers that limits.c prints in that mode; `programs` is where it is compiled to."""
+        """The numbers that limits.c prints in that mode; `programs` is the directory for the compiled program."""
         return numbers(compiled("limits.c", programs), cls.word, path, mode, *words, timeout=timeout)
 
 
@@ -45,7 +45,7 @@ LIMITS: tuple[type[Limit], ...] = (RobustMutex, FlockInC)
 
 @cache
 def compiled(source: str, directory: Path) -> Path:
-    """The program made of `source`, a file beside this one. `NotAvailable` where it cannot be compiled."""
+    """The program compiled from `source`, a file beside this one. `NotAvailable` if it cannot be compiled."""
     program = directory / source.removesuffix(".c")
     command = ["cc", "-O2", "-pthread", "-o", str(program), str(Path(__file__).with_name(source))]
     try:
@@ -58,7 +58,7 @@ def compiled(source: str, directory: Path) -> Path:
 
 
 def numbers(program: Path, *words: object, timeout: float) -> array[int]:
-    """What the program prints: 64-bit integers. `Failed` with what it says when it fails."""
+    """The 64-bit integers that the program prints. `Failed`, with its message, if it fails."""
     try:
         done = subprocess.run([str(program), *map(str, words)], capture_output=True, check=False, timeout=timeout)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,9 +1,9 @@
 """Listing: `holdfast ls` of 10 000 lock files, and `holdfast ls -r` of trees of 100 000 files without one, on tmpfs.
 
-Measured: the CPU time, user and system, of the process, from its start to its end, so that what else the machine does
-counts less. Trees: files that are called as in a tree of sources (`.py`, `.h`, `.md` …), which `ls -r` passes over by
-their names; and files whose names say nothing, each of which it opens, and `find` does not. `Beyond the start` is what
-is more than the same command takes in an empty directory; of `find`, all of it.
+Measured: the CPU time, user and system, of the process, from its start to its end, so that other work of the machine
+counts less. Trees: files named as in a tree of sources (`.py`, `.h`, `.md` …), which `ls -r` passes over by their
+names; and files whose names say nothing, each of which it opens, and `find` does not. `Beyond the start` is the time
+beyond that of the same command in an empty directory; for `find`, all of it.
 Not measured: a cold disk, where reading directories and files is all that counts.
 """
 
@@ -88,7 +88,7 @@ def _tree(top: Path, endings: Sequence[str]) -> None:
 
 
 def _cpu(command: list[str]) -> int:
-    """Run once; return nanoseconds of CPU time, user and system."""
+    """Run the command once; its nanoseconds of CPU time, user and system."""
     nowhere = subprocess.DEVNULL
     try:
         process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere)

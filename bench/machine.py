@@ -1,6 +1,6 @@
-"""What a run was made on, for its report: processor, kernel, filesystems, versions; and what the machine did meanwhile.
+"""The machine of a run, for its report: processor, kernel, filesystems, versions; and its load meanwhile.
 
-No name of the machine, no path on it.
+The report names neither the machine nor a path on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reading:
-    """What the processors have done so far, in seconds; `own` is what this process and those it reaped have used."""
+    """Use of the processors so far, in seconds; `own` is that of this process and of those it has reaped."""
 
     at: float
     busy: float
@@ -30,7 +30,7 @@ class Reading:
 
     @classmethod
     def now(cls) -> Reading:
-        """Of this machine. Children that are still there, and grandchildren that nobody has reaped, do not count."""
+        """A reading of this machine. Children that still run, and grandchildren that are not reaped, do not count."""
         tick = os.sysconf("SC_CLK_TCK")
         # user, nice, system, idle, iowait, irq, softirq, steal: proc(5)
         ticks = [int(word) / tick for word in _text(Path("/proc/stat")).partition("\n")[0].split()[1:9]]
@@ -44,9 +44,10 @@ class Reading:
         )
 
     def since(self, before: Reading, cpus: int) -> dict[str, Any]:
-        """The load at both ends, and who had the processors: this run, others, the host of a virtual machine (stolen).
+        """The load at both ends, and the shares of all processors that this run, others, and the host of a virtual
+        machine (stolen) had.
 
-        Shares of all processors. What the kernel does for nobody in particular is among the others.
+        Work of the kernel for no process in particular is among the others.
         """
         whole = max(1e-9, (self.at - before.at) * cpus)
         own = self.own - before.own
@@ -61,7 +62,7 @@ class Reading:
 
 
 def meanwhile_line(found: dict[str, Any]) -> str:
-    """What `Reading.since` has found, on one line."""
+    """The result of `Reading.since`, on one line."""
     begin, end = found["load"]
     shares = ", ".join(f"{name} {100 * found[name]:.0f} %" for name in ("own", "others", "stolen"))
     return f"meanwhile: load {begin:.2f} to {end:.2f}; processors: {shares}"
@@ -75,7 +76,7 @@ def machine_line() -> str:
 
 
 def processor() -> str:
-    """The model, as the kernel has it."""
+    """The processor's model, as the kernel names it."""
     found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     return found[1].strip() if found else platform.machine()
 
@@ -92,7 +93,7 @@ def versions_of(packages: Iterable[str]) -> str:
 
 
 def command_version(command: str) -> str:
-    """What `command --version` says on its first line, or that it is not there."""
+    """The first line of `command --version`, or that it is not installed."""
     try:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -101,7 +102,7 @@ def command_version(command: str) -> str:
 
 
 def revision(directory: Path) -> str:
-    """The commit of a working tree, with a mark when files differ from it; empty outside of one."""
+    """The commit of a working tree, with a mark if files in src/ differ from it; empty outside of one."""
     try:
         commit = _git(directory, "rev-parse", "--short=12", "HEAD")
         return f"{commit}, changed" if _git(directory, "status", "--porcelain", "--", "src") else commit
@@ -115,7 +116,7 @@ def _git(directory: Path, *words: str) -> str:
 
 
 def filesystem_of(path: Path) -> str:
-    """The type of the filesystem that holds `path`, from the mount table; 'unknown' when it is not there."""
+    """The type of the filesystem that holds `path`, from the mount table; 'unknown' if it is not there."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     real, best, kind = os.path.realpath(path), "", "unknown"

@@ -39,7 +39,7 @@ _SPARE = 200
 
 @dataclass
 class Result:
-    """One subject's samples, ns, and bytes for each lock that it held."""
+    """Samples of one subject, in ns, and bytes for each lock that it held."""
 
     held: dict[int, Series] = field(default_factory=dict)
     acquire: Series = field(default_factory=Series)
@@ -128,7 +128,7 @@ def _round(
 
 
 def _hold_many(pipe: Connection, subject: type[Subject], directory: str, sizes: Sequence[int], cycles: int) -> None:
-    """The child: up from size to size, and down again, all in one go."""
+    """The child: acquire from size to size, then release all of them in one go."""
     allow_open_files()
     one_more = subject(os.path.join(directory, "one-more"))
     counted(one_more, WARM_UP)
@@ -136,7 +136,7 @@ def _hold_many(pipe: Connection, subject: type[Subject], directory: str, sizes: 
     acquired, held, weight = array("q"), {}, 0
     for size in sizes:
         if size > FEW and not weight:
-            weight = own_memory(os.getpid())  # what a first hold brings with it is there by now
+            weight = own_memory(os.getpid())  # by now with all that a first hold loads
         more = [subject(os.path.join(directory, str(number))) for number in range(len(locks), size)]
         acquired += _each(more, "acquire")
         locks += more
@@ -146,7 +146,7 @@ def _hold_many(pipe: Connection, subject: type[Subject], directory: str, sizes: 
 
 
 def _each(locks: Sequence[Subject], step: str) -> array[int]:
-    """Acquire or release each of them; how long each took."""
+    """Acquire or release each lock; the time of each, in ns."""
     clock, samples = time.monotonic_ns, array("q")
     for lock in locks:
         call = getattr(lock, step)

@@ -6,7 +6,7 @@ from procs import Failed
 
 
 def between(text: str, mark: str, content: str, page: str) -> str:
-    """The page with `content` between the marks. `Failed` when it has no place for it."""
+    """The page with `content` between the marks. `Failed` if it has no place for it."""
     begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
     head, found, rest = text.partition(begin)
     _, closed, tail = rest.partition(end)

@@ -1,4 +1,4 @@
-"""Many wait for one lock, which is then released: what one such crowd does (waiters.py measures several)."""
+"""A crowd of waiters for one lock, which is then released (waiters.py measures several crowds)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from async_peers import AsyncSubject
 from peers import Subject
 from procs import Failed, Slots, allow_open_files, kill_all, own_memory, spawn_silent, wake_ups
 
-# Slots: the holder has it; it may release; it did; how many were inside; the place of each acquisition's moment.
+# Slots: the holder has the lock; it may release; it did, and when; how many were inside; the moments of acquisitions.
 _HELD, _GO, _RELEASED, _COUNT, _MOMENTS = range(5)
 SETTLE_S, SETTLE_EACH_S = 0.3, 0.004
 """Processes that come together are ready to wait long before the last of them waits."""
 ARRIVAL_S = 20.0
 LIMIT_S = 10.0
-"""A thousand waiters that are all woken for every release need longer than anyone would wait for a table."""
+"""Seconds. A thousand waiters that are all woken for every release need longer than anyone would wait for a table."""
 _WEIGHED = 10
-"""Of the processes, so many are weighed; their median counts."""
+"""Number of processes that are weighed; their median counts."""
 
 
 @dataclass
 class Passage:
-    """What one crowd did. `moments` are those of the acquisitions that there were, from the first release on, ns."""
+    """The results of one crowd. `moments` are those of its acquisitions, in ns from the first release on."""
 
     moments: list[int]
     woken: int
@@ -42,7 +42,7 @@ class Passage:
 
     @property
     def step(self) -> float:
-        """The median time between two acquisitions, ns; 0 when there was none."""
+        """The median time between two acquisitions, in ns; 0 if there was none."""
         steps = [later - earlier for earlier, later in zip([0, *self.moments], self.moments, strict=False)]
         return statistics.median(steps) if steps else 0.0
 
@@ -70,7 +70,7 @@ def with_holder(
     many: int,
     window: float,
 ) -> None:
-    """The child: loads the library, forks a holder, and has the waiters measured; idle ones for `window` seconds."""
+    """The child: load the library, fork a holder, and have the waiters measured, `window` seconds of it while idle."""
     allow_open_files()
     subject(path)
     slots = Slots(_MOMENTS + 3 * many)
@@ -92,7 +92,7 @@ def _hold(subject: type[Subject], path: str, slots: Slots) -> None:
 
 
 def _inside(slots: Slots) -> None:
-    """The critical section: the moment of this acquisition goes to the next place."""
+    """The critical section: note the moment of this acquisition in the next place."""
     place = slots[_COUNT]
     slots[_MOMENTS + place] = time.monotonic_ns()
     slots[_COUNT] = place + 1
@@ -103,7 +103,7 @@ def _moments(slots: Slots) -> list[int]:
 
 
 def _pass_on(slots: Slots, many: int) -> None:
-    """Let the holder release; return when all were inside, or when that took too long."""
+    """Let the holder release; return when all were inside, or that took too long."""
     slots[_GO] = 1
     stop = time.monotonic() + LIMIT_S
     while slots[_COUNT] < many and time.monotonic() < stop:
@@ -126,13 +126,13 @@ def processes(subject: type[Subject], path: str, many: int, slots: Slots, window
     begin, earlier = time.monotonic(), sum(map(wake_ups, pids))
     time.sleep(window)
     elapsed, before = time.monotonic() - begin, list(map(wake_ups, pids))
-    # A weighed one's slot holds what it weighed before it waited.
+    # The slot of a weighed process holds its memory from before it waited.
     memory = statistics.median(own_memory(pids[i]) - slots[arrived + i] for i in range(0, many, stride))
     _pass_on(slots, many)
     time.sleep(0.05)  # the last ones are still counting
     if os.waitpid(-1, os.WNOHANG)[0]:
         raise Failed("the holder or a waiter ended (HOLDFAST_BENCH_DEBUG=1 shows why)")
-    # One that has gone through was woken once more than it slept; the others sleep again.
+    # A process that has gone through was woken once more than it slept; the others sleep again.
     woken = sum(
         slots[done + i] - before[i] if slots[done + i] else wake_ups(pid) - before[i] for i, pid in enumerate(pids)
     )
@@ -140,7 +140,7 @@ def processes(subject: type[Subject], path: str, many: int, slots: Slots, window
 
 
 def _wait(subject: type[Subject], path: str, slots: Slots, arrived: int, done: int, weighed: bool, gate: int) -> None:
-    # The first hold of a process starts what goes with holds (a thread, imports); that is not what waiting costs.
+    # The first hold of a process starts all that goes with holds (a thread, imports), which is no cost of waiting.
     own = subject(f"{path}.{os.getpid()}")
     own.acquire()
     own.release()
@@ -175,7 +175,7 @@ def threads(subject: type[Subject], path: str, many: int, slots: Slots, window: 
             problems.append(f"{type(error).__name__}: {error}")
 
     def slept() -> int:
-        """All threads but this one."""
+        """Voluntary context switches of all threads but this one."""
         both = (resource.getrusage(who).ru_nvcsw for who in (resource.RUSAGE_SELF, resource.RUSAGE_THREAD))
         return next(both) - next(both)
 
@@ -196,13 +196,13 @@ def threads(subject: type[Subject], path: str, many: int, slots: Slots, window: 
     _pass_on(slots, many)
     if problems:
         raise Failed(problems[0])
-    # Each that has gone through was woken once more than it slept.
+    # Each thread that has gone through was woken once more than it slept.
     woken = slept() - before + slots[_COUNT]
     return Passage(_moments(slots), woken, (before - earlier) / elapsed, memory)
 
 
 def tasks(subject: type[AsyncSubject], path: str, many: int, slots: Slots, window: float) -> Passage:
-    # Not asyncio.run: it would cancel those who have not come yet, one by one, and we are about to end anyway.
+    # Not asyncio.run: it would cancel the tasks that still wait, one by one, and we are about to end anyway.
     return asyncio.new_event_loop().run_until_complete(_all_tasks(subject, path, many, slots, window))
 
 

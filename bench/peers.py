@@ -1,8 +1,8 @@
-"""Every library that the benchmarks measure, behind one interface; references.py has what they are compared with.
+"""Every library that the benchmarks measure, behind one interface; references.py has the locks they are compared with.
 
-A subject is made once per process, on one path; what is measured is `acquire` and `release`. Each library is used
-the way its documentation shows and with its own defaults, except that nobody is given a time limit (a limit that
-expires would end a measurement). The extra Python call of an adapter costs each subject the same, 0.1-0.2 µs a cycle.
+A subject is made once per process, on one path; `acquire` and `release` are measured. Each library is used the way its
+documentation shows and with its own defaults, except that none is given a time limit (a limit that expires would end a
+measurement). The extra Python call of an adapter costs each subject the same, 0.1-0.2 µs a cycle.
 
 Imports happen in the constructor: a process loads the one library that it measures.
 """
@@ -18,11 +18,11 @@ FOREVER = 3600.0
 
 
 class Subject:
-    """One lock on one path.
+    """A lock on one path.
 
-    `package` names the distribution whose version is printed. `poll` is the mean number of seconds between two
-    looks of a waiter (0: it is woken), `None` when the library offers no waiting. `after_kill` says that the death
-    of a holder frees the lock.
+    `package` names the distribution whose version is printed. `poll` is the mean number of seconds between two looks of
+    a waiter (0: it is woken), `None` if the library offers no waiting. `after_kill` says that the death of a holder
+    frees the lock.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Subject:
 
     @classmethod
     def once(cls, path: str) -> None:
-        """One try, without a wait; raises what the library raises where the lock is held, if it raises."""
+        """Try once, without a wait; if the lock is held, raise what the library raises, if it raises."""
         raise NotImplementedError
 
 
@@ -73,7 +73,7 @@ class Holdfast(Subject):
 
 
 class HoldfastFlock(Holdfast):
-    """holdfast.Lock in its protocol for files that stay, locked by the kernel alone."""
+    """holdfast.Lock with its protocol for files that stay, locked by the kernel alone."""
 
     label = "holdfast, protocol flock"
 

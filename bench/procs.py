@@ -30,11 +30,11 @@ _live: set[int] = set()
 
 
 class Failed(Exception):
-    """A measurement that could not be made; the text is for the table."""
+    """A measurement has failed; the text is for the table."""
 
 
 class NotAvailable(Failed):
-    """The installed version has no such thing: nothing went wrong, the table says so."""
+    """The installed version has no such feature: nothing went wrong, and the table says so."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Child:
         try:
             self.pipe.send(message)
         except OSError:
-            pass  # it has ended; what it said last is the reason
+            pass  # it has ended; its last message says why
         return self.answer(timeout)
 
     def answer(self, timeout: float) -> Any:
-        """Return the next message; raise `Failed` when there is none in `timeout` seconds or it is an error."""
+        """Return the next message; raise `Failed` if there is none in `timeout` seconds, or it is an error."""
         try:
             if not self.pipe.poll(timeout):
                 raise Failed(f"no answer in {timeout:.0f} s")
@@ -65,7 +65,7 @@ class Child:
         return message
 
     def end(self) -> None:
-        """Kill and reap. Harmless when it ended already."""
+        """Kill the child and reap it. Harmless if it has ended already."""
         self.pipe.close()
         if self.pid in _live:
             kill(self.pid)
@@ -80,7 +80,7 @@ def spawn(function: Callable[..., None], *args: Any) -> Child:
 
 
 def spawn_silent(function: Callable[..., None], *args: Any) -> int:
-    """The same for a child that only uses shared memory: `function(*args)`, no pipe. A thousand cost less so."""
+    """Like `spawn`, for a child that only uses shared memory: `function(*args)`, no pipe. A thousand cost less so."""
     return _fork(function, None, args)
 
 
@@ -125,7 +125,7 @@ def _be_child(parent: int, function: Callable[..., None], pipe: Connection | Non
 
 
 def _told(error: BaseException) -> Failed:
-    """What a child that fails tells its parent."""
+    """The error that a failing child sends to its parent."""
     if isinstance(error, Failed):
         return error
     if isinstance(error, ModuleNotFoundError):
@@ -144,7 +144,7 @@ def kill(pid: int) -> None:
 
 
 def kill_all() -> None:
-    """End every child that this module made and that is still there."""
+    """End every child of this module that still runs."""
     for pid in _live:
         try:
             os.kill(pid, signal.SIGKILL)  # all of them first: a thousand deaths side by side take less time
@@ -196,7 +196,7 @@ def _children() -> list[int]:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the threads of a process have gone to sleep so far: voluntary context switches."""
+    """Number of times that the threads of a process have gone to sleep so far: voluntary context switches."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         for line in status.read_text().splitlines():
@@ -206,7 +206,7 @@ def wake_ups(pid: int) -> int:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that a process shares with nobody."""
+    """Bytes that a process shares with no other."""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 

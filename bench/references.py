@@ -1,4 +1,4 @@
-"""What the libraries are compared with: the least code that does the same job, without options or error handling."""
+"""References for the libraries: the least code that does the same job, without options or error handling."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class PythonCalls(Subject):
 
 
 class WokenPython(PythonCalls):
-    """Reference: the same again, waiting with inotify for the file to go away. The floor for such a lock.
+    """Reference: `PythonCalls`, waiting with inotify for the file to go away. The floor for such a lock.
 
-    No time limit, no takeover, no second look: it would hang where an event is lost. Two processes only.
+    No time limit, no takeover, no second look: a lost event would hang it. Two processes only.
     """
 
     label = "inotify, Python"
     poll = 0.0
     after_kill = False
 
-    # ATTRIB, MOVE_SELF, DELETE_SELF, CLOSE_WRITE, CLOSE_NOWRITE: what linux/inotify.h calls them is not in Python.
+    # ATTRIB, MOVE_SELF, DELETE_SELF, CLOSE_WRITE, CLOSE_NOWRITE: Python lacks the names of linux/inotify.h.
     _EVENTS = 0x4 | 0x800 | 0x400 | 0x8 | 0x10
 
     def __init__(self, path: str) -> None:
@@ -99,7 +99,7 @@ class BlockingFlock(Subject):
 
 
 class PollingFlock(BlockingFlock):
-    """Reference: the same file, tried every millisecond."""
+    """Reference: flock(2) on such a file, tried every millisecond."""
 
     label = "1 ms polling"
     poll = 0.001

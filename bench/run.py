@@ -1,4 +1,4 @@
-"""The benchmarks: `make bench`, or `python bench/run.py [suite ...]`; or draws an earlier run. See README.md."""
+"""The benchmarks, or drawings of an earlier run: `make bench`, or `python bench/run.py [suite ...]`. See README.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SUITES: dict[str, Callable[[Context], Outcome]] = {
 
 
 def main() -> int:
-    """0: measured or drawn, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
+    """Run; 0: measured or drawn, whether or not the goals were met; 1: a measurement failed; 2: it could not start."""
     options = _parse()
     try:
         if options.stored:
@@ -94,7 +94,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _require_holdfast() -> None:
-    """In a child, because the parent must stay free of the libraries."""
+    """Check that holdfast can be imported, in a child, because the parent must stay free of the libraries."""
     child = spawn(_import_holdfast)
     try:
         child.answer(30)
@@ -120,7 +120,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
     for name in options.suites or SUITES:
         before = Reading.now()
         outcome = SUITES[name](context)
-        end_adopted(settle=0.05)  # what they used counts when they are reaped
+        end_adopted(settle=0.05)  # their CPU time counts when they are reaped
         meanwhile = Reading.now().since(before, os.cpu_count() or 1)
         report["meanwhile"][name] = meanwhile
         for table in outcome.tables:
@@ -141,7 +141,7 @@ def _run(context: Context, options: argparse.Namespace) -> int:
 
 
 def _anonymous(text: str, context: Context) -> str:
-    """Without the directories of this machine, which the text of an error may name."""
+    """The text without the directories of this machine, which an error may name."""
     for directory, word in ((context.tmpfs, "TMPFS"), (context.disk, "DISK"), (sys.prefix, "PYTHON"), (ROOT, "ROOT")):
         text = text.replace(json.dumps(str(directory))[1:-1], word)
     return text

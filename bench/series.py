@@ -1,4 +1,4 @@
-"""Samples of one subject, kept by round, and the statistics that the tables print."""
+"""The samples of one subject, kept by round, and the statistics that the tables print."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Series:
         self.rounds: dict[int, array[int]] = {}
         self.error: str | None = None
         self.missing = False
-        """The error is only that the installed version has no such thing."""
+        """Whether the error is only that the installed version has no such feature."""
 
     def fail(self, error: Failed) -> None:
         """Note why there are no samples, or no more."""
@@ -84,5 +84,5 @@ class Series:
 
 
 def failures(series: Mapping[str, Series]) -> list[str]:
-    """What went wrong, a line for each subject. That the installed version has no such thing is nothing wrong."""
+    """The errors, a line for each subject. A feature that the installed version lacks is no error."""
     return [f"{name}: {one.error}" for name, one in series.items() if one.error and not one.missing]

@@ -1,4 +1,4 @@
-"""What a run puts around its measurements: fresh directories, and an end that leaves neither them nor a process."""
+"""The frame of a run: fresh directories, and an end that leaves neither them nor a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def directories(*parents: Path) -> Iterator[list[Path]]:
     adopt_orphans()
     made: list[Path] = []
     try:
-        # One by one: when the second cannot be made, the first is on the list already.
+        # One by one: if the second cannot be made, the first is on the list already.
         made.extend(Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=parent.resolve())) for parent in parents)
         for directory in made:
             # The default place is a working tree, where someone may commit everything that is there.

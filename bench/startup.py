@@ -1,10 +1,10 @@
-"""Start-up: what an import, one `holdfast try` and one `holdfast run` cost a process that does nothing else.
+"""Start-up: the cost of an import, one `holdfast try` and one `holdfast run` for a process that does nothing else.
 
 Measured: from before the process is started until it has ended, by the wall clock, in interleaved runs after an
-uncounted first one (so from the page cache, with byte code compiled). `holdfast try` includes whatever it must finish
-before it returns, not what a keeper process does afterwards; the keeper is ended and the lock file removed before the
+uncounted first one (so from the page cache, with byte code compiled). `holdfast try` includes all that it must finish
+before it returns, but not the later work of a keeper process; the keeper is ended and the lock file removed before the
 next run. `holdfast run LOCK -- true` stands beside `flock FILE true`; both include starting `true`. The imports are of
-the module that the adapter in peers.py uses. The script `holdfast` is as a current pip writes it; those of older ones
+the module that the adapter in peers.py uses. The script `holdfast` is as a current pip writes it; scripts of older ones
 import `re` first, which `try` and `run` then pay for. Not measured: a cold disk, memory.
 """
 
@@ -67,7 +67,7 @@ def _commands(context: Context, lock: Path) -> dict[str, list[str]]:
 
 
 def _once(command: list[str], lock: Path, leaves_lock: bool) -> int:
-    """Run once; return nanoseconds. Raise `Failed` when the command fails or does not leave the lock that it should."""
+    """Run the command once; its nanoseconds. `Failed` if it fails, or does not leave the lock that it should."""
     # A file, not a pipe: a keeper process that inherits the pipe would make us wait for the keeper.
     with tempfile.TemporaryFile(dir=lock.parent) as errors:
         try:
@@ -89,7 +89,7 @@ def _once(command: list[str], lock: Path, leaves_lock: bool) -> int:
 
 
 def _timed(command: list[str], stderr: int) -> tuple[int, int]:
-    """Nanoseconds from start to end, and the exit status."""
+    """Nanoseconds from a command's start to its end, and its exit status."""
     begin = time.monotonic_ns()
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr)

@@ -1,7 +1,7 @@
 """--strace: the system calls of one holdfast cycle next to those of one cycle of c_loop.c, as strace sees them.
 
-The reader can check that the C loop is a fair reference: it must not do less than holdfast has to. The cycle shown is
-the one after a warm-up, between two failing calls that mark its ends; nothing is measured.
+They let a reader check that the C loop is a fair reference: it must not do less than holdfast has to. The cycle shown
+is the one after a warm-up, between two failing calls that mark its ends; nothing is measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ os.access("/holdfast-bench-end", os.F_OK)
 
 
 def show_calls(directory: Path) -> str:
-    """Both lists, side by side by number, then in full."""
+    """Both lists of calls, side by side by number, then in full."""
     ours = _calls([sys.executable, "-I", "-c", _PROGRAM, str(directory / "traced.lock")], directory)
     reference: list[str] = []
     why_not = ""

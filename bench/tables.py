@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit that holdfast sets itself, and what was measured. `measured` None: see `why_not`."""
+    """A limit that holdfast sets itself, and the measured value. `measured` None: see `why_not`."""
 
     text: str
     measured: float | None
@@ -53,7 +53,7 @@ class Goal:
 
     @property
     def sign(self) -> str:
-        """How `measured` must compare with `limit`."""
+        """The relation of `measured` to `limit` that meets the goal."""
         return "≥" if self.least else "<" if self.below else "≤"
 
     @property
@@ -91,7 +91,7 @@ class Goal:
 
 @dataclass
 class Outcome:
-    """What one suite returns."""
+    """The result of one suite."""
 
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Outcome:
 
 
 def show(value: float | None) -> str:
-    """Three significant digits, or three decimals, never an exponent; '-' for None."""
+    """A number with three significant digits, or three decimals, never an exponent; '-' for None."""
     if value is None:
         return "-"
     size = abs(value)

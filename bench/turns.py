@@ -1,4 +1,4 @@
-"""Two processes that take turns with one lock: strict alternation, and how long each hand-over took.
+"""Two processes that take turns with one lock: strict alternation, and the time of each hand-over.
 
 From just before the holder calls release to just after the waiter's acquire returned, on CLOCK_MONOTONIC, which all
 processes share. The waiter announces itself, then the holder keeps the lock for the pause of that turn, so by then the
@@ -27,9 +27,9 @@ def alternate(
     processors: tuple[int, int] | None = None,
     limit: float = 30.0,
 ) -> list[int]:
-    """The latencies, ns, of a turn for each pause (s) but the first `warm_up`, which set up what a process waits with.
+    """The latencies, in ns, of a turn for each pause (s) but the first `warm_up`, which include a process's set-up.
 
-    Each process has a processor of its own when two are given. `Failed` after `limit` seconds beyond the pauses.
+    Each process has a processor of its own if two are given. `Failed` after `limit` seconds beyond the pauses.
     """
     slots = Slots(5)
     pair = [
@@ -54,7 +54,7 @@ def _take_turns(
     slots: Slots,
     processors: set[int] | None,
 ) -> None:
-    """The child: holder in the turns of its own parity, waiter in the others; sends the latencies it saw as waiter."""
+    """The child: hold in the turns of its own parity, wait in the others; send the latencies seen as a waiter."""
     if processors is not None:
         os.sched_setaffinity(0, processors)
     lock = subject(path)

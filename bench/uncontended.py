@@ -1,4 +1,4 @@
-"""Uncontended: one process takes and frees a lock that nobody else wants.
+"""Uncontended: one process acquires and releases a lock without contenders.
 
 Measured: the time of one acquire + release, on tmpfs and on disk, lock object made beforehand. Each subject lives in
 a process of its own; in each round every subject runs one time slice, in an order drawn anew for the round.
@@ -24,12 +24,12 @@ from series import Series, failures
 from tables import Goal, Outcome, timing_table
 
 C_LOOP = "C loop"
-# Above this the disk table says more about where the directory lies than about locks.
+# Above this, the disk table says more about the place of the directory than about locks.
 _SLOW_CREATE_NS = 80_000
 
 
 def run(context: Context) -> Outcome:
-    """Both filesystems."""
+    """Measure on both filesystems."""
     outcome = Outcome()
     for place, directory in (("tmpfs", context.tmpfs), ("disk", context.disk)):
         series = _measure(context, directory)
@@ -81,7 +81,7 @@ def _c_slice(programs: Path, limit: type[Limit] | None, directory: Path, slice_n
 
 
 _OF_C_LOOP = {"tmpfs": 1.7, "disk": 1.5}
-# Subject, what it is compared with, limit, whether the limit itself does not count, whether it is the least.
+# Subject, the one it is compared with, limit, whether the limit itself does not count, whether it is the least.
 _GOALS = (
     (Holdfast.label, FileLock.label, 1.0, True, False),
     (Holdfast.label, SoftFileLock.label, 0.3, False, False),

@@ -3,10 +3,10 @@
 Measured: the time from before the first release to after the last acquisition; how often a waiter was woken for each
 release, from the voluntary context switches of the waiters (everything above 1 is a waiter woken for nothing); the
 wake-ups a second of all of them together while nothing happened, and the memory that waiting takes.
-Each leaves the lock at once and does not come back. Not measured: arriving, and ending.
+Each waiter releases the lock at once and does not come back. Not measured: arriving, and ending.
 
 The waiters are processes, or threads or asyncio tasks of one process; the holder is another process. With threads, some
-of the switches are waits for the interpreter's own lock. A user may have so many inotify instances (128 by default,
+of the switches are waits for the interpreter's own lock. The inotify instances of a user are limited (128 by default,
 table title): of a thousand processes, most have to wait without one. A hundred are within the limit.
 """
 
@@ -29,14 +29,15 @@ from tables import Goal, Outcome, Table, show
 _INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 _SIZES, _QUICK_SIZES = (1, 10, 100, 1000), (1, 10, 100)
 _LARGE, _WINDOW_S, _LARGE_WINDOW_S = 300, 0.25, 1.0
-"""So many wake up so often that a second shows it; fewer would cost as long and show no more."""
+"""Waiters from which on the idle window is longer, and the seconds of both windows: many wake up so often that a second
+shows it, while for fewer it would take as long and show no more."""
 
 Crowd = tuple[str, int, str]
 """Kind of waiter, how many, label of the subject."""
 
 
 class Group(NamedTuple):
-    """Subjects that are measured alike, in these rounds."""
+    """Subjects that are measured in the same way, in these rounds."""
 
     kind: str
     how: Callable[..., Passage]
@@ -46,7 +47,7 @@ class Group(NamedTuple):
 
 
 class Crowds:
-    """What was found, by crowd and round."""
+    """Results by crowd and round."""
 
     def __init__(self) -> None:
         self.found: dict[Crowd, dict[int, Passage]] = {}
@@ -61,7 +62,7 @@ class Crowds:
         how: Callable[..., Passage],
         one: type[Subject] | type[AsyncSubject],
     ) -> None:
-        """One crowd, unless its like has failed before."""
+        """Measure one crowd, unless one like it has failed before."""
         crowd, window = (kind, many, one.label), _LARGE_WINDOW_S if many >= _LARGE else _WINDOW_S
         if crowd in self.errors:
             return
@@ -111,13 +112,13 @@ def run(context: Context) -> Outcome:
             crowds.measure(context, *turn)
     outcome = Outcome(data={"sizes": list(sizes), "inotify_instances": int(_INSTANCES.read_text())})
     for kind in dict.fromkeys(group.kind for group in plan):
-        # The first group of a kind has all of it.
+        # The first group of a kind has all its subjects and sizes.
         first = next(group for group in plan if group.kind == kind)
         names = [one.label for one in first.subjects]
         outcome.data[kind] = {
             name: {str(many): _data(crowds, (kind, many, name)) for many in first.sizes} for name in names
         }
-        # A size between says nothing more; it is in the numbers, and in the curves that are made of them.
+        # A size in between says nothing more; it is in the numbers, and in the curves that are drawn from them.
         outcome.tables += [_table(crowds, kind, many, names) for many in first.sizes if many >= 100]
     outcome.goals = _goals(context, crowds, sizes[-1])
     outcome.failures = [
@@ -131,7 +132,7 @@ def run(context: Context) -> Outcome:
 def _plan(context: Context, sizes: Sequence[int]) -> list[Group]:
     """Two rounds of all, and three more of what the goals need: a thousand waiters take long to begin and to end."""
     two, more, most = range(2), range(2, int(context.pick(2, 5))), sizes[-1:]
-    # One who polls shows what polling does; the others are for who has the time.
+    # One polling library shows what polling does; the others are for a full run.
     polling = [FileLock] if context.quick else [FileLock, Portalocker, Fasteners]
     in_processes: list[type[Subject]] = [*LIMITS, BlockingFlock, Holdfast, *polling]
     needed: list[type[Subject]] = [*LIMITS, Holdfast, FileLock]
@@ -186,7 +187,7 @@ def _table(crowds: Crowds, kind: str, many: int, names: Sequence[str]) -> Table:
 
 def _goals(context: Context, crowds: Crowds, most: int) -> list[Goal]:
     def seconds(passage: Passage) -> float:
-        # Those who did not all come within the limit took that long at least.
+        # A crowd that did not come through within the limit took that long at least.
         return passage.seconds if len(passage.moments) == most else LIMIT_S
 
     ours, in_tasks = ("processes", most, Holdfast.label), ("tasks", most, AsyncHoldfast.label)

@@ -1,4 +1,4 @@
-"""What a free lock costs on Windows, and how soon a waiter has one that is released, beside filelock and portalocker.
+"""The cost of a free lock on Windows, and of a hand-off to a waiter, beside filelock and portalocker.
 
 python bench/windows.py [DIRECTORY]     # on Windows
 make bench-windows                      # under Wine
@@ -18,7 +18,7 @@ from pathlib import Path
 
 CYCLES, REPEATS, TURNS = 50, 5, 25
 WAITS = 0.1
-"""Seconds, up to twice as many, after which a process that has said that it is about to wait is believed to wait."""
+"""Seconds, up to twice as many, after which a process that has announced its wait is believed to wait."""
 
 Make = Callable[[str], AbstractContextManager[object]]
 
@@ -59,7 +59,7 @@ LOCKS: dict[str, Make] = {
 
 
 def cycle(make: Make, path: str) -> float:
-    """Milliseconds of an acquisition and release that nobody else is in the way of; the fastest of some runs."""
+    """Milliseconds of an uncontended acquisition and release; the fastest of some runs."""
     lock, taken = make(path), []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -85,14 +85,14 @@ def hand_offs(name: str, path: str) -> list[float]:
             time.sleep(dice.uniform(WAITS, 2 * WAITS))  # at no fixed moment of another one's polling
             released = time.perf_counter()
         if not (said := waiter.stdout.readline()):
-            break  # portalocker's does not wait under Wine, whose error it does not know
+            break  # portalocker's lock does not wait under Wine, whose error it does not know
         found.append((float(said) - released) * 1000)
     waiter.communicate()
     return found
 
 
 def wait(name: str, path: str) -> None:
-    """The other process of `hand_offs`."""
+    """Be the other process of `hand_offs`."""
     lock = LOCKS[name](path)
     for _ in sys.stdin:
         print("waiting", flush=True)

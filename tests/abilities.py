@@ -28,15 +28,15 @@ _LACKS = {
     "posix": frozenset({"unnamed", "proc", "events", "linux"}),
     "windows": frozenset({"proc", "linux"}),
 }
-"""What an environment does without, or a test cannot see there, by the value of HOLDFAST_OS."""
+"""Abilities that an environment lacks, or that a test cannot see there, by the value of HOLDFAST_OS."""
 _USUAL = {"linux": "linux", "win32": "windows"}
 
 LINUX = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
-"""For a process that is to have all that Linux can, whatever this run is made with."""
+"""Variables for a process that is to have all that Linux can, whatever environment this run has."""
 
 
 def lacking(ability: str) -> str:
-    """Why this run is without the ability; empty when it has it."""
+    """Why this run lacks the ability; empty if it has it."""
     what = KNOWN[ability]
     chosen = os.environ.get("HOLDFAST_OS") or _USUAL.get(sys.platform, "posix")
     if ability in _LACKS.get(chosen, ()):
@@ -51,15 +51,15 @@ def has(ability: str) -> bool:
 
 
 def need(*abilities: str) -> None:
-    """Skip the test where one of these is missing."""
+    """Skip the test if one of these is missing."""
     for ability in abilities:
         if why := lacking(ability):
             pytest.skip(why)
 
 
 def need_own_device(path: object) -> None:
-    """Skip the test where the kernel's tables name a file by another device than `st_dev`: who looks on has to find
-    somebody who has the file open and may be looked at (proc_locks.py, W2)."""
+    """Skip the test if the kernel's tables name a file by another device than `st_dev`: an observer then has to find a
+    process that has the file open and may be examined (proc_locks.py, W2)."""
     device = os.stat(str(path)).st_dev
     with open("/proc/self/mountinfo") as mounts:
         if not any(f" {os.major(device)}:{os.minor(device)} " in line for line in mounts):
@@ -67,7 +67,7 @@ def need_own_device(path: object) -> None:
 
 
 def skip_the_unable(items: list[pytest.Function]) -> None:
-    """Give each test that `needs` what is not there a skip that says so."""
+    """Skip each test that `needs` a missing ability, with a reason that names it."""
     for item in items:
         for marker in item.iter_markers("needs"):
             for ability in marker.args:

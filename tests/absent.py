@@ -83,7 +83,8 @@ def _skipping(what: str) -> Callable[..., NoReturn]:
 
 
 def _unlink(path: Any, *, real: Callable[..., None] = os.unlink) -> None:
-    """As Windows 10 does: the name goes at once, whoever has the file open. Wine keeps it until that is closed."""
+    """Remove a name as Windows 10 does: it goes at once, whoever has the file open. Wine keeps it until that is
+    closed."""
     if os.path.isfile(path):
         away = os.path.join(tempfile.gettempdir(), f"removed-{os.getpid()}-{next(_numbers)}")
         os.rename(path, away)
@@ -92,7 +93,7 @@ def _unlink(path: Any, *, real: Callable[..., None] = os.unlink) -> None:
 
 
 def _replace(path: Any, goal: Any, *, real: Callable[..., None] = os.replace) -> None:
-    """In two steps, as only POSIX replaces a file that somebody has open."""
+    """Replace a file in two steps, as only POSIX replaces a file that somebody has open."""
     if os.path.isfile(goal):
         _unlink(goal)
     real(path, goal)
@@ -116,7 +117,8 @@ if sys.platform == "win32":
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Skip what names one of these, itself or by way of other functions and fixtures, before it has anything open."""
+    """Skip tests that name one of these, directly or by way of other functions and fixtures, before they open
+    anything."""
     for item in items:
         fixtures = [found[-1].func for found in item._fixtureinfo.name2fixturedefs.values()]
         for function in (item.function, *fixtures):
@@ -127,7 +129,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 @functools.cache
 def _missing(function: Callable[..., object], depth: int) -> str:
-    """Which of them it names, or what it calls does."""
+    """The missing names that a function uses, itself or by its calls."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not code.co_filename.startswith(_TESTS) or code.co_filename in _OURS:
         return ""

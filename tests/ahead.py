@@ -50,14 +50,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_sessionfinish() -> None:
-    """Of a run that was stopped."""
+    """Wait for the early tests of a run that was stopped."""
     for one in _begun.values():
         one.thread.join()
 
 
 @pytest.fixture
 def ran(request: pytest.FixtureRequest) -> Ran:
-    """What the test has to do; the next one's begins."""
+    """The result of this test's work, when called. The next test's work begins."""
     this, following = request.node, request.node.stash[_next]
     begun = _begin(this)
     if getattr(following, "originalname", "") == this.originalname and following.path == this.path:

@@ -43,7 +43,7 @@ SHARES = (
         *(f"tests/unit/test_{name}.py" for name in ("aio", "face_sema", "face_semats", "follow", "lock", "tracing")),
     ),
 )
-"""What waits. Those that start the same servers are in one share."""
+"""Tests that wait. Those that start the same servers are in one share."""
 _BEGINS_WITHIN = 60.0
 
 
@@ -85,7 +85,7 @@ class Beside:
 
     @property
     def _interactor(self) -> Any:
-        """xdist's part of a worker, which sends the reports of the item that it is at."""
+        """xdist's part of a worker, which sends the reports of the current item."""
         return next(plugin for plugin in self._config.pluginmanager.get_plugins() if hasattr(plugin, "item_index"))
 
     def _begin(self, ours: int, share: int, items: list[pytest.Item]) -> None:
@@ -128,7 +128,7 @@ class Beside:
         return self._reports / blake2b(item.nodeid.encode(), digest_size=16).hexdigest()
 
     def _hand_on(self, item: pytest.Item) -> bool:
-        """Its reports, as soon as there are any; False if there will be none (BS3)."""
+        """Hand on the reports of an item as soon as there are any; False if there will be none (BS3)."""
         path, share = self._report(item), _share(item)
         assert share is not None
         while not path.exists() and self._begins_or_runs(share):
@@ -205,7 +205,7 @@ class Beside:
 
 
 def _end_with_the_last_writer(reader: int, writer: int) -> None:
-    """BS4."""
+    """Kill this process when nobody has the other end of the pipe any more (BS4)."""
     os.close(writer)
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)

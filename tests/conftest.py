@@ -1,4 +1,4 @@
-"""Fixtures for every kind of test: places for lock files, time limits, and a look at what a test left behind."""
+"""Fixtures for every kind of test: places for lock files, time limits, and checks of what a test left behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 fetching: list[threading.Thread] = []
-"""What a run of all tests begins with: ten seconds, in a new virtual environment."""
+"""Downloads at the beginning of a run of all tests: ten seconds, in a new virtual environment."""
 
 
 def pytest_sessionfinish() -> None:
@@ -77,9 +77,10 @@ def pytest_sessionfinish() -> None:
 
 
 def _keep_bytecode(cache: Path) -> None:
-    """Where Python is told to write no bytecode, each of a thousand processes would compile all of holdfast anew.
+    """Keep byte code in a directory of the run if Python is told to write none: each of a thousand processes would
+    compile all of holdfast anew.
 
-    A directory of the run has it instead; workers and all that the tests start inherit it.
+    Workers and all processes that the tests start inherit that.
     """
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         os.environ["PYTHONPYCACHEPREFIX"] = str(cache)
@@ -93,7 +94,7 @@ NOT_THERE = {
     "test_the_command_flock_is_shown": "a PID namespace leaves the dead out of the table",
     "test_a_lock_is_remembered_after_the_process_that_took_it": "a PID namespace leaves the dead out of the table",
 }
-"""Tests that mean nothing where process/filesystem.py runs them, and why."""
+"""Tests that mean nothing on the filesystems of process/filesystem.py, and why."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
@@ -105,14 +106,14 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> None:
-    """What thousands of tests have made stays: each `gc.collect()` of a test would look at all of it."""
+    """Freeze the objects that thousands of tests have made: each `gc.collect()` of a test would look at all of them."""
     gc.collect()
     getattr(gc, "freeze", gc.collect)()
 
 
 @pytest.fixture(autouse=True)
 def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What an `unmeasured` test starts is what it is without `make coverage`."""
+    """Have an `unmeasured` test start processes as they are without `make coverage`."""
     measurement = None
     if request.node.get_closest_marker("unmeasured") is not None:
         measurement = os.environ.pop(warm.MEASUREMENT, None)
@@ -123,7 +124,8 @@ def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """The command line, run in this process, lets SIGPIPE end it: that would end the process of the tests to come."""
+    """Restore signals: the command line, run in this process, lets SIGPIPE end it, which would end the process of later
+    tests."""
     before = {number: signal.getsignal(number) for number in _HANDLED}
     yield
     for number, handler in before.items():
@@ -135,7 +137,7 @@ _HANDLED = [getattr(signal, name) for name in ("SIGPIPE", "SIGHUP", "SIGTERM", "
 
 
 def _heed_signals() -> None:
-    """Heed what a background job or nohup ignores: it would be ignored in every process of the tests, too."""
+    """Heed signals that a background job or nohup ignores: they would be ignored in every process of the tests, too."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGTSTP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
@@ -158,13 +160,13 @@ def shm() -> Iterator[Path]:
 
 @pytest.fixture(params=["disk"] if places.PLACE or sys.platform == "win32" else ["disk", "shm"])
 def place(request: pytest.FixtureRequest) -> Path:
-    """Both kinds of directory, one after the other."""
+    """A directory on disk, then one in memory."""
     chosen: Path = request.getfixturevalue(request.param)
     return chosen
 
 
 _SLOWER = 5
-"""How many times as long anything may take under Wine."""
+"""Factor for time limits under Wine."""
 
 
 @contextmanager
@@ -201,7 +203,7 @@ def within() -> Callable[[float], AbstractContextManager[None]]:
 
 
 _MANY = 1024
-"""No test has as many descriptors."""
+"""More descriptors than any test has."""
 
 
 def _described(fd: int) -> str:
@@ -210,8 +212,9 @@ def _described(fd: int) -> str:
 
 
 def open_descriptors() -> dict[int, str]:
-    """What this process has open, without what is kept for its whole life: the library's doorbell and two inotify
-    instances (one once listing a directory took long), the server of warm processes, and what `instances` keeps."""
+    """The open descriptors of this process, without those kept for its whole life: the library's doorbell and two
+    inotify instances (one once listing a directory took long), the server of warm processes, and those kept by
+    `instances`."""
     from holdfast import _platform, lock
 
     kept = warm.descriptors() | instances.kept()
@@ -245,7 +248,7 @@ def _is_open(fd: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def nothing_is_held() -> Iterator[None]:
-    """A test leaves no hold, and no place in a queue, to those that run after it in this process."""
+    """Require that a test leaves no hold, and no place in a queue, to later tests in this process."""
     before = _held()
     yield
     deadline = time.monotonic() + 20.0
@@ -272,8 +275,8 @@ def litter(place: Path) -> list[str]:
 
 @pytest.fixture
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The test must end without a descriptor that it did not begin with, and without temporary files in its
-    directories. It may end with fewer: what an earlier test made may be collected only now."""
+    """Require that the test ends without new descriptors, and without temporary files in its directories. It may end
+    with fewer descriptors: those of an earlier test may be collected only now."""
     before = open_descriptors()
     # Set up here, so that they are still there when this looks, after everything else has been torn down.
     places = [request.getfixturevalue(name) for name in ("disk", "shm", "tmp_path") if name in request.fixturenames]

@@ -19,7 +19,7 @@ from holdfast import aio
 
 
 class Background:
-    """A call that goes on in a thread of its own, or in a task."""
+    """A call that runs in a thread of its own, or in a task."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
@@ -39,15 +39,15 @@ class Threads:
     Semaphore = holdfast.Semaphore
     Hold = holdfast.Hold
     prefix = ""
-    """Of the classes' names."""
+    """The prefix of the classes' names."""
     acquire_all = staticmethod(holdfast.acquire_all)
 
     def seen(self, value: Any) -> Any:
-        """What a test uses in the place of an object of this face."""
+        """The object that a test uses in place of one of this face."""
         return value
 
     def begin(self, method: Any, *arguments: Any, **options: Any) -> Background:
-        """Call it beside the test."""
+        """Begin a call beside the test."""
         future: Future[Any] = Future()
 
         def run() -> None:
@@ -89,7 +89,7 @@ class Tasks:
             del asked, steps, future  # they would keep handles that the test has dropped
 
     def run(self, steps: Coroutine[Any, Any, Any]) -> Any:
-        """Await it in the task."""
+        """Await the steps in the task."""
         if self._process != os.getpid():
             self._start()
         future: Future[Any] = Future()
@@ -133,13 +133,13 @@ class Tasks:
 
 @contextlib.asynccontextmanager
 async def _block(thing: Any) -> AsyncIterator[Any]:
-    """Entered and left by one frame, as a block is."""
+    """An asynchronous context manager, entered and left by one frame, as a block is."""
     async with thing as inner:
         yield inner
 
 
 class _Waited:
-    """Something of asyncio whose methods wait for their results, and whose `async with` block is a `with` block."""
+    """An object of asyncio whose methods wait for their results, and whose `async with` block is a `with` block."""
 
     def __init__(self, face: Tasks, thing: Any) -> None:
         vars(self).update(_face=face, _thing=thing, _blocks=[])

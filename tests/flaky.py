@@ -112,7 +112,7 @@ def load(number: int) -> Iterator[None]:
 
 @contextmanager
 def stalled(process: subprocess.Popen[bytes], longest: float) -> Iterator[None]:
-    """Beside the body, the process and its descendants are frozen, again and again (cgroups(7), `cgroup.freeze`)."""
+    """Freeze the process and its descendants again and again beside the body (cgroups(7), `cgroup.freeze`)."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     group = Path(next(mount[1] for mount in mounts if mount[2] == "cgroup2"), f"holdfast-stalls-{process.pid}")
     over = threading.Event()
@@ -136,7 +136,7 @@ def stall_all(group: Path, longest: float, over: threading.Event) -> None:
 
 
 def stall_young(group: Path, longest: float, over: threading.Event) -> None:
-    """Each by itself: those that it starts meanwhile go on in the group of all."""
+    """Freeze young processes, each by itself: the processes that they start meanwhile go on in the group of all."""
     seen: set[str] = set()
     threads: list[threading.Thread] = []
     while not over.wait(0.004):
@@ -168,7 +168,7 @@ def frozen(group: Path, seconds: float, over: threading.Event) -> None:
 
 
 def dissolve(group: Path) -> None:
-    """Its processes go on in the group above."""
+    """Dissolve a group; its processes go on in the group above."""
     while True:
         for pid in (group / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):
@@ -181,7 +181,7 @@ def dissolve(group: Path) -> None:
 
 
 def run(this: Round, jobs: int, longest: float, words: list[str]) -> None:
-    """One round, in its own process group: an interrupt of this process reaches it once, when we pass it on."""
+    """Run one round, in its own process group: an interrupt of this process reaches it once, when we pass it on."""
     options = ["-v", "-n", str(jobs), "--dist", "worksteal", f"--hypothesis-seed={this.seed}"]
     began = time.monotonic()
     with this.log.open("w") as log:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 MOST = 16
-"""That are kept: a user has 128, for all that runs."""
+"""Most instances that are kept: a user has 128, for all that runs."""
 FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _kept: list[int] = []
 if sys.platform != "win32":
@@ -25,12 +25,12 @@ if sys.platform != "win32":
 
 
 def take() -> int | None:
-    """One that was left, if there is any."""
+    """An instance that was left, or None."""
     return _kept.pop() if _kept else None
 
 
 def leave(instance: int) -> None:
-    """End an instance as its process does."""
+    """Leave an instance to a later process, as its process ends."""
     if len(_kept) >= MOST:
         os.close(instance)
         return
@@ -49,7 +49,7 @@ def kept() -> set[int]:
 
 @contextlib.contextmanager
 def reused() -> Iterator[None]:
-    """Inside, an environment that needs an instance is given one that was left."""
+    """Give environments inside the block an instance that was left, if they need one."""
     if sys.platform == "win32":
         yield
         return

@@ -55,7 +55,7 @@ class kqueue:
         self._epoll = select.epoll()
         self._inotify = -1
         self._files: dict[int, tuple[int, int, int, int]] = {}
-        """By watch: the descriptor, what it was opened on, how many links that had, and what is to be told."""
+        """By watch: the descriptor, its inode, the number of links of that, and the events to report."""
         self._processes: dict[int, int] = {}
         self._fifos: set[int] = set()
         self.closed = False
@@ -144,7 +144,7 @@ def _in_child() -> None:
 
 
 class Api:
-    """What the module `select` has of it."""
+    """The parts of the module `select` about kqueue."""
 
     kqueue, kevent = kqueue, kevent
     KQ_FILTER_READ, KQ_FILTER_VNODE, KQ_FILTER_PROC = KQ_FILTER_READ, KQ_FILTER_VNODE, KQ_FILTER_PROC
@@ -155,7 +155,7 @@ class Api:
 
 
 def install(replace: Callable[[Any, str, Any], object] = setattr) -> None:
-    """Have this process use it, and what it forks, where the system has none of its own."""
+    """Have this process and its children use this kqueue, if the system has none of its own."""
     if hasattr(select, "kqueue"):
         return
     global _hooked

@@ -41,17 +41,17 @@ GRACE = 5.0
 class Left(NamedTuple):
     what: str
     test: str = ""
-    """The one that started it, if that is known."""
+    """The test that started it, if that is known."""
 
 
 class _Text(str):
-    """The text of a report, with what pytest's short summary shows of it."""
+    """The text of a report, with the line that pytest's short summary shows."""
 
     reprcrash: SimpleNamespace
 
 
 def begin(config: pytest.Config) -> Path:
-    """To be called in the controlling process of a run; a directory for what all of its processes share."""
+    """Begin a run, in its controlling process; a directory that all of its processes share."""
     run = None if places.RUN in os.environ else Run()
     own = run.own if run is not None else Path(tempfile.mkdtemp(prefix="nested-"))
     shared = own / "shared"
@@ -66,7 +66,7 @@ def begin(config: pytest.Config) -> Path:
 
 
 class Run:
-    """The outermost run of the tests, in its controlling process. pytest's own directories are in `own`."""
+    """The outermost run of the tests, in its controlling process. `own` has pytest's own directories."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(5)
@@ -81,7 +81,7 @@ class Run:
         self.marks = sys.platform == "linux" and self._mark()
 
     def _mark(self) -> bool:
-        """LO1. Not where the limit is lower already, nor where Python does not know it (PyPy)."""
+        """Mark this process (LO1); False if the limit is lower already, or Python does not know it (PyPy)."""
         if not hasattr(resource, "RLIMIT_RTTIME"):
             return False
         _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
@@ -93,7 +93,7 @@ class Run:
         return [Path(parent, f"holdfast-{self.name}") for parent in sorted(self._parents)]
 
     def tidy(self) -> None:
-        """What is not empty stays: the directories of failed tests, and what was left."""
+        """Remove the run's directories unless they have content: those of failed tests, and leftovers."""
         shutil.rmtree(self.own / "shared", ignore_errors=True)
         for directory in self.directories():
             for where, _, _ in os.walk(directory, topdown=False):
@@ -140,7 +140,8 @@ class Run:
         return [pid for pid in found if _number(pid) == self.number and _stat(pid)[0] not in "ZX"]
 
     def _kill(self, pid: str) -> None:
-        """Its directory in /proc stands for this very process, also where its number is another here."""
+        """Kill a process by its directory in /proc, which stands for this very process, even if its pid is another one
+        here."""
         try:
             directory = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
@@ -183,7 +184,7 @@ class Run:
 
 @contextmanager
 def _gone() -> Iterator[None]:
-    """A process that ends while it is looked at, or may not be looked at."""
+    """Ignore that a process ends while it is examined, or may not be examined."""
     try:
         yield
     except (OSError, IndexError, ValueError):
@@ -197,7 +198,7 @@ def _lines(path: str | Path) -> list[str]:
 
 
 def _number(pid: str) -> int:
-    """The soft limit that a process of a run has its number in; 0 where it is unlimited."""
+    """The soft limit in which a process of a run has the run's number; 0 if it is unlimited."""
     for line in _lines(f"/proc/{pid}/limits"):
         if line.startswith("Max realtime timeout"):
             value = line.split()[3]
@@ -206,7 +207,7 @@ def _number(pid: str) -> int:
 
 
 def _stat(pid: str) -> list[str]:
-    """The fields of its status from the third on, which is its state."""
+    """The fields of a process's status from the third on, which is its state."""
     for line in _lines(f"/proc/{pid}/stat"):
         return line.rpartition(")")[2].split()
     return ["X"]
@@ -230,7 +231,8 @@ def _described(pid: str) -> str:
 
 
 def _test(pid: str) -> str:
-    """pytest has its current test in the environment, which the process has inherited, if it has left it alone."""
+    """The test that started a process: pytest has its current test in the environment, which the process has inherited
+    unless it has changed it."""
     with _gone():
         for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = word.decode(errors="replace").partition("=")

@@ -18,13 +18,13 @@ import pytest
 RUN = "HOLDFAST_TEST_RUN"
 
 PLACE = os.environ.get("HOLDFAST_TEST_PLACE", "")
-"""Where all directories of the tests are, to try a filesystem: process/filesystem.py sets it."""
+"""The place of all directories of the tests, to try a filesystem: process/filesystem.py sets it."""
 
 _POSIX = os.name == "posix"
 
 
 class _WithSlashes(type(Path())):  # type: ignore[misc]
-    """How holdfast writes paths, on Windows too."""
+    """A path as holdfast writes it, with slashes on Windows too."""
 
     def __str__(self) -> str:
         return super().__str__().replace(os.sep, "/")
@@ -48,14 +48,14 @@ def below(parent: str) -> str:
 
 
 def disk() -> str:
-    """On disk (/tmp may be in memory, /var/tmp is not meant to be)."""
+    """A directory on disk (/tmp may be in memory, /var/tmp is not meant to be)."""
     if PLACE:
         return below(PLACE)
     return below("/var/tmp") if _POSIX and os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()
 
 
 def memory() -> str | None:
-    """In memory, if there is such a place; None where there is none to write to."""
+    """A directory in memory; None if there is none to write to."""
     if PLACE:
         return below(PLACE)
     if not _POSIX:
@@ -65,7 +65,7 @@ def memory() -> str | None:
 
 @contextmanager
 def directory(parent: str) -> Iterator[Path]:
-    """An empty one, until the end of the block."""
+    """An empty directory, until the end of the block."""
     place = _Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=parent))
     place.chmod(0o755)  # some tests look at it as another user
     try:
@@ -76,7 +76,7 @@ def directory(parent: str) -> Iterator[Path]:
 
 @contextmanager
 def directory_in_memory() -> Iterator[Path]:
-    """The same; without memory to write to, the test is skipped."""
+    """Like `directory`, in memory; the test is skipped if there is no memory to write to."""
     parent = memory()
     if parent is None:
         pytest.skip("/dev/shm is not there or not writable")

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def share(config: pytest.Config) -> None:
-    """To be called in a worker, before it collects."""
+    """Share the work. Call this in a worker, before it collects."""
     try:
         from _pytest.assertion.rewrite import PYC_TAIL, _rewrite_test, _write_pyc, assertstate_key, get_cache_dir
     except ImportError:

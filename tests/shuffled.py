@@ -40,6 +40,6 @@ def _module(item: pytest.Function) -> str:
 
 
 def _shares(item: pytest.Function) -> bool:
-    """Whether it uses a fixture that outlives a test, but not the session."""
+    """Whether a test uses a fixture that outlives it, but not the session."""
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     return any(fixture.scope in ("class", "module", "package") for found in fixtures for fixture in found)

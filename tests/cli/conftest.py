@@ -12,7 +12,7 @@ from cli.support import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Starts processes; working directory `tmp_path`."""
+    """A `World`, which starts processes; their working directory is `tmp_path`."""
     one = World(tmp_path)
     yield one
     one.close()
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(world: World, path: Path) -> int:
-    """`path` is held by `holdfast run`, whose pid this is."""
+    """The pid of a `holdfast run` that holds `path`."""
     holder = world.hold(path)
     holder.hear("held")
     return holder.pid

@@ -1,4 +1,4 @@
-"""What the tests of `holdfast sema` and `holdfast semats` share: one command in this process, odd things at a path."""
+"""Helpers for the tests of `holdfast sema` and `holdfast semats`: one command in this process, odd things at a path."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 NOW = int(time.time())
 LIVE = 1
-"""A process that runs, whoever looks."""
+"""A process that always runs, whoever looks."""
 OLD = NOW - 4000
 LONG = "n" * 300
 
 
 def dead_pid() -> int:
-    """The number of a process that has ended, and has been waited for."""
+    """The pid of a process that has ended and been reaped."""
     child = os.posix_spawn("/bin/sh", ["sh", "-c", ":"], {})  # a fork of this process is dearer than that
     os.waitpid(child, 0)
     return child
 
 
 def no_lock_file(what: str, name: str = "l") -> str:
-    """Why something at that name can be none."""
+    """The message that something of that kind at that name can be no lock file."""
     instead = "name a file in it, or " if what == "a directory" else ""
     return f"{{place}}/{name} is {what}, not a lock file; {instead}choose another path"
 
@@ -66,7 +66,7 @@ def link_to(target: str, content: bytes | None = None) -> Callable[[Path], None]
 
 
 def content_of(place: Path) -> dict[str, object]:
-    """What is in a directory: names, kinds, bytes; to see whether anything has changed."""
+    """The content of a directory (names, kinds, bytes), to see whether anything has changed."""
     found: dict[str, object] = {}
     for path in sorted(place.iterdir()):
         if path.is_symlink():

@@ -20,7 +20,7 @@ import warm
 from process.support import eventually as eventually
 
 PATIENCE = 60.0
-"""Seconds after which something that ought to happen is believed never to happen."""
+"""Seconds after which an expected event is believed never to happen."""
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
 
@@ -36,11 +36,11 @@ while True:
     if number == signal.SIGALRM:
         sys.exit(0)
 """
-"""Says each signal it gets; ALRM, which is never forwarded, ends it: what came before ALRM was said before it."""
+"""Prints each signal it gets; ALRM, which is never forwarded, ends it: signals before ALRM are printed before that."""
 
 
 def state(pid: int) -> str:
-    """The letter of a process's state: R, S, T, Z …; empty when it is gone."""
+    """The letter of a process's state: R, S, T, Z …; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -48,7 +48,7 @@ def state(pid: int) -> str:
 
 
 def ended(pid: int) -> bool:
-    """Whether all of it has: what a process has open is closed with the last of its threads."""
+    """Whether the whole process has ended: its descriptors are closed with the last of its threads."""
     try:
         return state(pid) in ("", "Z") and len(os.listdir(f"/proc/{pid}/task")) == 1
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def children(pid: int) -> list[int]:
 
 
 def guardian(run: int) -> int:
-    """The guardian of this `holdfast run`, whose command has started, when it has settled in."""
+    """The guardian of this `holdfast run`, whose command has started, once it has settled in."""
     name = "holdfast-guardian"[:15]
 
     def found() -> list[int]:
@@ -79,18 +79,18 @@ def guardian(run: int) -> int:
 
 
 def command(run: int) -> int:
-    """Its command."""
+    """The command of this `holdfast run`."""
     return children(guardian(run))[0]
 
 
 class Started:
-    """A process with something to read from: its stdout, or its terminal."""
+    """A started process, and its output: its stdout, or its terminal."""
 
     def __init__(self, process: subprocess.Popen[bytes], source: int) -> None:
         self.process = process
         self.source = source
         self.modes: list[object] = []
-        """Of its terminal, before it was started."""
+        """Modes of its terminal before the start."""
         self.text = b""
         self._read = 0
 
@@ -99,7 +99,7 @@ class Started:
         return self.process.pid
 
     def hear(self, wanted: str, within: float = PATIENCE) -> str:
-        """Read on until a line begins with `wanted`; that line. Lines before it are passed over."""
+        """Read on until a line begins with `wanted`, and return that line. Lines before it are passed over."""
         deadline = time.monotonic() + within
         while True:
             while b"\n" in self.text[self._read :]:
@@ -112,7 +112,7 @@ class Started:
             assert more, f"no line {wanted!r} within {within:g} s, but {self.text!r}"
 
     def rest(self, within: float = PATIENCE) -> str:
-        """Everything it says until nobody can say anything more."""
+        """All further output, until no process can write any more."""
         deadline = time.monotonic() + within
         while self._more(deadline):
             pass
@@ -138,7 +138,7 @@ class Started:
         return self.process.wait(within)
 
     def complaint(self) -> str:
-        """What it wrote to stderr; call it when the process has ended."""
+        """Its stderr; call this when the process has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
@@ -158,7 +158,7 @@ class World:
         return {**plain, "HOLDFAST_TEST_MARK": self._mark, **(more or {})}
 
     def start(self, command: Iterable[object], *, env: dict[str, str] | None = None, **options: object) -> Started:
-        """In a pipe, in a session of its own; Python is forked, unless it is to be `real` (warm.py)."""
+        """Start a command in a pipe, in a session of its own; Python is forked, unless it is to be `real` (warm.py)."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = warm.popen(
             map(_word, _bound(list(command))),
@@ -180,7 +180,8 @@ class World:
         size: tuple[int, int] = (0, 0),
         real: bool = False,
     ) -> Started:
-        """On a terminal of its own, as its session's leader and foreground process group. `size`: columns and lines."""
+        """Start a command on a terminal of its own, as its session's leader and foreground process group. `size`:
+        columns and lines."""
         master, slave = pty.openpty()
         attributes = termios.tcgetattr(slave)
         attributes[3] &= ~termios.ECHO
@@ -208,7 +209,7 @@ class World:
         return self._finish(self.start([*HOLDFAST, *words], env=env, **_with_input(given), **options), given)
 
     def each(self, calls: Iterable[Sequence[object]], **options: object) -> list[subprocess.CompletedProcess[str]]:
-        """The same for each of these calls, one after the other."""
+        """Run `holdfast` to its end for each of these calls, one after the other."""
         return [self.do(*call, **options) for call in calls]
 
     def shell(
@@ -240,7 +241,7 @@ class World:
         )
 
     def mine(self) -> list[int]:
-        """Every process that descends from what was started here: all have the mark in their environment."""
+        """Every process that descends from those started here: all have the mark in their environment."""
         found = []
         for name in os.listdir("/proc"):
             if name.isdecimal() and int(name) != os.getpid():
@@ -270,7 +271,7 @@ class World:
 
 
 def _bound(words: list[object]) -> list[object]:
-    """`try` and `acquire` are bound to this process: it is not a shell, so it has to be named."""
+    """The words, with `try` and `acquire` bound to this process: it is not a shell, so it has to be named."""
     after = len(HOLDFAST)
     binds = tuple(words[:after]) == HOLDFAST and words[after : after + 1] in (["try"], ["acquire"])
     if binds and not any(str(word).startswith("--owner-pid") for word in words):

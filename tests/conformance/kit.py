@@ -1,4 +1,4 @@
-"""The conformance kit as the tests of it run it."""
+"""The conformance kit, as its tests run it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEPENDS_ON_THE_MACHINE = {
     "an-old-lock-of-a-living-process-is-respected",
     "a-lock-of-a-living-process-is-respected-however-old",
 }
-"""Left out where root may read everything, or where no process is older than an hour."""
+"""Scenarios that are skipped if root may read everything, or if no process is older than an hour."""
 
 Results = tuple[int, dict[str, dict[str, Any]]]
 
@@ -38,7 +38,7 @@ class Kit:
         self.env = {**os.environ, "TMPDIR": str(temporary)}
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """The command."""
+        """Start the command."""
         return subprocess.Popen(
             [*KIT, *map(str, arguments)],
             env=self.env,
@@ -58,7 +58,7 @@ class Kit:
         return process.returncode, said, complaint
 
     def run(self, *arguments: object) -> tuple[int, str, str]:
-        """What the command does, in this process: it takes longer to start than most of what is asked here."""
+        """Run the command in this process: it takes longer to start than most answers take."""
         said, complaint = io.StringIO(), io.StringIO()
         with self._in_here(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaint):
             try:
@@ -85,7 +85,7 @@ class Kit:
 
 
 def results(protocol: str, status: int, said: str, complaint: str) -> Results:
-    """The exit status, and what is said of each scenario."""
+    """The exit status, and the result of each scenario."""
     assert not complaint
     found = json.loads(said)
     assert found["protocol"] == protocol

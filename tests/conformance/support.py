@@ -1,4 +1,4 @@
-"""What the tests of the record codecs share: vectors, identities, markers, and contents that are made to stall."""
+"""Helpers for the tests of the record codecs: vectors, identities, markers, and contents that make a reader stall."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ hostile = st.lists(st.sampled_from(HOSTILE) | st.text(st.characters(exclude_cate
 
 
 def read_or_refused(protocol: Protocol, data: bytes) -> Record | None:
-    """The record, or None for a MalformedRecord that says whose it is; anything else fails the test."""
+    """The record, or None for a MalformedRecord that names its cause; anything else fails the test."""
     try:
         record = protocol.decode(data)
     except MalformedRecord as error:
@@ -102,7 +102,7 @@ def read_or_refused(protocol: Protocol, data: bytes) -> Record | None:
 
 
 def members(n: int) -> bytes:
-    """An object of so many bytes, of members with different names."""
+    """An object of that many bytes, with members of different names."""
     return b"{" + b",".join(b'"%x":0' % i for i in range(n // 10)) + b"}"
 
 
@@ -140,16 +140,16 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "blanks in an object": lambda n: b"{" + b" " * (n - 2) + b"}",
     "blanks behind an object": lambda n: b"{}" + b" \t" * (n // 2 - 2),
 }
-"""Contents of about so many bytes, that a careless reader takes quadratic time for, or its stack."""
+"""Contents of about that many bytes that take a careless reader quadratic time, or its stack."""
 _SMALL = MIB // 4
 _ENOUGH = 0.02
-"""Seconds of computing; below, the ratio of two times says nothing."""
+"""Least seconds of computing; below, the ratio of two times says nothing."""
 _MUCH = 8
-"""How many times as long four times as much may take."""
+"""The factor in time that is too much for four times the content."""
 
 
 def seconds(read: Callable[[bytes], object], data: bytes, times: int = 3) -> float:
-    """Of computing, for the fastest of so many."""
+    """Seconds of computing, for the fastest of that many times."""
     taken = []
     for _ in range(times):
         began = time.process_time()
@@ -159,7 +159,7 @@ def seconds(read: Callable[[bytes], object], data: bytes, times: int = 3) -> flo
 
 
 def assert_linear(read: Callable[[bytes], object], shape: Callable[[int], bytes]) -> None:
-    """Four times as much takes about four times as long; sixteen times would be quadratic."""
+    """Require that four times as much takes about four times as long; sixteen times would be quadratic."""
     little, much = shape(_SMALL), shape(MIB)
     if seconds(read, much, times=1) < _MUCH * _ENOUGH:
         return

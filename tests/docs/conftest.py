@@ -1,4 +1,4 @@
-"""Pages that need a server have the ones of the tests of engines, and a Redis server, which no engine has."""
+"""Servers for pages that need one: those of the tests of engines, and a Redis server, which no engine has."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def main(requests: int, answers: int) -> None:
 
 
 def run(block: dict[str, object], names: dict[str, object]) -> str:
-    """What went wrong, or nothing. Lines are numbered as on the page."""
+    """Run a block; the error, or empty. Lines are numbered as on the page."""
     try:
         source = "\n" * (int(str(block["line"])) - 1) + str(block["source"])
         code = compile(source, str(block["page"]), "exec", flags=_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -64,7 +64,7 @@ def on_loop(coroutine: types.CoroutineType[object, None, object]) -> None:
 
 
 def _of_page(trace: types.TracebackType, page: str) -> types.TracebackType:
-    """Without the frames of this file."""
+    """The traceback without the frames of this file."""
     rest: types.TracebackType | None = trace
     while rest is not None and rest.tb_frame.f_code.co_filename != page:
         rest = rest.tb_next

@@ -15,7 +15,7 @@ RUN = frozenset({"python", "console", "sh", "js", "sql"})
 PARSED = frozenset({"json", "toml", "yaml", "ini"})
 PLAIN = frozenset({"text", "diff"})
 FOREIGN = frozenset({"c", "crontab", "dockerfile", "go", "html", "makefile", "nix", "rust", "typescript"})
-"""Languages that nothing here runs: such a block is written into a file, or says why it is not run."""
+"""Languages that nothing here runs: a block in one is written into a file, or says why it is not run."""
 
 NEEDS = frozenset({"postgresql", "etcd", "redis", "go", "node", "rust", "fs-safe", "proper-lockfile"})
 
@@ -23,11 +23,11 @@ _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})\s*(?P<language>[^\s`]
 _DIRECTIVE = re.compile(r"\s*<!--\s*(?P<name>file|needs|not run|new session|output|leaves running)\b(?P<rest>.*)-->\s*")
 _HIDDEN = re.compile(r"\s*<!--\s*hidden:\s*(?P<language>\S+)\s*")
 _WHOLE = frozenset({"new session", "leaves running"})
-"""Directives that are about what follows or about the session, not about one block."""
+"""Directives about the session or the following blocks, not about one block."""
 
 
 class PageError(Exception):
-    """The page breaks a rule. Says where."""
+    """The page breaks a rule; the text says where."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"line {line}: {what}")
@@ -35,7 +35,7 @@ class PageError(Exception):
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code. `line` is that of its first line of code, counted from 1."""
+    """A block of code. `line` is the number of its first line of code, counted from 1."""
 
     line: int
     language: str
@@ -56,7 +56,7 @@ class Session:
 
 
 def pages() -> list[Path]:
-    """Every page that somebody may read."""
+    """Every page for readers."""
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
     return sorted([*found, ROOT / "bench" / "README.md", ROOT / "tests" / "README.md"])
 
@@ -143,7 +143,7 @@ def _check(block: Block) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a `console` block, and the output that it is wanted to have; None where none is shown."""
+    """A command of a `console` block, and the wanted output; None if none is shown."""
 
     line: int
     text: str
@@ -151,7 +151,7 @@ class Command:
 
 
 def commands(block: Block) -> list[Command]:
-    """`$ command` lines, with the output below each."""
+    """The `$ command` lines of a block, each with the output below it."""
     found: list[Command] = []
     text: list[str] = []
     shown: list[str] = []

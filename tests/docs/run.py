@@ -21,14 +21,14 @@ from docs.session import Failed, Session
 
 _USAGE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
 _UNCAUGHT = re.compile(r"Traceback \(most recent call last\)|^Node\.js v\d", re.MULTILINE)
-"""What Python and Node print of an error that ends them."""
+"""The output of Python and Node for an error that ends them."""
 _UNIT_SECTIONS = {"Service": "service", "Timer": "timer", "Socket": "socket", "Path": "path", "Unit": "target"}
 _TOOLS = {"go": ("go",), "node": ("node",), "rust": ("cargo", "rustc")}
 
 
 @dataclass
 class Report:
-    """`failures` and `skipped` name page and line."""
+    """The result of a page. `failures` and `skipped` name page and line."""
 
     failures: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -36,11 +36,11 @@ class Report:
 
 
 Servers = Callable[[str], Mapping[str, str] | str]
-"""Given the name of an engine: what of the page's text stands for its server, or why there is none."""
+"""Servers by the name of an engine: texts of the page and their replacements, or why there is no server."""
 
 
 def run(page: Path, servers: Servers, name: str = "") -> Report:
-    """All sessions of a page."""
+    """Run all sessions of a page."""
     report = Report()
     name = name or page.name
     try:
@@ -169,7 +169,8 @@ class _Run:
     # -- what came of it -----------------------------------------------------------------------------------------------
 
     def _broken(self, line: int, what: str, status: int, got: str) -> None:
-        """Nothing is shown that this could be compared with. A status of 1 says "held"; these say that it is wrong."""
+        """Report an error where no output is shown to compare with. A status of 1 says "held"; these say that it is
+        wrong."""
         if status in (_USAGE, _NOT_EXECUTABLE, _NOT_FOUND) or _UNCAUGHT.search(got) or "command not found" in got:
             self._fail(line, f"{what}\n  ends with status {status}, and prints:\n{_indented(got)}")
 
@@ -208,7 +209,7 @@ DATABASE = "postgresql://deploy@db.example/locks"
 
 
 def parse(block: Block) -> str:
-    """What is wrong with the text of a block, as far as that can be said without running it."""
+    """The error in the text of a block, as far as it can be found without running the block; else empty."""
     try:
         if block.language == "python":
             compile(block.text, "", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
@@ -228,7 +229,7 @@ def parse(block: Block) -> str:
 
 
 def _json(text: str) -> None:
-    """One value, or one for each line."""
+    """Require one JSON value, or one on each line."""
     try:
         json.loads(text)
     except ValueError:

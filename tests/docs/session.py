@@ -1,4 +1,4 @@
-"""A session: a scratch directory, one bash and one Python in it, and whatever they start; all gone at its end."""
+"""A session: a scratch directory with one bash and one Python, and their processes; all gone at its end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pathlib import Path
 LIMIT = 60.0
 """Seconds for one block or command. No page waits so long on purpose."""
 _END = 20.0
-"""Seconds in which what ends with the shell has to have ended."""
+"""Seconds within which processes that end with the shell must have ended."""
 
 _HERE = Path(__file__).parent
 _PLACES = re.compile(r"(?<![\w.~-])/(run/lock|srv|tmp)(?![\w-])")
-"""What stands for a place in the scratch directory."""
+"""Paths that stand for places in the scratch directory."""
 
 
 class Failed(Exception):
-    """A block did not do what it was to do, and the session cannot go on."""
+    """A block failed, and the session cannot go on."""
 
 
 class Session:
-    """`replaced`: texts of the blocks that stand for something of this machine, and for what."""
+    """A session. `replaced`: texts of the blocks and their replacements on this machine."""
 
     def __init__(self, replaced: Mapping[str, str] | None = None) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="page-")).resolve()
@@ -68,14 +68,15 @@ class Session:
     # -- texts ---------------------------------------------------------------------------------------------------------
 
     def here(self, text: str) -> str:
-        """The text of a page, as it is run. Its places first: what is put in after them may be below /tmp itself."""
+        """The text of a page, as it is run. Its places are replaced first: later replacements may be below /tmp
+        themselves."""
         text = _PLACES.sub(lambda place: f"{self.home}/{place[1]}", text)
         for shown, real in self.replaced.items():
             text = text.replace(shown, real) if shown[0] != "^" else re.sub(shown[1:], real, text)
         return text
 
     def shown(self, text: str) -> str:
-        """What was printed, as a page shows it."""
+        """Printed text, as a page shows it."""
         for shown, real in self.replaced.items():
             if shown[0] != "^":
                 text = text.replace(real, shown)
@@ -94,7 +95,7 @@ class Session:
         return int(answer), self.printed()
 
     def python(self, text: str, page: Path, line: int) -> tuple[str, str]:
-        """The traceback of what went wrong, or nothing; and the output."""
+        """Run Python; the traceback of an error, or empty; and the output."""
         if self._python is None:
             self._python = self._start(sys.executable, str(_HERE / "interpreter.py"))
         request = {"source": self.here(text), "page": str(page), "line": line}
@@ -104,7 +105,7 @@ class Session:
         return self.shown(json.loads(answer)["error"]), self.printed()
 
     def program(self, *words: str, stdin: str = "", cwd: Path | None = None) -> tuple[int, str]:
-        """The exit status and the output of a program beside the shell."""
+        """Run a program beside the shell; the exit status and the output."""
         try:
             done = subprocess.run(
                 words, input=self.here(stdin), text=True, cwd=cwd or self.home, env=self.environment, timeout=LIMIT,
@@ -115,7 +116,7 @@ class Session:
         return done.returncode, self.shown(done.stdout)
 
     def write(self, name: str, text: str) -> Path:
-        """A file of the page. A path of the system is one of the scratch directory."""
+        """Write a file of the page. A path of the system is one of the scratch directory."""
         path = Path(os.path.normpath(f"{self.home}/{name}"))
         if not path.is_relative_to(self.home):
             raise Failed(f"{name} is outside of the session's directory")
@@ -126,7 +127,7 @@ class Session:
         return path
 
     def printed(self) -> str:
-        """What was printed since the last look."""
+        """The output since the last call."""
         with self._output.open("rb") as file:
             file.seek(self._read)
             data = file.read()
@@ -145,7 +146,8 @@ class Session:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def end(self, patient: bool = True) -> list[str]:
-        """End the interpreter and the shell, wait for what ends with them, and remove the rest: its command lines."""
+        """End the interpreter and the shell, wait for the processes that end with them, and kill the rest: its command
+        lines."""
         for child in (self._python, self._shell):
             if child is not None:
                 child.end()
@@ -162,7 +164,7 @@ class Session:
         return [self.shown(command) for command in left.values()]
 
     def _processes(self) -> dict[int, str]:
-        """All that were started from here, however they have left their parents: by their environment."""
+        """All processes started from here, however they have left their parents: found by their environment."""
         mark = f"\0HOME={self.home}\0".encode()
         found = {}
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -176,7 +178,7 @@ class Session:
 
 
 class _Child:
-    """A process that is told what to run on one descriptor, and says on another that it is done."""
+    """A process that gets its work on one descriptor, and reports on another that it is done."""
 
     def __init__(self, words: list[str], out: int, home: Path, environment: dict[str, str]) -> None:
         theirs, self._in = _high(os.pipe())
@@ -192,7 +194,8 @@ class _Child:
         self._answers = b""
 
     def ask(self, request: bytes) -> str | None:
-        """A line of answer; None if the process has ended; empty if there is none in time, and then it is killed."""
+        """A line of answer; None if the process has ended; empty if no line comes in time, and then the process is
+        killed."""
         try:
             while request:
                 request = request[os.write(self._in, request) :]
@@ -211,7 +214,7 @@ class _Child:
         return line.decode()
 
     def end(self) -> None:
-        """Both end when there is nothing more to run."""
+        """End the process: without its input, it has nothing more to run."""
         os.close(self._in)
         try:
             self.process.wait(_END)
@@ -222,7 +225,7 @@ class _Child:
 
 
 def _high(pipe: tuple[int, int]) -> tuple[int, int]:
-    """With numbers that no script uses for itself."""
+    """Both ends of a pipe, with numbers that no script uses for itself."""
     found = fcntl.fcntl(pipe[0], fcntl.F_DUPFD_CLOEXEC, 100), fcntl.fcntl(pipe[1], fcntl.F_DUPFD_CLOEXEC, 100)
     os.close(pipe[0])
     os.close(pipe[1])

@@ -1,4 +1,4 @@
-"""What can be said of commands that are only shown: `holdfast` has such options, and the Makefile such targets."""
+"""Checks of commands that are only shown: `holdfast` has such options, and the Makefile such targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = {"--", "|", "||", "&&", ";", "&", ")", "}"}
 
 
 def problems(block: Block) -> list[str]:
-    """What is wrong with the commands of a block that is not run."""
+    """The errors in the commands of a block that is not run."""
     if block.language not in _SHELL:
         return []
     text = block.text
@@ -38,7 +38,7 @@ def _targets(text: str) -> list[str]:
 
 
 def _flags(rest: str) -> list[str]:
-    """The options before the command that is to be run; `-n5` is `-n`."""
+    """The options before the command to run; `-n5` is `-n`."""
     try:
         words = shlex.split(rest, comments=True)
     except ValueError:

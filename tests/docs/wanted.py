@@ -30,7 +30,7 @@ _COMMAND = re.compile(rf"^.*shell\.sh: line \d+: +\d+ {_ENDED}", re.MULTILINE)
 
 
 def matches(wanted: str, got: str, exactly: bool = False) -> bool:
-    """`exactly`: nothing varies, but for `…`."""
+    """Whether the output is as wanted. `exactly`: nothing varies, but for `…`."""
     # What the shell says of a job that has ended: when it does is not for a page to say, nor in which words.
     without_jobs = _JOB.sub("", got + "\n")
     forms = (got, without_jobs, _COMMAND.sub(r"\1\n", without_jobs), _COMMAND.sub("", without_jobs))

@@ -15,7 +15,7 @@ PATIENCE = 120.0
 
 
 def side_by_side(**bodies: Callable[[], object]) -> dict[str, Callable[[], None]]:
-    """Run them, to their ends. What to call, by name, to hear how one has ended."""
+    """Run the bodies side by side, to their ends; functions, by name, that tell how each has ended."""
     arms = [_Arm(name, body) for name, body in bodies.items()]
     for arm in arms:
         arm.thread.join(PATIENCE)
@@ -23,7 +23,8 @@ def side_by_side(**bodies: Callable[[], object]) -> dict[str, Callable[[], None]
 
 
 def begun(body: Callable[[], object]) -> Callable[[], None]:
-    """The same for one that leaves this process and its servers alone: the tests beside it go on, and `tell` waits."""
+    """Begin a body that leaves this process and its servers alone: the tests beside it go on, and the result waits for
+    it."""
     return _Arm("arm", body).tell
 
 

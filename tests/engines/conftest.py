@@ -31,6 +31,6 @@ def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator
 
 @pytest.fixture(params=ENGINES)
 def prefix(request: pytest.FixtureRequest) -> str:
-    """Where the locks of a test are, in one engine after the other."""
+    """The beginning of the URLs of a test's locks, in one engine after the other."""
     found: str = request.getfixturevalue(f"{request.param}_prefix")
     return found

@@ -33,7 +33,7 @@ class Server:
         self.beats = 0
         self.closed = 0
         self.stuck = False
-        """Whether it does not answer a release."""
+        """Whether the server leaves a release unanswered."""
 
     def free(self, name: str, attempt: Asking) -> bool:
         queue = self.queues.get(name, [])

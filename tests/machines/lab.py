@@ -32,10 +32,10 @@ SOURCE = Path(__file__).parents[2] / "src"
 HERE = Path(__file__).parent
 BOOT_WITHIN = 240.0
 SERVER_LEASE = 10
-"""Seconds after which the NFS server drops the kernel locks of a machine that it does not hear of."""
+"""Seconds after which the NFS server drops the kernel locks of a silent machine."""
 _NEEDS = ("linux.uml", "modprobe", "ip", "unshare", "mke2fs")
 _DISK = "96M"
-"""How large the disk is on which the shared directory lies. It is on the host, and outlives the kernel of machine 0."""
+"""Size of the disk of the shared directory. It is on the host, and outlives the kernel of machine 0."""
 _FIRST = "ip link set lo up multicast on; ip route add 224.0.0.0/4 dev lo; echo; cat"
 _INIT = r"""#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
@@ -82,7 +82,7 @@ sleep 1000000
 
 
 def require(share: str) -> None:
-    """Skip where machines cannot be made, or this filesystem cannot be served."""
+    """Skip if machines cannot be made, or this filesystem cannot be served."""
     missing = [name for name in _NEEDS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)} (packages user-mode-linux kmod iproute2 e2fsprogs)")
@@ -95,7 +95,7 @@ def require(share: str) -> None:
 
 @functools.cache
 def runs_programs() -> bool:
-    """Whether the first program of a machine is not killed at once, as Linux 6.1 does where the processor has AMX."""
+    """Whether the first program of a machine survives: Linux 6.1 kills it at once if the processor has AMX."""
     machine = "linux.uml mem=192M rootfstype=hostfs ro init=/bin/true con=null con0=null,fd:2"
     command = ["unshare", "-p", "--fork", "--kill-child", "sh", "-c", f"{machine}; :"]  # process 1 cannot abort
     environment = {**os.environ, "TMPDIR": "/dev/shm"}
@@ -104,7 +104,7 @@ def runs_programs() -> bool:
 
 
 class Lab:
-    """A run of so many machines, each with the same program (a file of this directory) and arguments."""
+    """A run of that many machines, each with the same program (a file of this directory) and arguments."""
 
     def __init__(
         self, out: Path, program: str, *arguments: str, nodes: int = 2, share: str = "nfs4", options: str = ""
@@ -167,7 +167,7 @@ class Lab:
         self.nodes[number:] = [process, *self.nodes[number + 1 :]]
 
     def kill(self, number: int) -> None:
-        """The machine has lost its power."""
+        """Kill a machine, as a loss of power would."""
         process = self.nodes[number]
         if process.poll() is None:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
@@ -177,18 +177,18 @@ class Lab:
         self.tell(f"killed-{number}.{self._boots[number]}")
 
     def tell(self, name: str, text: str = "") -> None:
-        """Make a file that the machines wait for."""
+        """Create a file that the machines wait for."""
         (self.out / f".{name}").write_text(text)
         os.replace(self.out / f".{name}", self.out / name)
 
     def wait(self, name: str, within: float = 60.0) -> str:
-        """What is in a file that a machine makes, as soon as it is there."""
+        """The content of a file that a machine creates, as soon as it is there."""
         path = self.out / name
         self.wait_until(path.exists, f"no {name}", within)
         return path.read_text()
 
     def gone(self, name: str, within: float = 60.0) -> None:
-        """Return when a machine has taken such a file away: it has done what that asks for."""
+        """Wait until a machine has removed such a file, and so done what it asks for."""
         self.wait_until(lambda: not (self.out / name).exists(), f"{name} is still there", within)
 
     def wait_until(self, holds: Callable[[], bool], otherwise: str, within: float) -> None:
@@ -198,7 +198,7 @@ class Lab:
             time.sleep(0.02)
 
     def results(self, nodes: Sequence[int], within: float = 120.0) -> list[str]:
-        """The output of the program on each of these machines, which must have ended well."""
+        """The output of the program on each of these machines, which must have ended with status 0."""
         until = time.monotonic() + within
         for number in nodes:
             assert self.wait(f"status-{number}", until - time.monotonic()).strip() == "0", self.logs()

@@ -42,7 +42,8 @@ def count(protocol: str, lease: str, processes: str) -> None:
 
 
 def increment(protocol: str, lease: str, process: str) -> None:
-    """Say which number is made, before and after it is: a kill may come in between (increments in test_leases.py)."""
+    """Increment again and again, and report each number before and after it is made: a kill may come in between
+    (increments in test_leases.py)."""
     lock = Lock(PATH, protocol=protocol, lease=None if protocol == "flock" else float(lease))
     made = os.open(f"{OUT}/made-{NODE}.{BOOT}.{process}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     while not os.path.exists(f"{OUT}/end"):
@@ -58,7 +59,7 @@ def increment(protocol: str, lease: str, process: str) -> None:
 
 
 def _enter() -> bool:
-    """Whether nobody else is inside, but for a machine that was killed there."""
+    """Enter; whether nobody else is inside, except a machine that was killed there."""
     while True:
         try:
             fd = os.open(f"{OUT}/inside", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -79,7 +80,7 @@ def _enter() -> bool:
 
 
 def _increment(hold: Hold, made: int) -> None:
-    """Do what a resource with fencing does: refuse a token that is older than the last one."""
+    """Act as a resource with fencing does: refuse a token that is older than the last one."""
     fd = os.open(f"{OUT}/counter", os.O_RDWR)
     number, token = map(int, os.pread(fd, 64, 0).split())
     if hold.token is None or hold.token > token:
@@ -92,7 +93,7 @@ def _increment(hold: Hold, made: int) -> None:
 
 
 def refuse() -> None:
-    """Lock files cannot be had here: nothing is left of the attempt, and `flock` works."""
+    """Require that lock files are refused here: nothing is left of the attempt, and `flock` works."""
     try:
         Lock(f"{SHARE}/{NODE}.lock").acquire(timeout=10)
     except UnsupportedFilesystem as refusal:
@@ -106,7 +107,7 @@ def refuse() -> None:
 
 
 def hold(lease: str, rounds: str) -> None:
-    """Machine 1 holds, machine 0 waits; round by round, as the test says when what happens."""
+    """Hold on machine 1 and wait on machine 0, round by round, when the test says so."""
     for number in range(int(rounds)):
         if NODE and os.path.exists(f"{OUT}/held-{number}"):
             continue  # this machine was killed in it
@@ -139,7 +140,7 @@ def _waits(lock: Lock, number: int) -> None:
 
 
 def stop(lease: str) -> None:
-    """Machine 1 has a holder that is stopped, and goes on when the test says so."""
+    """Have a holder on machine 1 that is stopped, and goes on when the test says so."""
     if NODE == 0:
         hold(lease, "1")
         return
@@ -154,7 +155,7 @@ def stop(lease: str) -> None:
 
 
 def silent() -> None:
-    """Machine 1 asks a server that does not answer any more, in each way, and once more when it answers again."""
+    """Use a server that has fallen silent in every way, on machine 1, and once more when it answers again."""
     if NODE == 0:
         await_("done")
         return
@@ -198,7 +199,7 @@ def silent() -> None:
 
 
 def command(name: str) -> None:
-    """EngineUnavailable if it says that the server does not answer."""
+    """Run a command of holdfast; EngineUnavailable if it says that the server does not answer."""
     done = subprocess.run([sys.executable, "-m", "holdfast", name, SHARE], capture_output=True, text=True, timeout=60)
     if done.returncode == 3:
         raise EngineUnavailable(" ".join((done.stdout + done.stderr).split()))
@@ -209,7 +210,7 @@ def _is_step(thread: threading.Thread) -> bool:
 
 
 def requests() -> Counter[str]:
-    """How many this machine has sent to the server of the directory, by kind."""
+    """Number of requests that this machine has sent to the server of the directory, by kind."""
     with open("/proc/self/mountstats") as file:
         ours = file.read().partition(f" mounted on {SHARE} with fstype")[2].partition("\ndevice ")[0]
     rows = [row.split() for row in ours.partition("per-op statistics")[2].splitlines() if row.strip()]
@@ -224,7 +225,7 @@ def turns() -> list[str]:
 
 
 def line(seconds: str, lease: str) -> None:
-    """Machine 0 holds; the others come one after the other, wait, and count what that costs the server."""
+    """Hold on machine 0; have the others come one after the other, wait, and count the cost to the server."""
     lock = Lock(PATH, lease=float(lease))
     if NODE == 0:
         held = lock.acquire(timeout=120)
@@ -264,7 +265,7 @@ def line(seconds: str, lease: str) -> None:
 
 
 def hand_over(kind: str, seconds: str, inside: str, packages: str) -> None:
-    """Take the lock again at once after each release, and say when we had it. The first second is for imports."""
+    """Acquire the lock again at once after each release, and report when we had it. The first second is for imports."""
     acquire = _filelock(kind, packages) if kind.endswith("FileLock") else _holdfast(kind)
     acquire()()  # a server of NFS 3 that has just started grants no kernel lock for some seconds
     tell(f"here-{NODE}")
@@ -296,7 +297,7 @@ async def _acquire(lock: AsyncLock) -> None:
 
 
 def leaves() -> None:
-    """A process that gives up, and ends."""
+    """Run a process that gives up, and ends."""
     try:
         Lock(PATH).acquire(timeout=1)
     except AcquireTimeout:

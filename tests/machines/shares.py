@@ -22,18 +22,18 @@ class Share(NamedTuple):
     packages: str
     modules: str
     serve: str
-    """It is run again when the server has been killed."""
+    """Script that serves the directory; run again after the server was killed."""
     mount: str
     lock_files: bool = True
-    """False where only `flock` works."""
+    """False if only `flock` works."""
     lasting: bool = True
     """Whether the server may keep the kernel locks of a machine that has died."""
     reconnects: bool = True
-    """False where a client has to mount anew when its server has been away."""
+    """False if a client has to mount again after the server was away."""
     within: float = 1.2
     """The share of its lease after which the lock of a machine that died has to be free."""
     memory: int = 192
-    """Of a machine, in MiB."""
+    """Memory of a machine, in MiB."""
 
 
 _NFS = ("exportfs", "mount.nfs", "rpc.nfsd")
@@ -126,7 +126,7 @@ gluster volume start share force
 
 
 def require(name: str) -> None:
-    """Skip where a program of this filesystem is missing."""
+    """Skip if a program of this filesystem is missing."""
     share = SHARES[name]
     missing = [program for program in share.programs if shutil.which(program, path=_PATH) is None]
     if missing:

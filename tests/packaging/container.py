@@ -27,7 +27,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 class Image:
-    """A stage: its root, and what the next instruction finds."""
+    """A stage: its root, and the state that the next instruction finds."""
 
     def __init__(self, base: Path, root: Path) -> None:
         subprocess.run(["cp", "-a", base, root], check=True)

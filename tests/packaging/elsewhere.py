@@ -64,7 +64,7 @@ NAMES = {
         time: CLOCK_BOOTTIME CLOCK_MONOTONIC CLOCK_REALTIME clock_gettime tzset
     """,
 }
-"""What the documentation of Python says is not there."""
+"""Names that are missing there, by the documentation of Python."""
 
 
 class Blocked(importlib.abc.MetaPathFinder):
@@ -98,7 +98,7 @@ def become(system: str) -> None:
 
 
 def every_module() -> list[str]:
-    """All of holdfast, but for what is of one system by name, and what needs a package that is an extra."""
+    """All modules of holdfast, except those of one system by name, and those that need the package of an extra."""
     import holdfast
 
     names = [name for _, name, _ in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
@@ -185,7 +185,7 @@ def commands(place: Path) -> None:
 
 
 def run(place: Path) -> None:
-    """`holdfast run`, by processes of their own: it ends the one that it is called in."""
+    """Test `holdfast run` in processes of its own: it ends the process in which it is called."""
     from holdfast.cli import main
 
     lock = place / "run.lock"

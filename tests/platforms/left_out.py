@@ -237,4 +237,4 @@ TESTS_BY_REASON = {
     ),
 }
 TESTS = {name: why for why, names in TESTS_BY_REASON.items() for name in names}
-"""By `file::name`, or `file::name[parameters]`."""
+"""Reasons by `file::name`, or `file::name[parameters]`."""

@@ -25,7 +25,7 @@ from holdfast import _platform
 
 ROUNDS, PROCESSES = 40, 4
 SOON = 20.0
-"""Seconds for what takes milliseconds on a machine that does nothing else."""
+"""Seconds for anything that takes milliseconds on an idle machine."""
 SCENES: dict[str, Callable[..., None]] = {}
 
 
@@ -39,7 +39,7 @@ def lock(place: Path, protocol: str, **options: object) -> holdfast.Lock:
 
 
 def other(*words: object) -> subprocess.Popen[str]:
-    """Another process, which says one line when it has got where the scene wants it."""
+    """Start another process, which prints a line when it has got where the scene wants it."""
     command = [sys.executable, __file__, *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     started.append(process)
@@ -49,7 +49,7 @@ def other(*words: object) -> subprocess.Popen[str]:
 
 
 started: list[subprocess.Popen[str]] = []
-"""They end with the scene: they have its streams, which whoever reads what it says reads to their end."""
+"""Processes that end with the scene: they have its streams, and a reader of its output reads to their end."""
 
 
 def ready() -> None:
@@ -57,7 +57,8 @@ def ready() -> None:
 
 
 def require_nothing_left(place: Path, *kept: str, counted: bool = False) -> None:
-    """`counted`: but for the counters of tokens, which holds on a share have with their leases."""
+    """Require that nothing is left. `counted`: except for the counters of tokens, which holds on a share have with
+    their leases."""
     found = sorted(str(one.relative_to(place)) for one in place.rglob("*") if not (counted and one.suffix == ".token"))
     assert found == sorted(kept), found
 
@@ -84,7 +85,7 @@ def hold(protocol: str, place: Path) -> None:
 
 @scene
 def exclusion(protocol: str, place: Path) -> None:
-    """Held, another process refused, released, acquired by it."""
+    """Hold a lock: another process is refused; after the release, that process acquires it."""
     ours = lock(place, protocol)
     holder = other("hold", protocol, place)
     status = ours.status()
@@ -141,7 +142,7 @@ def death(protocol: str, place: Path) -> None:
 
 @scene
 def increment(protocol: str, place: Path, counter: Path) -> None:
-    """What each process of `increments` does. The counter is read and written without any care."""
+    """Increment as each process of `increments` does. The counter is read and written without any care."""
     ours = lock(place, protocol, timeout=120)
     ready()
     sys.stdin.readline()
@@ -225,7 +226,7 @@ def tasks(protocol: str, place: Path) -> None:
 
 @scene
 def turns(place: Path, journal: Path) -> None:
-    """What each process of `order` does: one turn, and says when it waits."""
+    """Take turns as each process of `order` does: one turn, after saying that it waits."""
     ours = holdfast.Lock(place / "l", timeout=60)
     assert ours.try_acquire() is None
     waiter = threading.Thread(target=lambda: take_turn(ours, journal))
@@ -461,7 +462,7 @@ def who() -> None:
 
 
 def holdfast_(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
-    """One command of the command line."""
+    """Run one command of the command line."""
     command = [sys.executable, "-m", "holdfast", *map(str, words)]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, **more)
 
@@ -509,7 +510,7 @@ def await_(condition: Callable[[], object]) -> None:
 
 
 class Working:
-    """A `holdfast run` whose command works until it is told to stop; it says by its last word that it was told."""
+    """A `holdfast run` whose command works until it is told to stop; its last word says that it was told."""
 
     def __init__(
         self, path: Path, *options: str, catches: str = "nothing", program: Sequence[str] = ("-m", "holdfast")
@@ -928,7 +929,7 @@ def commands(place: Path) -> None:
 
 
 def command_at_work(*words: object) -> subprocess.Popen[str]:
-    """A command that goes on until it is killed, and what it says."""
+    """Start a command that goes on until it is killed; its output comes by pipes."""
     command, said = [sys.executable, "-m", "holdfast", *map(str, words)], subprocess.PIPE
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, text=True)
 
@@ -1042,7 +1043,7 @@ STOPPED = 0xC000013A
 
 
 def in_console(*words: object) -> None:
-    """Play a scene in a console of its own, where it can send Ctrl-C to all that it has started."""
+    """Play a scene in a console of its own, where it can send Ctrl-C to all processes that it has started."""
     command = [sys.executable, __file__, *map(str, words)]
     done = subprocess.run(command, creationflags=subprocess.CREATE_NO_WINDOW, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, words
@@ -1110,7 +1111,7 @@ def control_c_for_commands(place: Path) -> None:
 
 
 class Screen:
-    """The console of this process: what stands on it, and what is pressed."""
+    """The console of this process: its text, and its keys."""
 
     def __init__(self) -> None:
         import ctypes
@@ -1130,19 +1131,19 @@ class Screen:
         assert self.kernel.SetConsoleWindowInfo(self.handle, True, (self.short * 4)(0, 0, width - 1, height - 1))
 
     def press(self, key: int | str) -> None:
-        """A character, or the code of a key that has none; pressed and let go."""
+        """Press and release a key: a character, or the code of a key without one."""
         code, unit = (key, 0) if isinstance(key, int) else (0, ord(key))
         events = b"".join(struct.pack("<HxxiHHHHI", 1, down, 1, code, 0, unit, 0) for down in (1, 0))
         assert self.kernel.WriteConsoleInputW(int(self.console.input), events, 2, (self.number * 1)())
 
     def text(self) -> str:
-        """What its first lines say. Wine's console shows sequences, instead of obeying them."""
+        """The text of its first lines. Wine's console shows sequences, instead of obeying them."""
         text, read = self.unit(_ON_SCREEN + 1), (self.number * 1)()
         assert self.kernel.ReadConsoleOutputCharacterW(self.handle, text, _ON_SCREEN, 0, read)
         return text.value.rstrip()
 
     def lines(self) -> list[str]:
-        """What somebody sees who looks at a console that obeys sequences."""
+        """The lines as a console shows them that obeys sequences."""
         text, (width, height) = self.text(), self.console.size()
         if "\x1b" not in text:
             return [text[at : at + width].rstrip() for at in range(0, width * height, width)]
@@ -1154,7 +1155,7 @@ class Screen:
         return found
 
     def top(self, place: Path, code: str = "") -> subprocess.Popen[str]:
-        """`holdfast top`, which has taken the console; changed by this code."""
+        """Start `holdfast top`, changed by this code, and wait until it has taken over the console."""
         words = ["-m", "holdfast"] if not code else ["-c", f"{code}\nfrom holdfast import cli; cli.main(sys.argv[1:])"]
         top = subprocess.Popen(
             [sys.executable, *words, "top", str(place)], stdout=self.stream, stderr=subprocess.PIPE, text=True
@@ -1210,7 +1211,7 @@ def then(self, lines):
     {then}
 fullscreen.Display.draw = then
 """
-"""Does something when the screen has been drawn."""
+"""Acts when the screen has been drawn."""
 _STOPS = """
 import sys, threading
 from holdfast._platform.windows_console import Console
@@ -1223,7 +1224,7 @@ def stops(self, text):
     write(self, text)
 Console.write = stops
 """
-"""The console takes nothing more when the screen has been drawn twice."""
+"""Has the console accept nothing more when the screen has been drawn twice."""
 
 
 @scene
@@ -1351,7 +1352,7 @@ def acquires(name: str, path: Path) -> bool:
 
 
 class FsSafe:
-    """A Node that has fs-safe, told in lines what to do (foreign/fs_safe.mjs)."""
+    """A Node with fs-safe that gets its orders in lines (foreign/fs_safe.mjs)."""
 
     def __init__(self, node: str, module: str, target: Path, stale_ms: int = 30000) -> None:
         script = Path(__file__).parents[1] / "process" / "foreign" / "fs_safe.mjs"
@@ -1418,7 +1419,7 @@ def fs_safe(node: str, module: str, place: Path) -> None:
 
 @scene
 def visit(state: Path, place: Path) -> None:
-    """What one of our processes does in `fs_safe_increments`: visits, until `go` is removed, and says how many."""
+    """Visit as one of our processes in `fs_safe_increments`, until `go` is removed; print the number of visits."""
     ours, done = lock(place, "sidecar", timeout=60), 0
     ready()
     while (state / "go").exists():
@@ -1458,7 +1459,7 @@ def fs_safe_increments(node: str, module: str, place: Path) -> None:
 
 @scene
 def contend(protocols: str, place: Path, counter: Path) -> None:
-    """What each process of `storm` does, until it is killed: count, and say what it has counted to."""
+    """Contend as each process of `storm` does, until it is killed: count, and print the count so far."""
     inside, new = counter.with_suffix(".inside"), counter.with_suffix(f".{os.getpid()}")
     mine = protocols.split(",")
     ours = lock(place, mine[os.getpid() // 4 % len(mine)], timeout=120)
@@ -1474,7 +1475,7 @@ def contend(protocols: str, place: Path, counter: Path) -> None:
 
 
 def require_end(pid: int) -> None:
-    """The process was inside when it was killed. Its locks may go a moment before it counts as ended."""
+    """Require that a process was inside when it was killed. Its locks may go a moment before it counts as ended."""
     from holdfast._platform import environment
 
     until = time.monotonic() + 5
@@ -1484,7 +1485,7 @@ def require_end(pid: int) -> None:
 
 
 class Contenders:
-    """Processes that contend, the oldest first, and all that they have said."""
+    """Processes that contend, the oldest first, and all their output."""
 
     def __init__(self, *words: object) -> None:
         self._command = [sys.executable, __file__, "contend", *map(str, words)]
@@ -1506,7 +1507,7 @@ class Contenders:
         self._running.append((process, thread, heard))
 
     def _started(self) -> subprocess.Popen[str]:
-        """Wine cannot start a process now and then, and says that it was an internal error."""
+        """Start a process. Wine now and then cannot, and calls that an internal error."""
         for tries_left in range(9, -1, -1):
             try:
                 return subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
@@ -1518,7 +1519,7 @@ class Contenders:
         raise AssertionError("the last try ends by raising")
 
     def kill_oldest(self) -> None:
-        """Once it has had its turn."""
+        """Kill the oldest process, once it has had its turn."""
         process, _, heard = self._running[0]
         assert heard.wait(PATIENCE), f"process {process.pid} has not had its turn in {PATIENCE:.0f} s"
         assert process.poll() is None, f"process {process.pid} has ended by itself, with status {process.returncode}"

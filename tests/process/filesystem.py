@@ -19,15 +19,15 @@ from pathlib import Path
 
 UNABLE = 77
 POINTS = ("/media", "/srv", "/mnt", "/opt")
-"""The first of these that is empty is hidden below a filesystem in memory, for the command alone."""
+"""Mount points: the first empty one is hidden below a filesystem in memory, for the command alone."""
 NAMESPACE = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
 PROGRAMS = {"ext4": ("mkfs.ext4",), "xfs": ("mkfs.xfs",), "btrfs": ("mkfs.btrfs",), "fuse": ("bindfs",)}
 IMAGE = 512 << 20
-"""Bytes, of which few are ever written. mkfs.xfs wants more than 300 MiB."""
+"""Bytes of an image, of which few are ever written. mkfs.xfs wants more than 300 MiB."""
 
 
 class Unable(Exception):
-    """Why this filesystem cannot be had here."""
+    """This filesystem cannot be had here; the text says why."""
 
 
 def tmpfs(base: Path, place: Path) -> None:
@@ -46,7 +46,7 @@ def on_loop(*mkfs: str) -> Callable[[Path, Path], None]:
 
 
 def overlay(base: Path, place: Path) -> None:
-    """Of two filesystems."""
+    """Mount an overlay of two filesystems."""
     lower, upper = base / "lower", base / "upper"
     for directory in (lower, upper):
         directory.mkdir()
@@ -57,7 +57,7 @@ def overlay(base: Path, place: Path) -> None:
 
 
 def upper_of_overlay(base: Path, place: Path) -> None:
-    """The directory below an overlay, while that is mounted elsewhere."""
+    """Mount the directory below an overlay, while that is mounted elsewhere."""
     lower, merged = base / "lower", base / "merged"
     for directory in (lower, merged, place / "files", place / "work"):
         directory.mkdir()
@@ -91,7 +91,7 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def command(kind: str, words: list[str]) -> list[str]:
-    """What to execute, to have these words executed on such a filesystem; Unable where that cannot be."""
+    """The command that runs these words on such a filesystem; Unable if that is impossible."""
     if os.geteuid() != 0:
         raise Unable("needs root, to mount")
     for program in ("setpriv", "unshare", "mount", *PROGRAMS.get(kind, ())):
@@ -116,7 +116,8 @@ def inside(kind: str, words: list[str]) -> int:
 
 
 def wait_for_all(command: int) -> int:
-    """The exit status of the command. This is process 1 here: whoever loses its parent is to be waited for, too."""
+    """The exit status of the command. As process 1 of its namespace, this also reaps processes that lose their
+    parents."""
     while True:
         pid, status = os.wait()
         if pid == command:

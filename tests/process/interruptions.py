@@ -34,13 +34,13 @@ from holdfast import AcquireTimeout, Hold, Lock, WouldDeadlock
 from holdfast._platform import environment, linux
 
 PROMPTLY = 10.0
-"""Seconds within which a lock is to be had that nobody holds."""
+"""Seconds within which a free lock must be acquired."""
 WAIT = 0.004
-"""Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
+"""Seconds of a wait in vain: long enough to queue in sight of all."""
 
 
 class Steps:
-    """Counts the steps of this thread, and does something at one of them."""
+    """Counts the steps of this thread, and acts at one of them."""
 
     def __init__(self, step: int, action: Callable[[], None]) -> None:
         self.count = 0
@@ -77,7 +77,7 @@ class Trial:
     # -- the operation -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> Callable[[], None]:
-        """What undoes the preparation."""
+        """Prepare the operation; the function that undoes that."""
         if self.operation == "takeover":
             child = os.fork()
             if child == 0:
@@ -122,7 +122,7 @@ class Trial:
             self.gone_on.wait(0.02)  # where a fork has to wait for this thread, it comes later
 
     def handler(self) -> None:
-        """What a signal handler may do."""
+        """Act as a signal handler may."""
         with Lock(self.path + ".own", timeout=PROMPTLY, heartbeat=0):
             for timeout in (WAIT, None):
                 try:
@@ -188,7 +188,7 @@ class Trial:
     # -- one trial -----------------------------------------------------------------------------------------------------
 
     def run(self, step: int) -> bool:
-        """Whether the operation came through without getting to that step."""
+        """Run one trial; whether the operation came through without getting to that step."""
         found = len(self.problems)
         undo = self.prepare()
         before = self.open_files()
@@ -232,7 +232,7 @@ class Trial:
         return steps.count < step
 
     def recover(self) -> None:
-        """What went wrong at one step is not to be found again at the next."""
+        """Clean up after an error, so that the next step does not find it again."""
         env = environment()
         for held in list(env.holds.values()):
             held.released = False
@@ -247,7 +247,8 @@ class Trial:
                 os.unlink(place)
 
     def check(self, before: list[str]) -> None:
-        """The lock is free and nothing is left, once another operation has completed what was broken off."""
+        """Require that the lock is free and nothing is left, once another operation has completed the one broken
+        off."""
         env = environment()
         holds = [held.path for held in env.holds.values()]
         assert not holds, f"still held: {holds}"

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 END = " ."
-"""Of each line that was written whole (worker.py)."""
+"""End of each line that was written whole (worker.py)."""
 
 
 SOON = 1000
-"""Bytes of the journal that others may write between the end of a contender's wait and its word of that."""
+"""Bytes of the journal that others may write between the end of a contender's wait and its report of that."""
 
 
 @dataclass
 class Outcome:
-    """What a journal tells."""
+    """The result of a journal."""
 
     counter: int
     done: int = 0
@@ -23,13 +23,13 @@ class Outcome:
     recovered: int = 0
     by_shell: int = 0
     by_letter: dict[str, int] = field(default_factory=dict)
-    """How often those whose names begin so have finished."""
+    """Number of times that processes with names of that first letter have finished."""
     overlaps: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
 
 def _given_up(state: Path) -> list[int]:
-    """How long the journal was when somebody gave up who may have taken over already: nobody learns of that then."""
+    """Lengths of the journal when processes gave up that may have taken over already: nobody learns of that then."""
     try:
         return [int(line) for line in (state / "given-up").read_text().splitlines()]
     except FileNotFoundError:
@@ -37,11 +37,11 @@ def _given_up(state: Path) -> list[int]:
 
 
 def read_journal(state: Path, killed: set[str], *, told: bool = True, loose: str = "") -> Outcome:
-    """`told`: whoever takes over learns from whom.
+    """Read the journal of a storm. `told`: a process that takes over learns from whom.
 
-    Names may have a part after a dot, for the threads and tasks of one process; `killed` has none. Where the one inside
-    cannot know from whom it took over, that is `+`, and `?` where it cannot know whether it did. `loose` are the first
-    letters of those who are inside for another process, so that the end of one is not the end of the other.
+    Names may have a part after a dot, for the threads and tasks of one process; `killed` has none. If the one inside
+    cannot know from whom it took over, that is `+`, and `?` if it cannot know whether it did. `loose` are the first
+    letters of those that are inside for another process, so that the end of one is not the end of the other.
     """
     outcome = Outcome(int((state / "counter").read_text()))
     counter, open_by, at, since = 0, None, 0, 0

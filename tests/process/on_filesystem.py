@@ -42,7 +42,7 @@ hold.release()
 
 @contextmanager
 def two(path: str, events: str) -> Iterator[tuple[Peer, Peer]]:
-    """One that holds, and another one that waits."""
+    """A holder, and a waiter."""
     peers = [Peer(HOLD, [path])]
     try:
         peers[0].expect("holding")

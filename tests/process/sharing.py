@@ -34,7 +34,7 @@ from worker import warm_up
 WRITERS, READERS = 4, 8
 KILL_EVERY = 0.015
 READS = 2
-"""For each increment that is wanted."""
+"""Reads for each increment that is wanted."""
 
 SHELL = r"""
 lock=$1 state=$2
@@ -57,7 +57,7 @@ done
 
 
 class Inside:
-    """What is done in the critical section, and what must be so there."""
+    """The critical section, and its checks."""
 
     def __init__(self, state: str) -> None:
         self.state = state
@@ -167,7 +167,7 @@ class Crowd:
         return self.running.pop(pid)
 
     def enough(self, wanted: Wanted) -> bool:
-        """Everybody was inside, and often enough."""
+        """Whether every contender was inside, and often enough."""
         if self.killed < wanted.kills:
             return False
         with open(f"{self.state}/journal", encoding="ascii") as file:

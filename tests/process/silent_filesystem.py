@@ -23,7 +23,7 @@ def bindfs() -> int:
 
 
 def stop(server: int) -> None:
-    """Stop all of it: a request that one of its threads has taken keeps a process from ending."""
+    """Stop all threads of the server: a request that one of them has taken keeps a process from ending."""
     os.kill(server, signal.SIGSTOP)
     states = {"?"}
     while states != {"T"}:
@@ -31,7 +31,7 @@ def stop(server: int) -> None:
 
 
 def release(server: int, *words: str) -> None:
-    """The command, whose server is stopped after its first look."""
+    """Run the command, whose server is stopped after its first look."""
     look = Lock.status
 
     def status(lock: Lock) -> Status:
@@ -44,7 +44,7 @@ def release(server: int, *words: str) -> None:
 
 
 def told(name: str, call: Callable[[], object]) -> None:
-    """Make this call, and print how long it took and what came of it."""
+    """Make this call, and print its time and its result."""
     began = time.monotonic()
     try:
         outcome = call() or "answered"

@@ -20,7 +20,7 @@ from wanted import Wanted
 from worker import SoFar, Storm, in_a_child, increment, prepare, warm_up
 
 EACH = 100
-"""One in so many is in the slot that is least used, at least: those who wait take the first that becomes free."""
+"""The least used slot gets more than one visit in so many: waiters take the first slot that becomes free."""
 
 
 class SlotsStorm(Storm):
@@ -45,7 +45,7 @@ class SlotsStorm(Storm):
             hold.release()
 
     def enough(self, wanted: Wanted) -> bool:
-        """The same, and each slot was used."""
+        """Whether it has been a storm, and each slot was used."""
         if len(self.killed) < wanted.kills or self.visits() < wanted.increments:
             return False
         so_far = [SoFar.of(f"{self.state}/{slot}") for slot in range(self.slots)]
@@ -65,12 +65,12 @@ class SlotsStorm(Storm):
 
 
 NAMESAKES = 50
-"""How often a takeover is tried while the number of a claim's dead process may have been another's meanwhile."""
+"""Tries of a takeover while the pid of a claim's dead process may have been reused meanwhile."""
 
 
 def claims(path: str) -> list[str]:
-    """Those beside the slots that should have gone. Portable Python cannot tell a process from a later one with its
-    number, and leaves the claims of both."""
+    """Claims beside the slots that should have gone. Portable Python cannot tell a process from a later one with its
+    pid, and leaves the claims of both."""
     found = (os.path.basename(name).split(".") for name in glob.glob(f"{os.path.dirname(path)}/.*.claim"))
     return [".".join(name) for name in found if name[-3] != "-" or not os.path.exists(f"/proc/{name[-4]}")]
 
@@ -84,9 +84,9 @@ def die_inside(path: str, slots: int) -> None:
 
 
 def pass_through(path: str, slots: int) -> None:
-    """Every slot is there for the next ones, at once and all together, whatever the last that were killed left.
+    """Require that every slot is there for the next ones, at once and all together, whatever the last killed ones left.
 
-    What that is has gone after the next takeover of the slot: claims stay until then (takeover.py, T13).
+    That has gone after the next takeover of the slot: claims stay until then (takeover.py, T13).
     """
     from holdfast import Semaphore
 

@@ -27,8 +27,8 @@ from holdfast import Lock
 from holdfast._platform import environment
 
 PROMPTLY = 5.0
-"""Seconds within which a dead process's lock is to be had, on a machine that does much else. Who overlooks that it has
-died looks again after ten."""
+"""Seconds within which a dead process's lock must be acquired, on a busy machine. A contender that overlooks the death
+looks again after ten."""
 
 
 PLAIN = (str, bytes, bytearray, dict, list, set, frozenset, tuple, int, float)
@@ -64,7 +64,7 @@ class Trial:
         self.mode = 0
 
     def prepare(self) -> None:
-        """For a takeover there must be a dead holder's lock: each time the same one's."""
+        """Prepare a takeover: the lock of the same dead holder each time."""
         if self.operation != "takeover":
             return
         if self.left is None:
@@ -90,7 +90,7 @@ class Trial:
             killed_at(step, lock.acquire)
 
     def heir(self) -> None:
-        """Acquire what the victim left, at once, while the victim is a zombie still."""
+        """Acquire the victim's lock, at once, while the victim is a zombie still."""
         try:
             with open(self.path, "rb") as file:
                 left = file.read()
@@ -109,13 +109,13 @@ class Trial:
         assert not os.path.exists(self.path)
 
     def cleaner(self) -> None:
-        """Once the victim is gone for good, nothing of it may outlast the next hold."""
+        """Require that nothing of the victim outlasts the next hold, once it has been reaped."""
         with Lock(self.path, timeout=PROMPTLY, heartbeat=0):
             pass
         assert os.listdir(self.directory) == [], f"left: {os.listdir(self.directory)}"
 
     def step(self, step: int) -> bool:
-        """Whether the victim came through."""
+        """Run one trial; whether the victim came through."""
         self.prepare()
         victim = fork(lambda: self.victim(step))
         os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)

@@ -23,7 +23,7 @@ import warm
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""Seconds after which something that ought to happen is believed never to happen."""
+"""Seconds after which an expected event is believed never to happen."""
 
 _PRELUDE = """
 import os, signal, sys, threading, time
@@ -67,11 +67,12 @@ NO_NOTICE = """
 import holdfast._core.wait
 holdfast._core.wait._NOTICE_AFTER = 600
 """
-"""Waiting wakes up for nothing else than what it waits for: not to log that it takes long."""
+"""Keeps a wait from waking up for anything else than its events: not to log that it takes long, either."""
 
 
 def inotify_instance(flags: int = getattr(os, "O_CLOEXEC", 0)) -> int:
-    """A new one, as soon as this user may have another: there are 128, for all that runs on this machine."""
+    """A new instance of inotify, as soon as this user may have another: there are 128, for all that runs on this
+    machine."""
     libc = ctypes.CDLL(None)
     made: list[int] = []
 
@@ -84,7 +85,7 @@ def inotify_instance(flags: int = getattr(os, "O_CLOEXEC", 0)) -> int:
 
 
 def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str = "the condition") -> T:
-    """The first true value of `condition`; a failed test if there is none in time."""
+    """The first true value of `condition`; the test fails if there is none in time."""
     deadline = time.monotonic() + within
     while True:
         value = condition()
@@ -96,7 +97,7 @@ def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str =
 
 
 class Peer:
-    """Another process that runs a piece of Python and talks in lines, with `say` and `hear` on both sides."""
+    """Another process that runs Python code and talks in lines, with `say` and `hear` on both sides."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class Peer:
         return line.decode()
 
     def silent(self) -> bool:
-        """Whether it has said nothing since the last line that was heard."""
+        """Whether it has printed nothing since the last line that was heard."""
         return not self._buffer and not select.select([self.process.stdout], [], [], 0)[0]
 
     def expect(self, line: str, within: float = PATIENCE) -> None:
@@ -165,18 +166,18 @@ class Peer:
         return self.process.wait(within)
 
     def complaint(self) -> str:
-        """What it wrote to stderr; call it when the process has ended."""
+        """Its stderr; call this when the process has ended."""
         return self.process.stderr.read().decode()
 
     def finish(self, within: float = PATIENCE) -> str:
-        """Wait for a successful end; what it wrote to stderr."""
+        """Wait for a successful end; its stderr."""
         status = self.wait(within)
         complaint = self.complaint()
         assert status == 0, f"process {self.pid} ended with {status}:\n{complaint}"
         return complaint
 
     def destroy(self) -> None:
-        """End it and all that it has started in its session."""
+        """End it and all processes that it has started in its session."""
         for number in (signal.SIGCONT, signal.SIGKILL):
             try:
                 os.killpg(self.pid, number)
@@ -189,7 +190,7 @@ class Peer:
 
 
 def descriptors(pid: int | str = "self") -> dict[int, str]:
-    """The open descriptors of a process and what they lead to; the one that lists them is left out."""
+    """The open descriptors of a process and their targets, without the one that lists them."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -200,7 +201,7 @@ def descriptors(pid: int | str = "self") -> dict[int, str]:
 
 
 def threads_asleep(pid: int, count: int) -> bool:
-    """Whether the process has at least so many threads, and all of them wait for something."""
+    """Whether the process has at least that many threads, and all of them wait for something."""
     try:
         states = [state(pid, int(task)) for task in os.listdir(f"/proc/{pid}/task")]
     except FileNotFoundError:
@@ -209,7 +210,7 @@ def threads_asleep(pid: int, count: int) -> bool:
 
 
 def state(pid: int, task: int | None = None) -> str:
-    """The letter of a process's state: R, S, T, Z …; empty when it is gone."""
+    """The letter of a process's state: R, S, T, Z …; empty if it is gone."""
     try:
         text = Path(f"/proc/{pid}/task/{task or pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -218,7 +219,7 @@ def state(pid: int, task: int | None = None) -> str:
 
 
 def switches(pid: int) -> int:
-    """How often the threads of a process have gone to sleep of their own will: once for each wake-up."""
+    """Number of times that the threads of a process have gone to sleep of their own will: once for each wake-up."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
         for line in Path(f"/proc/{pid}/task/{task}/status").read_text().splitlines():
@@ -228,7 +229,7 @@ def switches(pid: int) -> int:
 
 
 def quiet(*pids: int, seconds: float = 0.2, wakes: int = 0) -> bool:
-    """Whether they wake no more often than this meanwhile. To be asked again: a first wait is short where something
+    """Whether they wake no more often than this in that time. To be asked again: a first wait is short if something
     seems to have changed, and a machine that stands still for a moment wakes them all."""
     before = sum(map(switches, pids))
     time.sleep(seconds)
@@ -236,7 +237,7 @@ def quiet(*pids: int, seconds: float = 0.2, wakes: int = 0) -> bool:
 
 
 def polling(pid: int) -> bool:
-    """Whether the main thread of a process sleeps in the kernel, waiting for a descriptor or a moment."""
+    """Whether the main thread of a process sleeps in the kernel, waiting for a descriptor or a deadline."""
     try:
         return state(pid) == "S" and Path(f"/proc/{pid}/wchan").read_text() not in ("", "pipe_read")
     except (FileNotFoundError, PermissionError):

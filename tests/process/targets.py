@@ -1,4 +1,4 @@
-"""What children of `multiprocessing` do in the tests: functions that a started process can import and find again."""
+"""Functions for children of `multiprocessing`, which a started process can import and find again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from holdfast._platform import environment
 
 
 def look_and_take(lock: Lock) -> tuple[int, bool, bool, str]:
-    """What this process holds; whether the lock is refused to it; whether it can have another; and where it looked."""
+    """Number of holds of this process; whether the lock is refused to it; whether it can have another; and where it
+    looked."""
     held = len(environment().holds)
     with Lock(lock.path + f".{os.getpid()}", timeout=5) as own:
         return held, lock.try_acquire() is None, own.record.pid == os.getpid(), lock.path
 
 
 def increment(lock: Lock, counter: str, times: int) -> int:
-    """Increment the number in a file, so often that two who are inside at once lose one."""
+    """Increment the number in a file, that often, so that two who are inside at once lose an increment."""
     for _ in range(times):
         with lock:
             Path(counter).write_text(str(int(Path(counter).read_text()) + 1))
@@ -27,7 +28,7 @@ def increment(lock: Lock, counter: str, times: int) -> int:
 
 
 def take_and_end(lock: Lock, how: str) -> None:
-    """End with the lock still held."""
+    """End with the lock still held, in this way."""
     lock.acquire()
     if how == "an exception":
         raise ValueError("not handled")
@@ -36,7 +37,7 @@ def take_and_end(lock: Lock, how: str) -> None:
 
 
 def end_before_a_thread(lock: Lock, said: str) -> None:
-    """Return while a thread of this process still works under the lock; it says whether it kept the lock."""
+    """Return while a thread of this process still works under the lock; it reports whether it kept the lock."""
     inside = threading.Event()
 
     def work() -> None:
@@ -59,7 +60,7 @@ def look(lock: Lock) -> Status:
 
 
 def touch(hold: Hold) -> tuple[bool, bool]:
-    """What a handle that was inherited says; and it must free nothing."""
+    """The state of an inherited handle, which must free nothing."""
     hold.release()
     return hold.lost, os.path.exists(hold.path)
 
@@ -71,4 +72,4 @@ def talk(word: str) -> None:
 
 
 class Named(Lock):
-    """A subclass, as an application may have it."""
+    """A subclass, as an application may define it."""

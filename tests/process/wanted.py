@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 LONG = float(os.environ.get("HOLDFAST_TEST_SECONDS", "0"))
 DEADLINE = 120.0
-"""Seconds after which it is believed that nothing happens any more; a machine at rest needs two."""
+"""Seconds after which nothing is believed to happen any more; an idle machine needs two."""
 
 
 class Wanted(NamedTuple):
-    """At least."""
+    """The least that has to happen."""
 
     seconds: float
     kills: int
@@ -23,18 +23,18 @@ class Wanted(NamedTuple):
 
     @classmethod
     def share(cls, share: float) -> Wanted:
-        """So much of what is enough for the longest of them."""
+        """A share of the numbers that are enough for the longest storm."""
         if LONG:
             return cls(LONG * share, int(5 * LONG * share), int(50 * LONG * share), 1)
         return cls(0.0, int(108 * share), int(1500 * share), int(18 * share))
 
     @property
     def limit(self) -> float:
-        """Seconds within which the whole has ended."""
+        """Seconds within which the whole storm has ended."""
         return self.seconds + DEADLINE + 30
 
     def word(self) -> str:
-        """As an argument of a command."""
+        """The numbers as an argument of a command."""
         return ",".join(map(str, self))
 
     @classmethod

@@ -37,14 +37,14 @@ from children import fork
 from wanted import DEADLINE, Wanted
 
 LULL, LULL_INSIDE = 0.01, 4
-"""Seconds between two kills, at most; but so many get in, or ten times as long passes: on a busy machine, too, most
-live for long enough to get in."""
+"""Most seconds between two kills; but that many visits come before it, or ten times as long passes: on a busy machine,
+too, most live for long enough to get in."""
 LURK = 0.01
-"""Seconds in which it is looked for somebody who is inside at that moment."""
+"""Seconds of looking for a process that is inside at that moment."""
 LINGER, LINGER_SHARE = 0.002, 0.1
-"""Some stay inside for up to so many seconds, so that the lock changes hands and kills find somebody inside."""
+"""Seconds that some stay inside at most, so that the lock changes hands and kills find a process inside."""
 END = b" ."
-"""Of each line, which has one to itself: the kernel ends the write of one that is killed at the end of a page."""
+"""End of each line. A line has one to itself: the kernel ends the write of a killed process at the end of a page."""
 
 SHELL = r"""
 # A contender as the specification's own example has it: plain shell, nothing of holdfast.
@@ -135,7 +135,7 @@ def work(path: str, state: str, name: str) -> None:
 
 
 def warm_up() -> None:
-    """What each contender needs is imported and looked up once: they are forks of this process."""
+    """Import and look up once everything that contenders need: they are forks of this process."""
     import holdfast._platform
 
     holdfast._platform.environment().identity()
@@ -148,12 +148,12 @@ def warm_up() -> None:
 
 
 def in_a_child(what: Callable[[], object]) -> int:
-    """The exit status of that; minus a signal's number."""
+    """Do that in a child; its exit status, or minus a signal's number."""
     return os.waitstatus_to_exitcode(os.waitpid(fork(what), 0)[1])
 
 
 class SoFar(NamedTuple):
-    """What the journal has by now: how many were inside, took over, did not finish; how often the shell was inside."""
+    """The journal so far: how many were inside, took over, did not finish; how often the shell was inside."""
 
     visits: int
     takeovers: int
@@ -176,7 +176,7 @@ class Storm:
         self.state = state
         self.workers: dict[int, str] = {}
         self.dying: dict[int, str] = {}
-        """Killed, and not waited for yet: the kernel needs a while to close an inotify instance."""
+        """Killed processes, not reaped yet: the kernel needs a while to close an inotify instance."""
         self.killed: list[str] = []
         self.failed: list[str] = []
         self.started = 0
@@ -192,18 +192,18 @@ class Storm:
         work(self.path, self.state, name)
 
     def inside(self) -> list[int]:
-        """Whoever is inside at this moment, as far as can be known."""
+        """The processes that are inside at this moment, as far as can be known."""
         state, until = self.journal(), time.monotonic() + LURK
         while not any(line.startswith(b"i ") for line in tail(state)[-1:]) and time.monotonic() < until:
             time.sleep(0.0003)
         return inside(state)[-1:]
 
     def journal(self) -> str:
-        """The directory of the journal to look at."""
+        """The directory of the journal to read."""
         return self.state
 
     def kill(self) -> None:
-        """Anyone, or the one that is seen inside; now and then also one of those who then take over."""
+        """Kill any worker, or the one seen inside; now and then also one of those that then take over."""
         victims = [random.choice(list(self.workers))]
         if random.random() < 0.5:
             victims = [pid for pid in self.inside() if pid in self.workers] or victims
@@ -227,7 +227,7 @@ class Storm:
             self.failed.append(name)
 
     def bury(self, options: int = 0) -> None:
-        """Wait for those that were killed, or see which of them have ended (WNOHANG)."""
+        """Reap killed processes, or see which of them have ended (WNOHANG)."""
         for pid, name in list(self.dying.items()):
             ended, status = os.waitpid(pid, options)
             if ended:
@@ -244,12 +244,12 @@ class Storm:
         )
 
     def visits(self) -> int:
-        """How often somebody was inside."""
+        """Number of visits."""
         with open(f"{self.state}/counter", encoding="ascii") as file:
             return int(file.read() or 0)  # the shell makes it empty for a moment
 
     def lull(self) -> None:
-        """Until the next kill: for any moment, and for long enough that somebody gets in."""
+        """Wait until the next kill: a random time, and long enough for visits."""
         time.sleep(random.random() * LULL)
         visits, until = self.visits(), time.monotonic() + 10 * LULL
         while self.visits() - visits < LULL_INSIDE and time.monotonic() < until:
@@ -284,8 +284,8 @@ def die_inside(path: str) -> None:
 
 
 def pass_through(path: str) -> None:
-    """Whatever was left is gone after the next takeover and its release: claims stay until then (takeover.py, T13), and
-    behind tickets of the killed, a holder has one of its own."""
+    """Require that everything left is gone after the next takeover and its release: claims stay until then
+    (takeover.py, T13), and behind tickets of the killed, a holder has one of its own."""
     from holdfast import Lock
 
     with Lock(path, timeout=10) as hold:

@@ -18,16 +18,16 @@ SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 NAMES = Path(__file__).with_name("unreached.toml")
 
 Place = int | tuple[int, int]
-"""A line, or a branch from one to another; a negative number is the way out of the function."""
+"""A line, or a branch from one to another; a negative number is the exit of the function."""
 
 
 class Group(NamedTuple):
-    """Names that have one reason."""
+    """Names with one reason."""
 
     reason: str
     names: list[str]
     sometimes: bool
-    """Whether a run may reach them: which way a race goes, or which Python it is."""
+    """Whether a run may reach them: that depends on the outcome of a race, or on the version of Python."""
 
 
 class Module:
@@ -54,7 +54,7 @@ class Module:
             self.functions[line] = name
 
     def text(self, line: int) -> str:
-        """The text of a line, and which of those with that text in its function it is."""
+        """The text of a line, and its number among the lines with that text in its function."""
         text, function = self.lines[line - 1].strip(), self.functions[line]
         same = [n for n, other in enumerate(self.lines, 1) if other.strip() == text and self.functions[n] == function]
         return text if len(same) == 1 else f"{text} #{same.index(line) + 1}"
@@ -67,12 +67,12 @@ class Module:
         return f"{self.name(source)} -> {self.text(target) if target > 0 else 'exit'}"
 
     def names(self, place: Place) -> list[str]:
-        """All names by which it may go: its own, and those of the functions and classes that it is in."""
+        """All names that a line or branch has: its own, and those of its functions and classes."""
         within = self.functions[place if isinstance(place, int) else place[0]].split(".")
         return [self.name(place), *(f"{self.file} | {'.'.join(within[:n])}" for n in range(len(within), 0, -1))]
 
     def has(self, name: str) -> bool:
-        """Whether it has what the name names."""
+        """Whether the name fits a line or branch here."""
         function, _, text = name.removeprefix(f"{self.file} | ").partition(" | ")
         if not text:
             return any(f"{where}.".startswith(f"{function}.") for where in self.functions)
@@ -85,7 +85,7 @@ OF_WINDOWS = {
     *("_platform/windows.py", "_platform/windows_console.py", "_platform/handles.py", "_platform/drives.py"),
     *("cli/job.py", "cli/windows_screen.py"),
 }
-"""Where nothing measures itself (tests/platforms)."""
+"""Modules of Windows, where nothing is measured (tests/platforms)."""
 
 
 def modules() -> dict[str, Module]:
@@ -98,13 +98,13 @@ def modules() -> dict[str, Module]:
 
 
 def groups() -> list[Group]:
-    """What `unreached.toml` says."""
+    """The groups of `unreached.toml`."""
     whole = tomllib.loads(NAMES.read_text())
     return [Group(group["reason"], group["names"], group.get("sometimes", False)) for group in whole.get("group", [])]
 
 
 def leading_nowhere(known: dict[str, Module]) -> Iterator[str]:
-    """Names that nothing in the source has."""
+    """Names that fit nothing in the source."""
     for group in groups():
         for name in group.names:
             module = known.get(name.partition(" | ")[0])

@@ -41,7 +41,7 @@ PARTS = {
     "the command line": ("cli/", "__main__.py"),
     "for authors of other implementations": ("testing/",),
 }
-"""What the table shows, and how the paths of its files begin; a file is in the first part that it fits."""
+"""Rows of the table, and prefixes of their files; a file is in the first row that fits."""
 HTML = named.SOURCE.parents[1] / "dist" / "coverage"
 
 
@@ -50,20 +50,21 @@ def part_of(file: str) -> str:
 
 
 class Measured:
-    """What was reached of each module."""
+    """The lines and branches that were reached, by module."""
 
     def __init__(self, files: dict[str, Any]) -> None:
         self.files = {Path(path).resolve().relative_to(named.SOURCE).as_posix(): file for path, file in files.items()}
 
     def percent(self, part: str, what: str) -> tuple[float, int, int]:
-        """The percentage of the part's lines or branches that are reached, how many there are, and how many are not."""
+        """The percentage of the part's lines or branches that are reached, their number, and the number of those not
+        reached."""
         counts = [file["summary"] for name, file in self.files.items() if part_of(name) == part]
         total = sum(count["num_statements" if what == "lines" else "num_branches"] for count in counts)
         missing = sum(count[f"missing_{what}"] for count in counts)
         return 100.0 * (total - missing) / (total or 1), total, missing
 
     def unreached(self, file: str) -> list[named.Place]:
-        """The lines, and those branches that both begin and lead where something was reached."""
+        """The unreached lines, and the unreached branches of which both ends were reached."""
         measured = self.files[file]
         lines = set(measured["missing_lines"])
         branches = [(a, b) for a, b in measured["missing_branches"] if a not in lines and b not in lines]
@@ -81,7 +82,7 @@ _BOTH = ("lines", "branches")
 
 
 def complaints(measured: Measured) -> list[str]:
-    """What is wrong, by name."""
+    """The errors, by name."""
     known = named.modules()
     covered: dict[str, bool] = {}  # each name, and whether it may be reached
     for group in named.groups():

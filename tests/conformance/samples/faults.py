@@ -9,7 +9,7 @@ class Fault(NamedTuple):
     found_by: tuple[str, ...]
     changes: tuple[tuple[str, str], ...]
     says: str = ""
-    """What the report says among other things."""
+    """Text that the report must contain."""
 
 
 def fault(*found_by: str, says: str = "", **changes: str) -> Fault:
@@ -115,7 +115,7 @@ PLAIN_SEMA = {
         says="did not end in time",
     ),
 }
-"""Of plain_sema.py."""
+"""Faults of plain_sema.py."""
 
 SLOWLY_FOUND = (
     "does not end",
@@ -124,7 +124,7 @@ SLOWLY_FOUND = (
     "reclaims at 3600 s",
     "leaves a file behind",
 )
-"""Of these, those that the kit needs seconds for."""
+"""Those of its faults that take the kit seconds to find."""
 
 HOLDFAST = {
     "sema": {
@@ -165,7 +165,7 @@ HOLDFAST = {
         ),
     },
 }
-"""Of holdfast_adapter.py, by protocol."""
+"""Faults of holdfast_adapter.py, by protocol."""
 
 SEMA_FOR_SEMATS = {
     "the-mode-is-the-protocols",
@@ -174,7 +174,7 @@ SEMA_FOR_SEMATS = {
     "an-old-lock-of-a-living-process-is-respected",
     "an-old-lock-with-pid-0-is-respected",
 }
-"""What plain_sema.py fails where semats is asked for."""
+"""Scenarios that plain_sema.py fails when it is checked as semats."""
 
 PLAIN_DIRECTORIES = {
     "takes over what is fresh": fault("a-fresh-directory-is-respected", old="> 10", new="> 5", says="it said 'held'"),

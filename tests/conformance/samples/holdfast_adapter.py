@@ -1,4 +1,4 @@
-"""holdfast as the conformance kit asks for it: `holdfast_adapter.py PROTOCOL OPERATION [PATH]`."""
+"""holdfast as an adapter for the conformance kit: `holdfast_adapter.py PROTOCOL OPERATION [PATH]`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def answer(protocol: str, operation: str, path: str, until_told: Callable[[], object]) -> int:
-    """The exit status. `until_told` returns when the lock is to be released."""
+    """Carry out one operation; the exit status. `until_told` returns when the lock is to be released."""
     try:
         return on_a_path(protocol, operation, path, until_told)
     except LockStale:
@@ -84,7 +84,7 @@ def on_a_path(protocol: str, operation: str, path: str, until_told: Callable[[],
 
 
 def release(protocol: str, path: str) -> int:
-    """As the existing systems release from a process that did not acquire."""
+    """Release as the existing systems do from a process that did not acquire."""
     if protocol == "beads":
         beads.release(path, force=True)
         return 0

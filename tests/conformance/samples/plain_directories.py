@@ -1,4 +1,4 @@
-"""The protocol of proper-lockfile in plain Python, as the conformance kit asks for it: `… OPERATION [PATH]`."""
+"""The protocol of proper-lockfile in plain Python, as an adapter for the conformance kit: `… OPERATION [PATH]`."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import time
 
 
 def attempt(target):
-    """The lock that is now ours, as `look` sees it; None when somebody holds it."""
+    """Try to acquire: the lock that is now ours, as `look` sees it; None if somebody holds it."""
     lock = os.path.realpath(target, strict=True) + ".lock"
     try:
         os.mkdir(lock)
@@ -21,7 +21,7 @@ def attempt(target):
 
 
 def look(lock):
-    """Which directory it is, and its time; None for none."""
+    """The identity and the time of a directory; None for no directory."""
     try:
         found = os.stat(lock)
     except FileNotFoundError:
@@ -30,7 +30,7 @@ def look(lock):
 
 
 def remove_if(lock, seen):
-    """Remove the lock if it is still the one that was seen. It is moved away first: one of several can do that."""
+    """Remove the lock if it is still the one that was seen. It is moved away first: only one of several can do that."""
     aside = f"{lock}.{os.getpid()}.aside"
     try:
         os.rename(lock, aside)
@@ -47,7 +47,7 @@ def remove_if(lock, seen):
 
 
 def refresh(lock, ours, ended):
-    """Every five seconds, as long as it is ours."""
+    """Refresh the lock every five seconds, as long as it is ours."""
     while not ended.wait(5):
         if look(lock) != ours[0]:
             return

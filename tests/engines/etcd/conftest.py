@@ -1,4 +1,4 @@
-"""A server for all tests of a worker that leave it as it is, a cluster, and names that nobody else uses."""
+"""A server for all tests of a worker that leave it unchanged, a cluster, and names that nobody else uses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def url(node: Node) -> str:
 
 @pytest.fixture
 def no_leases(node: Node) -> Iterator[None]:
-    """In the end the server has no lease more than before."""
+    """Require that the server has no more leases at the end than before."""
     before = leases(node)
     yield
     eventually(lambda: leases(node) <= before, what="the end of all leases")

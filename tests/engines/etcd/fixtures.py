@@ -1,4 +1,4 @@
-"""A server for all tests of a worker that leave it as it is."""
+"""A server for all tests of a worker that leave it unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def etcd_prefix(etcd_node: Node) -> Iterator[str]:
 
 
 def nothing_left() -> None:
-    """No hold of this process, no job, and no connection: the next test of this worker may count descriptors."""
+    """Wait until this process has no hold, no job and no connection: the next test of this worker may count
+    descriptors."""
     env = environment()
     assert not [held for held in env.holds.values() if held.waits]
 

@@ -29,7 +29,7 @@ from process.support import eventually
 
 
 def installed() -> None:
-    """Skips the test where there is no etcd."""
+    """Skip the test if etcd is missing."""
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed; Debian packages: etcd-server and etcd-client")
 
@@ -46,7 +46,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Node:
-    """One server. `scheme` is of its clients."""
+    """One server. `scheme` is that of its clients."""
 
     def __init__(self, place: str, name: str, port: int, peer: int, members: str, extra: Sequence[str] = ()) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Node:
             return plug.connect_ex(("127.0.0.1", self.port)) == 0
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to a request by another client than ours; None if there is none, or an error."""
+        """The answer to a request by another client than ours; None for no answer, or an error."""
         request = urllib.request.Request(f"{self.scheme}://{self.host}{path}", json.dumps(body).encode())
         try:
             with urllib.request.urlopen(request, timeout=2) as answer:
@@ -97,7 +97,7 @@ class Node:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile it answers nothing."""
+        """Keep it from answering anything, inside the block."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         try:
@@ -114,7 +114,7 @@ class Node:
 
 @contextmanager
 def nodes(count: int = 1, extra: Sequence[str] = (), port: int = 0) -> Iterator[list[Node]]:
-    """So many servers that make one cluster."""
+    """Servers, that many, which make one cluster."""
     installed()
     place = tempfile.mkdtemp(prefix="holdfast-etcd-", dir=places.memory())
     ports = free_ports(2 * count)
@@ -217,7 +217,7 @@ def revision(node: Node) -> int:
 
 
 def keys(node: Node, prefix: str) -> int:
-    """How many keys a server has that begin so."""
+    """Number of keys on a server with this prefix."""
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     answer = node.ask("/v3/kv/range", {"key": encoded(prefix), "range_end": encoded(end), "count_only": True})
     assert answer is not None
@@ -225,7 +225,7 @@ def keys(node: Node, prefix: str) -> int:
 
 
 def leases(node: Node) -> int:
-    """How many leases a server has."""
+    """Number of leases on a server."""
     answer = node.ask("/v3/lease/leases", {})
     assert answer is not None
     return len(answer.get("leases", ()))

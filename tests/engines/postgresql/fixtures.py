@@ -26,7 +26,7 @@ def _server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def postgres(_server: Postgres) -> Iterator[Postgres]:
-    """A running server, with the schema; nobody holds or waits for a lock before the test, or behind it."""
+    """A running server, with the schema; nobody holds or waits for a lock before or after the test."""
     from holdfast._platform import environment
     from holdfast.engines.postgresql import connect as postgresql_pool
     from process.support import eventually

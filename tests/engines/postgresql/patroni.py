@@ -26,13 +26,13 @@ from process.support import eventually
 
 T = TypeVar("T")
 SLOW = 180.0
-"""Patroni waits for its lease of 30 s, at worst."""
+"""Seconds of patience: at worst, Patroni waits for its lease of 30 s."""
 DCS = {"ttl": 30, "loop_wait": 10, "retry_timeout": 10, "maximum_lag_on_failover": 1 << 20}
-"""As Patroni sets them by itself."""
+"""Patroni's own defaults."""
 
 
 def programs() -> Path:
-    """The directory of Patroni's programs; the test is skipped without."""
+    """The directory of Patroni's programs; the test is skipped without it."""
     place = os.environ.get("HOLDFAST_TEST_PATRONI")
     if not place:
         pytest.skip("fetches Patroni, and takes ten minutes: make failover")
@@ -40,7 +40,7 @@ def programs() -> Path:
 
 
 def at_last(condition: Callable[[], T], what: str) -> T:
-    """`eventually`, with a patience that suits Patroni, and without a question every two milliseconds."""
+    """The result of `eventually`, with a patience that suits Patroni, and without a question every two milliseconds."""
 
     def slowly() -> T:
         value = condition()
@@ -52,7 +52,7 @@ def at_last(condition: Callable[[], T], what: str) -> T:
 
 
 class Member:
-    """One Patroni with its server, which lives on if its Patroni is killed."""
+    """One Patroni with its server, which goes on if its Patroni is killed."""
 
     def __init__(self, name: str, etcd: servers.Node, dcs: dict[str, Any]) -> None:
         self.name = name
@@ -118,7 +118,7 @@ class Member:
         return [postmaster, *children(postmaster)]
 
     def signal(self, number: int, *, patroni: bool = False, server: bool = False) -> None:
-        """To Patroni first: it would see what happens to its server."""
+        """Send a signal to Patroni first: it would see what happens to its server."""
         pids = [self._daemon.process.pid] if patroni else []
         for pid in pids + (self.server() if server else []):
             with suppress(ProcessLookupError):
@@ -133,11 +133,12 @@ class Member:
 
 
 _GUARD = ["sh", "-c", 'for file in $(cat); do read -r pid < "$file" && kill -9 "$pid"; done 2> /dev/null']
-"""Kills the servers once the process is gone that names their files to it: they outlive it, as they outlive Patroni."""
+"""Kills the servers once the process is gone that names their pid files to it: servers outlive it, as they outlive
+Patroni."""
 
 
 class Cluster:
-    """A leader, the first one, and its standby."""
+    """A leader, the first member, and its standby."""
 
     def __init__(self, etcd: servers.Node, dcs: dict[str, Any]) -> None:
         self.etcd = etcd
@@ -162,7 +163,7 @@ class Cluster:
         return self.members[-1]
 
     def _prepare(self) -> None:
-        """The table of locks, at both."""
+        """Create the table of locks, on both."""
         init(self.url(""))
         for one in (self.old, self.new):
             url = f"postgresql://postgres@127.0.0.1:{one.port}/postgres"
@@ -171,12 +172,12 @@ class Cluster:
                 eventually(lambda: there().fetchone() == (True,), what="the table")  # noqa: B023
 
     def url(self, name: str) -> str:
-        """With the old leader first."""
+        """The URL of a lock, with the old leader first."""
         hosts = f"127.0.0.1:{self.old.port},127.0.0.1:{self.new.port}"
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write#{name}"
 
     def key_expires_in(self) -> int:
-        """After how many seconds the leader is no leader, if it does not renew its key."""
+        """Seconds until the leader is deposed unless it renews its key."""
         found = self.etcd.ask("/v3/kv/range", {"key": encoded("/service/locks/leader")})
         if not found or "kvs" not in found:
             return -1

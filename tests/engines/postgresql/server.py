@@ -24,7 +24,7 @@ _PLACES = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), *ma
 
 
 def binary(name: str) -> str:
-    """The path of one of the server's programs; the test is skipped where it is not installed."""
+    """The path of one of the server's programs; the test is skipped if it is not installed."""
     for place in _PLACES:
         if os.access(place / name, os.X_OK):
             return str(place / name)
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 def as_postgres(*words: object) -> list[str]:
-    """A command as the user that the server's package makes; the server refuses to run as root."""
+    """The beginning of a command that runs as the user of the server's package; the server refuses to run as root."""
     command = [str(word) for word in words]
     if os.geteuid() == 0:
         return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=KILL", *command]
@@ -70,13 +70,14 @@ class Daemon:
             )
 
     def signal(self, number: int) -> None:
-        """To all of its processes. PostgreSQL's have process groups of their own."""
+        """Send a signal to all of its processes. PostgreSQL's have process groups of their own."""
         for pid in [self.process.pid, *children(self.process.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kill all of it, and wait until it is gone: a server does not start while one of the last one is left."""
+        """Kill all of it, and wait until it is gone: a server does not start while a process of the last one is
+        left."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGSTOP)  # so that it has no more
         pids = [self.process.pid, *children(self.process.pid)]
@@ -88,7 +89,7 @@ class Daemon:
 
 
 def _is_running(pid: int) -> bool:
-    """Not one that nobody has waited for."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -103,7 +104,7 @@ def children(pid: int) -> list[int]:
 
 
 def remove_segment(data: Path) -> None:
-    """Of System V: it keeps a second server out of the data directory, and outlives one that was killed."""
+    """Remove the System V segment that keeps a second server out of the data directory, and outlives a killed one."""
     try:
         words = (data / "postmaster.pid").read_text().splitlines()[6].split()
     except (FileNotFoundError, IndexError):
@@ -181,7 +182,7 @@ class Postgres:
         return f"postgresql://{user}@127.0.0.1:{port or self.port}/postgres{more}{end}"
 
     def kill(self) -> None:
-        """As a power cut of the server's processes: kill -9, all of them."""
+        """Kill all of the server's processes with SIGKILL, as a power cut would end them."""
         assert self._daemon is not None
         self._daemon.kill()
         self._daemon = None
@@ -214,20 +215,20 @@ class Postgres:
         return cursor.fetchall() if cursor.description else []
 
     def forget(self) -> None:
-        """Close the connection that tests ask by."""
+        """Close the connection that tests use for questions."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def waiting(self) -> int:
-        """How many wait for an advisory lock."""
+        """Number of sessions that wait for an advisory lock."""
         return int(self.ask("select count(*) from pg_locks where locktype = 'advisory' and not granted")[0][0])  # type: ignore[call-overload]
 
     def holding(self) -> int:
         return int(self.ask("select count(*) from pg_locks where locktype = 'advisory' and granted")[0][0])  # type: ignore[call-overload]
 
     def sessions(self) -> int:
-        """How many sessions holdfast has open."""
+        """Number of open sessions of holdfast."""
         sql = "select count(*) from pg_stat_activity where starts_with(application_name, 'holdfast ')"
         return int(self.ask(sql)[0][0])  # type: ignore[call-overload]
 
@@ -265,8 +266,8 @@ class Pgbouncer:
 
 
 class Proxy:
-    """Forwards connections; `stalled`, it takes (and the kernel acknowledges) what comes, and passes nothing on. Unless
-    `prompt` is set, what comes is passed on once it is."""
+    """Forwards connections. While `stalled`, it takes (and the kernel acknowledges) data, and passes nothing on. Unless
+    `prompt` is set, data is passed on once it is."""
 
     def __init__(self, port: int) -> None:
         self.stalled = threading.Event()
@@ -320,5 +321,5 @@ def removed(thing: Postgres | Pgbouncer | Proxy) -> Iterator[Postgres | Pgbounce
 
 
 def waits_for(seconds: float) -> float:
-    """The moment so many seconds from now."""
+    """The moment that many seconds from now."""
     return time.monotonic() + seconds

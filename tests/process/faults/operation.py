@@ -34,7 +34,7 @@ def mark(path: str) -> None:
 
 
 def descriptors() -> set[str]:
-    """Those that are open, without the one instance of inotify that a process keeps, and the doorbell of its keeper."""
+    """Open descriptors, without the one instance of inotify that a process keeps, and the doorbell of its keeper."""
     found = set()
     try:
         names = os.listdir("/proc/self/fd")
@@ -55,7 +55,7 @@ def say(**words: Any) -> None:
 
 
 def acquire(path: str, **options: Any) -> tuple[Callable[[], object], Callable[[], object]]:
-    """The operation, and what is to be done when it has succeeded."""
+    """The operation, and the clean-up after its success."""
     lock = holdfast.Lock(path, heartbeat=0, timeout=15, **options)
     holds: list[holdfast.Hold] = []
     return lambda: holds.append(lock.acquire()), lambda: holds[0].release()  # noqa: PLW0108 - not there yet

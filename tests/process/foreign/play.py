@@ -14,7 +14,7 @@ from process.support import Peer
 
 HERE = Path(__file__).parent
 HEAD_START = 0.001
-"""Seconds, at most, by which one is told before another to go for a stale lock, so that each comes first at times."""
+"""Most seconds by which one is told before another to go for a stale lock, so that each comes first at times."""
 
 
 class Player(Peer):
@@ -24,7 +24,7 @@ class Player(Peer):
         self._start(map(str, command), environment)
 
     def ask(self, *words: object) -> str:
-        """Its answer."""
+        """Say these words; the answer."""
         self.say(*words)
         return self.hear()
 
@@ -61,9 +61,9 @@ def playing() -> Iterator[Callable[..., Player]]:
 
 
 def storm(state: Path, players: dict[str, tuple[Player, float]], seconds: float) -> dict[str, int]:
-    """All of them in and out for some seconds, each with its pause; how often each of them has been inside.
+    """Have all of them go in and out for some seconds, each with its pause; the number of times that each was inside.
 
-    Fails when the counter, which nothing but the lock protects, is not exact, or anybody has met another inside.
+    Fails if the counter, which nothing but the lock protects, is not exact, or anybody has met another inside.
     """
     state.mkdir()
     (state / "counter").write_text("0")
@@ -91,7 +91,7 @@ def stale_rounds(
     they: str = "take",
     we: str = "take",
 ) -> dict[str, int]:
-    """A stale lock, and all of them at it at once, again and again; what became of that.
+    """Have all of them go for a stale lock at once, again and again; the results.
 
     `together` counts the rounds that must not be: one of ours is inside, is not told that it has lost the lock, and is
     not alone.

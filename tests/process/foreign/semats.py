@@ -47,7 +47,8 @@ class Semats(Lockable):
         return True
 
     def is_stale(self) -> bool:
-        """Old and dead, where nobody may know of another user's process, too, counts as dead."""
+        """Whether the lock is old and its process dead; a process of another user that may not be examined counts as
+        dead, too."""
         fields = self.fields()
         if fields is None or int(time.time()) - fields[1] <= self.stale:
             return False

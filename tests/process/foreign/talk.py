@@ -29,7 +29,7 @@ def hear() -> list[str]:
 
 
 def step(name: str) -> None:
-    """Stop here, before the step of that name, if a test wants that."""
+    """Stop before the step of that name, if a test wants that."""
     if name in _stops:
         say("at", name)
         while (words := hear()) != ["go"]:
@@ -64,22 +64,22 @@ class Lockable:
         raise NotImplementedError
 
     def stamp(self) -> None:
-        """What it writes is made here."""
+        """Make the record that it writes; a stand-in does that here."""
 
     def take(self) -> str:
-        """Once."""
+        """Try once."""
         self.stamp()
         return "acquired" if self.attempt() else "held"
 
     def acquire(self, pause: str = "0.1") -> str:
-        """Until it is had; a pause of 0 spins."""
+        """Acquire, however long it takes; a pause of 0 spins."""
         self.stamp()
         while not self.attempt():
             time.sleep(float(pause))
         return "acquired"
 
     def storm(self, state: str, pause: str) -> int:
-        """In and out while `<state>/go` is there, but at least once; how often it has been inside."""
+        """Go in and out while `<state>/go` is there, but at least once; the number of times inside."""
         from inside import Inside
 
         inside, done = Inside(state, type(self).__name__), 0

@@ -40,7 +40,7 @@ from holdfast.lock import file_request
 from process.interrupts.tracer import ENTERING, built, spelled
 
 WAIT = 0.003
-"""Seconds that a wait lasts which ends in vain: long enough to queue in sight of all."""
+"""Seconds of a wait in vain: long enough to queue in sight of all."""
 PROMPTLY = 10.0
 WAITING = ("wait", "cancelled", "cancelled_by_event", "refused", "task_timeout", "task_refused", "task_cancelled")
 """Operations on a lock which another process holds all the time."""
@@ -67,7 +67,7 @@ class Timer:
 
 
 class ThirdTime:
-    """An event that is set when it is asked about for the third time: twice it is waited."""
+    """An event that is set when it is asked for the third time: there are two waits for it."""
 
     asked = 0
 
@@ -119,13 +119,13 @@ class Trials:
         return self.lock().try_acquire()
 
     def by_name(self) -> Any:
-        """As where there are no unnamed files, on FUSE: the file gets its name by a link, and its guard after that."""
+        """Acquire as on FUSE, without unnamed files: the file gets its name by a link, and its guard after that."""
         lock = self.lock()
         file_request(lock).method = "named"
         return lock.acquire()
 
     def parents(self) -> Any:
-        """The links in the lock's path are followed when it is made, and missing directories are made."""
+        """Acquire at a path whose links are followed, and whose missing directories are created."""
         return Lock(os.path.join(self.directory, "x", "y", "l"), protocol="sidecar", heartbeat=0).acquire()
 
     def release(self) -> None:
@@ -147,7 +147,7 @@ class Trials:
         return self.lock().acquire()
 
     def takeover_announced(self) -> Any:
-        """As `takeover`, of a lock whose removal is announced, as `sidecar` has it."""
+        """Take over a lock whose removal is announced, as with `sidecar`."""
         return self.lock().acquire()
 
     def wait(self) -> None:
@@ -175,7 +175,7 @@ class Trials:
         return acquire_all([self.lock(), Lock(self.path + "2", heartbeat=0)])
 
     def refused(self) -> None:
-        """One of the two is acquired, and given back."""
+        """Acquire one of two locks, and give it back."""
         with suppress(AcquireTimeout):
             acquire_all([self.lock(), Lock(os.path.join(self.directory, "a"), heartbeat=0)], timeout=0)
 
@@ -185,7 +185,7 @@ class Trials:
         return [AsyncLock(self.path + name, tag="main", heartbeat=0) for name in names]
 
     def task(self, steps: Any) -> Any:
-        """What it returns, as something that can be released here. As `asyncio.run`, it leaves no task behind."""
+        """The result of the steps, releasable from here. Like `asyncio.run`, it leaves no task behind."""
         try:
             result = self.loop.run_until_complete(steps)
         except BaseException:
@@ -209,7 +209,7 @@ class Trials:
         return self.task(self.asynchronous("")[0].acquire())
 
     def task_durable(self) -> Any:
-        """Its steps run in threads of their own."""
+        """Acquire in a task, by steps that run in threads of their own."""
         return self.task(AsyncLock(self.path, tag="main", heartbeat=0, durable=True).acquire())
 
     def task_enter(self) -> Any:
@@ -225,7 +225,7 @@ class Trials:
         return self.task(self.inside(aio.acquire_all(self.asynchronous("", "2"))))
 
     def task_cancelled(self) -> None:
-        """One of the two is acquired, and given back; the task is cancelled in its wait for the other, and again."""
+        """Acquire one of two locks, and give it back; the task is cancelled in its wait for the other, and again."""
 
         wanted = aio.acquire_all([*self.asynchronous(""), self.first])
 
@@ -256,12 +256,12 @@ class Trials:
         self.lock().status()
 
     def told(self) -> None:
-        """Each event is told to a listener, which is interrupted as well."""
+        """Tell each event to a listener, which is interrupted as well."""
         with Lock(self.path, tag="main", heartbeat=0, on_event=self.hear):
             pass
 
     def lost(self) -> None:
-        """The loss is told, and found by whoever releases."""
+        """Lose the lock: the loss is told, and found by the release."""
         with suppress(LockLost):
             self.held.ensure_held()
         with suppress(LockLost):
@@ -286,7 +286,7 @@ class Trials:
             os.unlink(self.path)
 
     def trial(self, first: int, second: int) -> tuple[int, int]:
-        """Of all bytecodes that were counted, and how many interruptions there were."""
+        """Run one trial; the number of all counted bytecodes, and that of the interruptions."""
         before = self.descriptors()
         self.prepare()
         result = None
@@ -327,12 +327,12 @@ class Trials:
         return seen, len(places)
 
     def is_limit(self, first: str) -> bool:
-        """Whether what was acquired was not entered yet: only one interruption is handled there (guarantees.md)."""
+        """Whether an acquired lock was not entered yet: only one interruption is handled there (guarantees.md)."""
         later = self.name in ("enter_hold", "enter_all", "task_enter_hold")
         return later and first in {*ENTERING, "leave_to_statement", "leave_to_others"}
 
     def check(self, before: set[int]) -> None:
-        """Nothing is left, once the next one has come; and it comes at once."""
+        """Require that nothing is left, once the next one has come; and that it comes at once."""
         for thread in threading.enumerate():
             if thread.name == "holdfast-step":
                 thread.join(PROMPTLY)  # a second interruption ends the wait for it
@@ -369,7 +369,7 @@ class Trials:
         assert not forking._is_owned(), "no process can be forked any more"  # type: ignore[attr-defined]
 
     def check_what_is_told(self) -> None:
-        """What was heard comes in its order, and whoever was interrupted hears of the next one."""
+        """Require that events were heard in order, and that an interrupted listener hears of the next one."""
         story = ["acquired", "released"]
         assert self.heard in (story, story[:1], story[1:], ["gave-up"], []), f"heard: {self.heard}"
         self.heard.clear()
@@ -389,7 +389,7 @@ class Trials:
         return "?"
 
     def recover(self) -> None:
-        """What went wrong once is not to be found again."""
+        """Clean up after an error, so that it is not found again."""
         env = self.env
         for held in list(env.holds.values()):
             held.give_back()
@@ -411,7 +411,7 @@ class Trials:
     # -- all of them ---------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """What is imported, and made once for a process, is not to be a part of each trial."""
+        """Import and create everything that a process needs once, so that no trial includes it."""
         late = (
             "ctypes",
             "hashlib",

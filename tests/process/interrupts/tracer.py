@@ -44,7 +44,7 @@ ENTERING = {"Hold.__enter__", "Holds.__enter__", "AsyncHold.__aenter__", "AsyncH
 
 
 def why_not() -> str | None:
-    """Why it cannot be built here."""
+    """Why the module cannot be built here; None if it can."""
     if shutil.which(compiler()) is None:
         return f"there is no C compiler ({compiler()})"
     if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
@@ -76,7 +76,7 @@ def built() -> Any:
 
 
 def mask(code: CodeType) -> bytes | None:
-    """A 1 for each offset that counts."""
+    """A byte for each offset of the code: 1 if it counts; None if none does."""
     if not code.co_filename.startswith(SOURCE) or code.co_name == "<module>":
         return None
     steps = list(dis.get_instructions(code))
@@ -102,7 +102,8 @@ def mask(code: CodeType) -> bytes | None:
 
 
 def until_it_is_put_back(steps: list[dis.Instruction]) -> list[dis.Instruction]:
-    """From the beginning of the handler of `BaseException` to the store into `running`; no call among them."""
+    """The instructions from the beginning of the handler of `BaseException` to the store into `running`; no call among
+    them."""
     stores = [number for number, step in enumerate(steps) if step.opname == "STORE_SUBSCR"]
     for last in stores:
         first = max((n for n, step in enumerate(steps[:last]) if step.opname == "PUSH_EXC_INFO"), default=last)
@@ -113,7 +114,8 @@ def until_it_is_put_back(steps: list[dis.Instruction]) -> list[dis.Instruction]:
 
 
 def before_it_tries(steps: list[dis.Instruction]) -> list[dis.Instruction]:
-    """Up to the NOP with which its `try` begins, and whatever is first in that: signals were looked for before."""
+    """The instructions up to the NOP with which its `try` begins, and the first ones in that: signals were looked for
+    before."""
     tries = next(number for number, step in enumerate(steps) if step.opname == "NOP")
     return steps[: tries + 1]
 

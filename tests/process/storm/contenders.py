@@ -25,15 +25,16 @@ PATIENCE = 60.0
 TOGETHER = 3
 """Threads or tasks of one process."""
 OF_CHILD = "c"
-"""What the name of a forked child that contends has more than its parent's."""
+"""Suffix of the name of a forked child that contends, after its parent's."""
 FORK_SHARE, STEP_SHARE, HASTE_SHARE = 0.03, 0.02, 0.1
 CLOCK_STEPS = {"sema": 1000, "semats": 1000, "sidecar": 5, "proper-lockfile": 4}
-"""Seconds; a year for the rest. No more where foreign implementations contend that judge by age."""
+"""Most seconds of a jump of the clock; a year for other protocols. No more, as foreign implementations contend that
+judge by age."""
 YEAR = 365 * 86400
 
 
 class Contender:
-    """What all that contend for one lock in one process share."""
+    """Settings that all contenders for one lock in one process share."""
 
     def __init__(self, path: str, protocol: str, state: str, name: str, proc: int | None = None) -> None:
         self.path, self.protocol, self.name = path, protocol, name
@@ -47,7 +48,7 @@ class Contender:
         return self.inside.going()
 
     def _step_clock(self) -> None:
-        """The wall clock of this process jumps."""
+        """Have the wall clock of this process jump."""
         from holdfast._platform import environment
 
         largest = CLOCK_STEPS.get(self.protocol, YEAR)
@@ -55,7 +56,7 @@ class Contender:
         environment().time = lambda: time.time() + offset
 
     def timeout(self) -> float:
-        """Now and then too little, so that waits end without the lock."""
+        """A timeout; now and then too short, so that waits end without the lock."""
         return random.random() * 0.02 if random.random() < HASTE_SHARE else PATIENCE
 
 
@@ -152,7 +153,7 @@ async def _task(contender: Contender, name: str) -> None:
 
 
 def face(contender: Contender) -> None:
-    """The face of the system whose protocol it is; not every handle tells from whom it took over."""
+    """Contend by the face of the protocol's system; not every handle tells from whom it took over."""
     from holdfast import beads, sema, semats, sidecar
 
     path, protocol = contender.path, contender.protocol
@@ -173,7 +174,7 @@ def face(contender: Contender) -> None:
 
 
 def stand_in(contender: Contender) -> None:
-    """sema or semats as they are, with their races."""
+    """Contend as sema or semats do, with their races."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "foreign"))
     from foreign.sema import Sema
     from foreign.semats import Semats
@@ -189,7 +190,7 @@ def stand_in(contender: Contender) -> None:
 
 
 def lockf(contender: Contender) -> None:
-    """Any other program with a record lock of its process."""
+    """Contend as any other program with a record lock of its process."""
     import fcntl
 
     while contender.again():
@@ -199,7 +200,7 @@ def lockf(contender: Contender) -> None:
 
 
 def rude(contender: Contender) -> None:
-    """Comes in without the lock: for the test of the detector."""
+    """Enter without the lock, for the test of the detector."""
     while contender.again():
         contender.inside.visit(contender.name, "?")
 
@@ -220,7 +221,8 @@ KINDS: dict[str, Callable[[Contender], None]] = {
 
 
 def fork(contender: Contender, hold: Any) -> None:
-    """A child that dies at once, releases what it does not hold, outlives its parent, or contends itself."""
+    """Fork a child that dies at once, releases a lock that it does not hold, outlives its parent, or contends
+    itself."""
     how = random.choice(("dies", "releases", "outlives", "contends"))
     if os.fork() != 0:
         return
@@ -260,7 +262,7 @@ def _contend_once(contender: Contender, name: str) -> None:
 
 
 def left_open(directory: str) -> list[str]:
-    """What this process has open below a directory; at the end of a contender, nothing."""
+    """This process's open descriptors below a directory; at the end of a contender, none."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
         try:

@@ -35,14 +35,14 @@ HERE = Path(__file__).parent
 PR_SET_CHILD_SUBREAPER = 36
 TICK = 0.02
 VISITS, PAUSE = 3, 0.5
-"""One is disturbed after so many have been inside, or after so many seconds: on a machine that is busy otherwise, too,
-most live for long enough to get in."""
+"""Visits, or seconds, between two disturbances: on a busy machine, too, most contenders live for long enough to get
+in."""
 STOP_SHARE, MEANWHILE_KILLED = 0.3, 0.1
 STOPPED_AT_ONCE = 2
 STOPS = (0.03, 0.03, 0.1, 0.5)
-"""Seconds, each as likely as another. One that was stopped as its turn came delays the one behind it."""
+"""Seconds of a stop, each as likely as another. A contender that is stopped as its turn comes delays the next one."""
 END = 60.0
-"""Seconds in which everything has ended once the storm is over."""
+"""Seconds within which everything has ended once the storm is over."""
 
 # Each hold of a script lasts as long as a hundred of the others': hence the pauses.
 HOLDFAST = f"{sys.executable} -m holdfast"
@@ -57,7 +57,7 @@ while [ -e "$3/go" ]; do
     sleep 0.1
 done
 """
-"""Its guardian may be killed at once with the command, or before that was started."""
+"""A loop of `holdfast run`, whose guardian may be killed at once with the command, or before that was started."""
 SHELL = f"""
 while [ -e "$3/go" ]; do
     if {HOLDFAST} acquire -q -w 20 -p "$2" -t "$4" "$1"; then
@@ -102,7 +102,7 @@ TIME = ["unshare", "--time", "--boottime", "864000", "--monotonic", "432000", "-
 class Kind(NamedTuple):
     letter: str
     weight: int = 0
-    """How often it is killed; 0: never, as nobody could know that its lock is not held any more."""
+    """How often it is killed; 0: never, as nobody could know that its lock is no longer held."""
     script: str = ""
     prefix: tuple[str, ...] = ()
     python: str = ""
@@ -125,13 +125,13 @@ KINDS = {
     "fs-safe 0.21.0": Kind("M"),
     "proper-lockfile": Kind("P"),
 }
-"""How each is started: a fork of this process, a script, or a program with words before it."""
+"""How each kind is started: as a fork of this process, a script, or a program with words before it."""
 
 
 class Stop(NamedTuple):
     until: float
     size: int
-    """Of the journal, when it was stopped inside; -1: it was not inside."""
+    """Size of the journal, if it was stopped inside; -1: it was not inside."""
 
 
 class Crowd(Storm):
@@ -198,7 +198,7 @@ class Crowd(Storm):
         return next((pid for pid in (last[0], group) if pid in self.workers), None)
 
     def kill(self) -> None:
-        """Anyone who may be killed, or the one that was last seen inside; now and then two at a time."""
+        """Kill any contender that may be killed, or the one last seen inside; now and then two at a time."""
         may = [pid for pid, kind in self.kinds.items() if KINDS[kind].weight and pid not in self.stopped]
         if not may:
             return
@@ -213,7 +213,7 @@ class Crowd(Storm):
                 self.kill_one_below(pid)
 
     def end(self, pid: int) -> None:
-        """Kill it, with its whole group if it has one, and start another one of its kind."""
+        """Kill a contender, with its whole group if it has one, and start another one of its kind."""
         kind = self.kinds[pid]
         self.signal(pid, signal.SIGKILL)
         if KINDS[kind].prefix:
@@ -222,7 +222,7 @@ class Crowd(Storm):
         self.begin(kind)
 
     def kill_one_below(self, pid: int) -> None:
-        """The command that holds the lock, or what runs inside it: one of them goes on alone."""
+        """Kill the command that holds the lock, or the process inside it: one of them goes on alone."""
         below, at = [], pid
         while (children := children_of(at)) and len(children) == 1:
             at = children[0]
@@ -260,7 +260,7 @@ class Crowd(Storm):
         self.stopped[pid] = Stop(time.monotonic() + random.choice(STOPS), size)
 
     def is_inside(self, pid: int) -> bool:
-        """Whether the journal ends with its being inside: nobody else may be, while it is stopped."""
+        """Whether it is inside, by the end of the journal: nobody else may be, while it is stopped."""
         kind, *words = self.alone.tail()[-1:][0].decode().split() if self.size() else [""]
         if kind == "e":
             return group_of(int(words[0])) == pid or int(words[0]) == pid
@@ -357,7 +357,7 @@ def group_of(pid: int) -> int:
 
 
 def states_of(pid: int) -> list[str]:
-    """Of its threads, the first of them first."""
+    """States of its threads, the first thread first."""
     states = []
     try:
         tasks = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: task.name != str(pid))

@@ -18,12 +18,12 @@ import sys
 import time
 
 LINGER, LINGER_SHARE = 0.003, 0.1
-"""Some stay inside for up to so many seconds, so that the lock changes hands and signals find somebody inside."""
+"""Seconds that some stay inside at most, so that the lock changes hands and signals find a process inside."""
 END = b" ."
-"""Of each line, which has one to itself: the kernel ends the write of one that is killed at the end of a page."""
+"""End of each line. A line has one to itself: the kernel ends the write of a killed process at the end of a page."""
 _EXITING, _KILL_PENDING = 0x4, 1 << 8
 _CERTAIN = 0.05
-"""Seconds for which one that is in the way may take to be seen as one that is being killed."""
+"""Seconds that it may take until a process in the way is seen to be one that is being killed."""
 
 
 class Inside:
@@ -69,7 +69,8 @@ class Inside:
         self.leave(name)
 
     def give_up(self) -> None:
-        """Somebody has given up, and may have taken over for it: whoever is next does not learn of the dead one."""
+        """Note that a contender has given up. It may have taken over: the next one does not learn of the dead holder
+        then."""
         os.write(self.given_up, b"%d\n" % os.fstat(self.journal).st_size)
 
     def entered(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Running a storm of all kinds from a test, and judging what it tells."""
+"""Running a storm of all kinds from a test, and judging its result."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ KINDS = {
 }
 PRIVILEGED = ("container", "other clock")
 LOOSE = "RHFDNMSPL"
-"""Letters of kinds in which another process is inside than the one that the lock file names."""
+"""Letters of kinds in which a process other than the one that the lock file names is inside."""
 
 STAYS = ("flock", "ofd", "proper-lockfile")
-"""Protocols with a file that is there before and after; whose lock does not say from whom it was taken over."""
+"""Protocols with a file that stays, whose lock does not say from whom it was taken over."""
 
 LONG = 20.0
-"""Seconds in which contenders of each kind get in, also where they are killed now and then before they do."""
+"""Seconds in which contenders of each kind get in, even if some are killed before they do."""
 
 PASS_THROUGH = """
 import sys
@@ -68,7 +68,7 @@ class Result:
 
 
 def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[str, ...] = ()) -> Result:
-    """Raises AssertionError for whatever is wrong with it."""
+    """Run a storm; AssertionError for whatever is wrong with it."""
     locks = place / "locks"
     for directory in (locks, state):
         directory.mkdir()
@@ -130,7 +130,7 @@ def play(plan: dict[str, Any], limit: float) -> dict[str, Any]:
 
 
 def end_session(leader: int) -> None:
-    """Kill whatever is left of a session, in all its groups."""
+    """Kill all processes of a session, in all its groups."""
     for name in os.listdir("/proc"):
         try:
             if name.isdecimal() and os.getsid(int(name)) == leader:
@@ -140,7 +140,7 @@ def end_session(leader: int) -> None:
 
 
 def available(kinds: tuple[str, ...]) -> tuple[list[str], dict[str, tuple[str, str]], dict[str, str]]:
-    """The kinds that can be had here, the modules for Node, and why the others cannot be had."""
+    """The kinds that are possible here, the modules for Node, and why the others are not."""
     found: list[str] = []
     modules: dict[str, tuple[str, str]] = {}
     missing: dict[str, str] = {}

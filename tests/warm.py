@@ -54,7 +54,7 @@ from typing import Any, NoReturn
 PATIENCE = 60.0
 """Seconds after which the server is believed never to answer."""
 MEASUREMENT = "COVERAGE_PROCESS_CONFIG"
-"""What coverage.py tells a new process to measure itself by."""
+"""The variable by which coverage.py tells a new process to measure itself."""
 _NOT_FOR_THE_SERVER = ("PYTHONUNBUFFERED", MEASUREMENT)
 _LENGTH = struct.Struct("!I")
 
@@ -64,7 +64,8 @@ _LENGTH = struct.Struct("!I")
 def popen(
     command: Iterable[object], *, real: bool = False, terminal: bool = False, **options: Any
 ) -> subprocess.Popen[Any]:
-    """What `subprocess.Popen` would start, forked where that is the same. `terminal`: stdin is to be its terminal."""
+    """The process that `subprocess.Popen` would start, forked if that is the same. `terminal`: stdin is to be its
+    terminal."""
     words = [word if isinstance(word, (str, bytes)) else os.fspath(word) for word in command]  # type: ignore[call-overload]
     if not real and _is_python(words) and {*options} <= _POSSIBLE and options.get("start_new_session"):
         server = _server_of_this_process()
@@ -79,7 +80,7 @@ _POSSIBLE = {"stdin", "stdout", "stderr", "env", "cwd", "bufsize", "text", "pass
 
 
 def _is_python(words: list[str | bytes]) -> bool:
-    """Whether it is this one, to run code, a module or a script."""
+    """Whether it is this Python, to run code, a module or a script."""
     if len(words) < 2 or os.fsdecode(words[0]) != sys.executable:
         return False
     what = os.fsdecode(words[1])
@@ -87,7 +88,7 @@ def _is_python(words: list[str | bytes]) -> bool:
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an interpreter looks at when it starts and never again; PYTHONUNBUFFERED is heeded by `_stream`."""
+    """Variables that an interpreter reads only when it starts; PYTHONUNBUFFERED is heeded by `_stream`."""
     names = (name for name in environment if name.startswith(("PYTHON", "LC_", "LANG")) and name != "PYTHONUNBUFFERED")
     return {name: environment[name] for name in names}
 
@@ -167,7 +168,7 @@ class _Server:
         self.able = self.ask({"able": "?"}) == 1
 
     def ask(self, request: dict[str, object], descriptors: dict[int, int] | None = None) -> int:
-        """The answer; `descriptors` as they are to be numbered there, and as they are numbered here."""
+        """The answer to a request; `descriptors` as they are to be numbered there, and as they are numbered here."""
         numbers, fds = [*(descriptors or {})], [*(descriptors or {}).values()]
         data = marshal.dumps((request, numbers))
         connection, theirs = socket.socketpair()
@@ -191,11 +192,11 @@ class _Server:
 
 _server: _Server | None = None
 _starting = threading.Lock()
-"""Two threads that ask for the first process would start two servers, of which one is left."""
+"""Keeps two threads that ask for the first process from starting two servers, of which one is left."""
 
 
 def _server_of_this_process() -> _Server | None:
-    """Started at first use; None where there can be none."""
+    """The server, started at first use; None if there can be none."""
     global _server
     with _starting:
         if _server is None and os.environ.get("HOLDFAST_TEST_WARM") != "no":
@@ -204,12 +205,12 @@ def _server_of_this_process() -> _Server | None:
 
 
 def descriptors() -> set[int]:
-    """What this process has open for its server."""
+    """Descriptors that this process has open for its server."""
     return {_server.fileno()} if _server is not None else set()
 
 
 def end() -> None:
-    """End the server; what has not been waited for ends with it."""
+    """End the server; its children that have not been reaped end with it."""
     global _server
     if _server is not None:
         _server.close()
@@ -218,7 +219,7 @@ def end() -> None:
 
 
 def _forget() -> None:
-    """W4: a fork of the process that asks would keep the server alive."""
+    """Forget the server (W4): a fork of the process that asks would keep it alive."""
     global _server
     if _server is not None:
         _server.close()
@@ -272,7 +273,8 @@ def _main(number: int, *measured: str) -> None:
 
 
 def _import_holdfast() -> None:
-    """All of it but what needs other packages or another system; and what else commands and tests import at need."""
+    """Import all of holdfast, except modules that need other packages or another system; and modules that commands and
+    tests import at need."""
     import holdfast
     from holdfast.cli import parse
 
@@ -294,7 +296,7 @@ def _import_all_of(package: ModuleType) -> None:
 
 _OF_WINDOWS = ("windows", "windows_console")
 _ENGINES = {"postgresql": "psycopg", "etcd": "socket"}
-"""The engines that are imported when somebody first names one, and what they themselves import as late as they can."""
+"""Engines that are imported when they are first named, and the modules that they import last."""
 
 
 def _import_engines(words: list[bytes]) -> None:
@@ -376,8 +378,8 @@ def _keep_only(descriptors: dict[int, int], answer: int) -> None:
 
 
 def _measure() -> None:
-    """W6: it saves what it has found in `os._exit`, with which `_run` and whatever this process forks end; and before a
-    signal by which it ends itself, as the command line does when its child was ended by one."""
+    """Measure this process (W6): the result is saved in `os._exit`, with which `_run` and all forks of this process
+    end; and before a signal by which it ends itself, as the command line does when its child was ended by one."""
     if MEASUREMENT not in os.environ:
         return
     coverage, kill = importlib.import_module("coverage"), os.kill
@@ -420,7 +422,7 @@ def _show(words: list[bytes], environment: dict[bytes, bytes]) -> bool:
 
 
 def _stream(number: int, name: str) -> Any:
-    """As an interpreter makes it (create_stdio in pylifecycle.c); None where the descriptor is closed."""
+    """The stream as an interpreter makes it (create_stdio in pylifecycle.c); None if the descriptor is closed."""
     try:
         os.fstat(number)
     except OSError:
@@ -438,7 +440,7 @@ def _stream(number: int, name: str) -> Any:
 
 
 def _program(words: list[str]) -> Callable[[], object]:
-    """What the words tell an interpreter to run."""
+    """The program that the words tell an interpreter to run."""
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={}, __loader__=BuiltinImporter)
     sys.modules["__main__"] = main
@@ -471,7 +473,7 @@ def _code(source: str) -> CodeType:
 
 
 def _run(run: Callable[[], object]) -> NoReturn:
-    """W3: run it, and end as an interpreter ends."""
+    """Run the program, and end as an interpreter ends (W3)."""
     status, interrupted = 0, False
     try:
         run()

@@ -14,7 +14,7 @@ DONE, FAILED, USAGE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 no promise was broken, 1 one was, 2 usage."""
+    """Run the command; 0 no promise was broken, 1 one was, 2 usage."""
     options = _parser().parse_args(arguments)
     if options.list:
         everything = {**WORKLOADS, **HOLES}
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _one(chosen: list[str], seed: int) -> int:
-    """The run of a seed, of one workload."""
+    """Run one workload by one seed."""
     if len(chosen) != 1:
         return _complain("--run-seed is about one workload: name it with --workload")
     workload, chooser = WORKLOADS[chosen[0]], Random(seed)

@@ -1,4 +1,4 @@
-"""What must be true in every run. Each checker is told of what happens, and raises Violation."""
+"""Promises that must hold in every run. Each checker is told of events, and raises Violation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sim.world import Actor, Checker, First, Program, Violation, World
 
 
 class Exclusion(Checker):
-    """Among ours at most one is inside, or as many as there are slots, each in a slot of its own. One that has been
-    robbed by somebody else does not count: that is told, not prevented."""
+    """At most one of ours is inside, or as many as there are slots, each in a slot of its own. A holder that somebody
+    else has robbed does not count: that is reported, not prevented."""
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
@@ -38,7 +38,7 @@ class Exclusion(Checker):
 
 
 def is_lost(who: Actor) -> bool:
-    """Whether its lock is. With a lease it knows by itself: until then, nobody else may enter."""
+    """Whether an actor has lost its lock. With a lease it knows by itself: until then, nobody else may enter."""
     if who.held is None or who.held.lease is None:
         return who.robbed
     return who.held.lease.is_over()
@@ -71,7 +71,7 @@ class Neighbours(Checker):
 
 
 class Told(Checker):
-    """Who was robbed is told at the release; who was not, is not."""
+    """A robbed holder is told so at the release; others are not."""
 
     def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
         if robbed and not told:
@@ -81,7 +81,7 @@ class Told(Checker):
 
 
 class Daemon(Checker):
-    """Who only looks finds a lock file as long as one of ours is inside."""
+    """An observer finds a lock file as long as one of ours is inside."""
 
     def found_free(self, world: World, who: Actor, path: str) -> None:
         for other in world.actors:
@@ -90,13 +90,13 @@ class Daemon(Checker):
 
 
 class RecoveredFrom(Checker):
-    """`recovered_from` is the record of the one that was replaced, and None where nobody was."""
+    """`recovered_from` is the record of the replaced holder, and None if nobody was replaced."""
 
     def __init__(self) -> None:
         self.removed: dict[Actor, list[bytes]] = {}
-        """What was in the lock file that somebody has removed last, which may be the first half of a takeover."""
+        """Contents of the lock file that an actor has removed last, which may be the first half of a takeover."""
         self.entered: set[bytes] = set()
-        """The records of those that have been inside."""
+        """The records of holders that have been inside."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         if world.current is not None and not path.endswith((".claim", ".tmp")):
@@ -109,8 +109,8 @@ class RecoveredFrom(Checker):
             self.entered.add(there.data)
 
     def _is_removed(self, who: Actor, found: Record, held: FileHold) -> bool:
-        """Whether it is of the lock file that it has removed: the last record, or the one before those that were
-        written over it by contenders who then found a claim, and went back."""
+        """Whether a record is that of the lock file that an actor has removed: the last record, or the one before those
+        that contenders wrote over it who then found a claim, and went back."""
         for data in reversed(self.removed[who]):
             record = held.request.protocol.decode(data)
             if (record.pid, record.created) == (found.pid, found.created):
@@ -149,7 +149,7 @@ def _named(record: Record | None) -> str:
 
 
 class Tokens(Checker):
-    """Every hold has a fencing token that is higher than all before it; and no two have the same, robbed or not."""
+    """Every hold has a fencing token that is higher than all before it; no two holds have the same, robbed or not."""
 
     def __init__(self) -> None:
         self.given: dict[str, list[int]] = {}
@@ -166,7 +166,7 @@ class Tokens(Checker):
 
 
 class Refusals(Checker):
-    """Who waits for ever is never refused; who waits for a time is refused only when that is over."""
+    """A waiter without a timeout is never refused; one with a timeout is refused only when that is over."""
 
     def refused(self, world: World, who: Actor, timeout: float | None, *, allowed: bool) -> None:
         if timeout is None or not allowed:
@@ -174,8 +174,8 @@ class Refusals(Checker):
 
 
 class Wakefulness(Checker):
-    """Nobody sleeps while the lock, or a slot, is free, and nobody is about to take it, for longer than `bound`
-    seconds."""
+    """Nobody sleeps for longer than `bound` seconds while the lock, or a slot, is free, and nobody is about to take
+    it."""
 
     def __init__(self, bound: float = 0.1, slots: int = 1) -> None:
         self.bound = bound
@@ -215,12 +215,12 @@ def _is_held(world: World, path: str) -> bool:
 
 
 def _mark(inode: Inode) -> list[bytes]:
-    """The words of holdfast's mark in the file's record; none if it is not of ours."""
+    """The words of holdfast's mark in the file's record; none if the record is not ours."""
     return (inode.data.partition(b"holdfast=")[2] or inode.data.partition(b'"holdfast": "')[2]).split()
 
 
 class NothingLeft(Checker):
-    """Who comes to its end has no descriptors and watches any more; when all have, no file is left."""
+    """A process that ends has no descriptors and watches any more; when all have ended, no file is left."""
 
     def __init__(self, *, may_stay: tuple[str, ...] = ()) -> None:
         self.may_stay = may_stay
@@ -244,7 +244,7 @@ class NothingLeft(Checker):
 
 
 class Tidy(NothingLeft):
-    """Where nobody was killed, nothing is left without a newcomer's help, either."""
+    """If nobody was killed, nothing is left even without a newcomer's help."""
 
     def at_end(self, world: World) -> None:
         if not any(actor.crashed for actor in world.actors):
@@ -252,7 +252,7 @@ class Tidy(NothingLeft):
 
 
 class Stays(Checker):
-    """None of ours removes these."""
+    """None of ours removes these paths."""
 
     def __init__(self, *paths: str) -> None:
         self.paths = paths
@@ -264,7 +264,7 @@ class Stays(Checker):
 
 
 class KeepsMode(Checker):
-    """None of ours gives this another mode."""
+    """None of ours changes the mode of this path."""
 
     def __init__(self, world: World, path: str) -> None:
         self.inode = world.kernel.names[path]
@@ -276,7 +276,7 @@ class KeepsMode(Checker):
 
 
 class MeantThat(Checker):
-    """Whoever breaks a lock removes the one that it has looked at, as far as a look just before that can tell."""
+    """A process that breaks a lock removes the one that it has looked at, as far as a look just before can tell."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current
@@ -291,8 +291,8 @@ class MeantThat(Checker):
 
 
 class Recovery(Checker):
-    """After all is over, a newcomer gets in within `bound` seconds, however the others have ended. `age`: so many
-    seconds later, because somebody else's record must be that old."""
+    """After the run, a newcomer gets in within `bound` seconds, however the others have ended. `age`: it comes that
+    many seconds later, because somebody else's record must be that old."""
 
     def __init__(self, program: Program, *, bound: float = 0.1, age: float = 0.0, always: bool = False) -> None:
         self.program = program
@@ -321,17 +321,17 @@ class Recovery(Checker):
 
 
 def is_ticket(path: str) -> bool:
-    """Whether the name is one of a ticket that is in place."""
+    """Whether the path is that of a ticket in place."""
     return "/.holdfast-" in path and queue.is_ticket(path.rpartition("/")[2])
 
 
 class LivingTickets(Checker):
-    """A ticket comes with its reader; it goes by its owner's hand, or when nobody has it open for reading any more.
-    Only who breaks a lock removes that of its holder."""
+    """A ticket comes with its reader; its owner removes it, or anybody once nobody has it open for reading. Only a
+    process that breaks a lock removes the ticket of its holder."""
 
     def __init__(self) -> None:
         self.owners: dict[int, Process] = {}
-        """Who has put the ticket in place, by its inode."""
+        """Processes that have put tickets in place, by the ticket's inode."""
 
     def name_comes(self, world: World, inode: Inode, path: str) -> None:
         if not is_ticket(path) or world.current is None or world.current.foreign:
@@ -349,7 +349,7 @@ class LivingTickets(Checker):
 
 
 class Turns(Checker):
-    """A waiter whose turn was there before a contender of another machine began goes before that one."""
+    """A waiter with a turn goes before a contender of another machine that began after that turn was there."""
 
     def __init__(self) -> None:
         self.happened = 0
@@ -402,30 +402,31 @@ class Order(Checker):
     def __init__(self, slots: int = 1) -> None:
         self.happened = 0
         self.begun: dict[Actor, int] = {}
-        """When each of those that want the lock began, by the number of what has happened."""
+        """When each contender began, by the number of the event."""
         self.places: dict[Actor, tuple[int, float]] = {}
-        """Since when each has had its place, by that number and by the clock."""
+        """When each contender got its place, by that number and by the clock."""
         self.tickets: dict[Process, dict[str, float]] = {}
-        """Since when each ticket has had its name."""
+        """When each ticket got its name."""
         self.held: dict[Actor, str] = {}
         self.free: dict[str, float] = {str(slot): START for slot in range(slots)}
-        """Since when each slot has been free; those that nobody had yet by number, else by path."""
+        """When each slot became free; by number for slots that nobody has had yet, else by path."""
         self.left_alone: list[float] = []
         """When locks were taken that had been free for PATIENCE."""
         self.listed: dict[Actor, list[str]] = {}
-        """Who was first when each has listed the queue."""
+        """The first in the queue when each contender listed it."""
         self.seen: dict[Actor, dict[Process, dict[str, float]]] = {}
-        """The tickets that were in it then, or at an earlier list since its last wait."""
+        """The tickets in the queue then, or at an earlier list since the contender's last wait."""
         self.found: dict[Actor, list[tuple[float, list[list[str]]]]] = {}
-        """When each has found the lock free, and behind whom: then, and when it listed the queue before and after."""
+        """When each contender found the lock free, and behind whom: then, and when it listed the queue before and
+        after."""
         self.looking: set[Actor] = set()
-        """Those that have not waited since they found it free."""
+        """Contenders that have not waited since they found it free."""
         self.used: dict[str, float] = {}
-        """When the owner of each ticket, which says that it has the lock, has had that last."""
+        """When the owner of each ticket that says that it has the lock last had it."""
         self.lock_files: dict[int, str] = {}
-        """Where each lock file is, or was, by its inode."""
+        """The path that each lock file has, or had, by its inode."""
         self.found_twice: dict[Process, list[float]] = {}
-        """When one of a process has found it free behind the same ones as PATIENCE before."""
+        """When a contender of a process found it free behind the same ones as PATIENCE before."""
 
     def begins(self, world: World, who: Actor) -> None:
         self.happened += 1
@@ -544,7 +545,7 @@ class Order(Checker):
 
 
 def _first_tickets(world: World, who: Actor) -> list[str]:
-    """The first ticket that it has not passed, after those that it has."""
+    """The tickets that a contender has passed, and then the first one that it has not."""
     found: list[str] = []
     for path in sorted(path for path in world.kernel.names if is_ticket(path)):
         found.append(path)
@@ -559,8 +560,8 @@ def _holds(world: World, who: Actor, path: str) -> bool:
 
 
 class Follower(NamedTuple):
-    """One that was woken by the end of a ticket: its own, since which step that was in place, and at which step it had
-    looked who is ahead."""
+    """A waiter woken by the end of a ticket: its own ticket, the step at which that was put in place, and the step at
+    which it had looked who is ahead."""
 
     actor: Actor
     ticket: str
@@ -568,7 +569,7 @@ class Follower(NamedTuple):
     looked: int
 
     def saw(self, other: Follower) -> bool:
-        """Whether the other one's ticket was ahead when this one looked."""
+        """Whether the other's ticket was ahead when this one looked."""
         return other.ticket < self.ticket and other.placed < self.looked
 
 
@@ -582,13 +583,14 @@ class WokenOnce(Checker):
     def __init__(self, *, in_time: bool = True) -> None:
         self.in_time = in_time
         self.tickets: dict[Actor, int] = {}
-        """By its inode, the one that each has put in place for what it wants, or wanted when it got the lock."""
+        """The inode of the ticket that each has put in place for the lock that it wants, or wanted when it got the
+        lock."""
         self.locks: dict[Actor, tuple[str, int]] = {}
-        """Of each, the lock file that it has, which it removes."""
+        """The lock file that each has, and removes."""
         self.placed: dict[Actor, tuple[str, int]] = {}
         """The ticket of each, and the step at which it was put in place."""
         self.woken: dict[object, list[Follower]] = {}
-        """By pipe."""
+        """Waiters woken, by pipe."""
 
     def begins(self, world: World, who: Actor) -> None:
         self.tickets.pop(who, None)
@@ -634,7 +636,7 @@ class WokenOnce(Checker):
 def usual(
     program: Program, *, slots: int = 1, bound: float = 0.1, age: float = 0.0, may_stay: tuple[str, ...] = ()
 ) -> list[Checker]:
-    """What holds among ours. `program`: that of a newcomer, which comes `age` seconds after the end."""
+    """The checkers for ours. `program`: that of a newcomer, which comes `age` seconds after the end."""
     return [
         Exclusion(slots),
         LivingTickets(),

@@ -55,8 +55,8 @@ def _use(me: Actor, path: str, inode: int, inside_for: float) -> None:
 def sema(
     path: str, *, stale: float = 3600, attempts: int = 3, rounds: int = 1, inside_for: float = 0.0, poll: float = POLL
 ) -> Program:
-    """Created exclusively, written afterwards; what is stale is unlinked, whatever lies there by then, and so is what
-    lies there at the release."""
+    """sema: the file is created exclusively, and written afterwards; a stale one is unlinked, whatever lies there by
+    then, and so is any file at the release."""
 
     def program(me: Actor) -> None:
         env, done = me.process, 0
@@ -88,7 +88,7 @@ def sema(
 def semats(
     path: str, *, stale: float = 3600, attempts: int = 3, inside_for: float = 0.0, poll: float = POLL
 ) -> Program:
-    """A temporary file, a look whether the lock is there, and a rename over whatever is there by then."""
+    """semats: a temporary file, a look whether the lock is there, and a rename over any file by then."""
 
     def program(me: Actor) -> None:
         env = me.process
@@ -126,8 +126,8 @@ def semats(
 def proper_lockfile(
     path: str, *, stale: float = 10.0, attempts: int = 3, inside_for: float = 0.0, poll: float = POLL
 ) -> Program:
-    """A directory; one that is stale by its time is removed, whatever lies there by then, and so is what lies there at
-    the release."""
+    """proper-lockfile: a directory; one that is stale by its time is removed, whatever lies there by then, and so is
+    any at the release."""
 
     def program(me: Actor) -> None:
         env = me.process
@@ -169,8 +169,8 @@ def _rmdir(me: Actor, path: str) -> None:
 
 
 def fs_safe(path: str, *, stale: float = 30, attempts: int = 3, inside_for: float = 0.0, poll: float = 0.05) -> Program:
-    """fs-safe 0.3 with remove-if-unchanged: created exclusively, written afterwards; what is stale is looked at once
-    more and then unlinked; the same at the release."""
+    """fs-safe 0.3 with remove-if-unchanged: the file is created exclusively, and written afterwards; a stale one is
+    looked at once more and then unlinked; the same at the release."""
 
     def program(me: Actor) -> None:
         env = me.process
@@ -208,7 +208,7 @@ def _remove_if_stale(me: Actor, path: str, stale: float) -> None:
 
 
 def beads(path: str, *, inside_for: float = 0.0) -> Program:
-    """The beads writer: it writes over whatever is there, and removes it in the end."""
+    """The beads writer: it writes over any file there, and removes it at the end."""
 
     def program(me: Actor) -> None:
         env = me.process

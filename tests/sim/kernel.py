@@ -44,11 +44,11 @@ Footprint = tuple[int, int]
 
 NOTHING: Footprint = (0, 0)
 EVERYTHING: Footprint = ((1 << 3000) - 1, (1 << 3000) - 1)
-"""Of a step after which another time is read everywhere."""
+"""The footprint of a step after which another time is read everywhere."""
 
 
 class Mark:
-    """One object's footprints: `r` of who reads it, `w` of who writes it, `i` of who adds to it."""
+    """The footprints of one object: `r` for reading it, `w` for writing it, `i` for adding to it."""
 
     __slots__ = ("i", "r", "w")
 
@@ -70,19 +70,19 @@ def mark(number: int) -> Mark:
 
 
 def both(one: Footprint, other: Footprint) -> Footprint:
-    """The footprint of a step that touches what either touches."""
+    """The footprint of a step that touches the objects of both."""
     return (one[0] | other[0], one[1] | other[1])
 
 
 def commute(one: Footprint, other: Footprint) -> bool:
-    """Whether two steps of different processes lead to the same, whichever comes first."""
+    """Whether two steps of different processes lead to the same state in either order."""
     return not one[0] & other[1]
 
 
 EPOCH = 1_700_000_000.0
-"""What the wall clock says when the monotonic one says 0."""
+"""The wall clock when the monotonic clock is 0."""
 START = 1000.0
-"""What the monotonic clock says at the beginning of a run."""
+"""The monotonic clock at the beginning of a run."""
 SLOWEST_CLOSE = 0.005
 UNLOCKED, SHARED, EXCLUSIVE = 0, 1, 2
 
@@ -131,9 +131,9 @@ class Mount:
 
 
 class Cache:
-    """What one machine has in mind of a directory on a file server. It asks the server when it opens a file or changes
-    a name, and when it gets a kernel lock; otherwise it says what it has seen last, however old that is, and keeps what
-    is written until that is synchronised, or the file is closed or unlocked."""
+    """The cache that one machine has of a directory on a file server. It asks the server when it opens a file or
+    changes a name, and when it gets a kernel lock; otherwise it shows what it has seen last, however old that is, and
+    keeps written data until that is synchronised, or the file is closed or unlocked."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode] = {}
@@ -141,7 +141,7 @@ class Cache:
         self.dirty: set[Inode] = set()
 
     def ask(self, kernel: Kernel, path: str) -> None:
-        """See what the name leads to now."""
+        """Ask the server what the name leads to now."""
         found = kernel.names.get(path)
         if found is None:
             self.names.pop(path, None)
@@ -162,7 +162,7 @@ class Cache:
 
 
 class Pipe:
-    """What is behind a FIFO on one device: how many have it open at all, and for reading; how much was written and not
+    """The pipe behind a FIFO on one device: how many have it open at all, and for reading; how much was written and not
     read."""
 
     __slots__ = ("ends", "readers", "unread")
@@ -205,25 +205,25 @@ class Inode:
         """Its time in nanoseconds, if that was set."""
         self.data = b""
         self.history: list[bytes] = []
-        """What has been written over, while the file had a name."""
+        """Contents that were written over while the file had a name."""
         self.links = 0
         self.writers = 0
-        """How many have it open for writing."""
+        """Number of open files for writing."""
         self.by_name = 0
         """How many have it open by a name, and not since it had none."""
         self.entries: set[str] | None = None
         self.inside: Mark | None = None
-        """Of a directory: what is in it, as an object of its own."""
+        """The content of a directory, as an object of its own."""
         self.locks: dict[object, list[File]] = {}
         self.watches: list[SimWatch] = []
         self.pipes: dict[int, Pipe] = {}
-        """Of a FIFO, by device."""
+        """The pipes of a FIFO, by device."""
 
 
 class File:
-    """An open file: what descriptors refer to, and what has a kernel lock.
+    """An open file: descriptors refer to it, and it has the kernel lock.
 
-    Of a FIFO, it is an end of a `pipe`; one that `reads` may write, too.
+    For a FIFO, it is an end of a `pipe`; one that `reads` may write, too.
     """
 
     __slots__ = ("by_name", "domain", "inode", "kind", "pipe", "reads", "refs", "writable")
@@ -251,7 +251,7 @@ class File:
 
 
 class Deferred:
-    """Something that the kernel will do, at `until` at the latest."""
+    """An action that the kernel will take, at `until` at the latest."""
 
     __slots__ = ("act", "can_be_lost", "footprint", "number", "text", "until")
 
@@ -294,15 +294,15 @@ class Kernel:
         self.critical = self.new_mark()
         self.crashes = self.new_mark()
         self.readers_matter = readers_matter
-        """Whether somebody watches for the end of descriptors that can only read."""
+        """Whether anybody watches for the end of descriptors that can only read."""
         self.on_named: Callable[[Inode, str], None] | None = None
         """Called when a name begins to lead to an inode."""
         self.on_missing: Callable[[str], None] | None = None
-        """Called when somebody has looked at a path, and nothing was there."""
+        """Called when a path has been looked at, and nothing was there."""
         self.on_unguarded: Callable[[Inode], None] | None = None
-        """Called when somebody has looked at a file's guard, and no holder had it."""
+        """Called when a file's guard has been looked at, and no holder had it."""
         self.on_unnamed: Callable[[Inode, str], None] | None = None
-        """Told when a name stops leading to an inode."""
+        """Called when a name stops leading to an inode."""
         self.root = self.add("/d", stat.S_IFDIR | 0o755)
 
     # -- objects -------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class Kernel:
         return mark(self._marks - 1)
 
     def new_serial(self) -> int:
-        """A number for a process, which no other one gets: not that of the process table, which is given out again."""
+        """A number for a process that no other one gets: not that of the process table, which is given out again."""
         self._serials += 1
         return self._serials
 
@@ -324,7 +324,7 @@ class Kernel:
         return found
 
     def pid_mark(self, namespace: str, pid: int) -> Mark:
-        """A process number as an object, whoever has it."""
+        """A pid as an object, whichever process has it."""
         return self.name_mark(f"{namespace}:{pid}")
 
     def time(self) -> float:
@@ -340,7 +340,7 @@ class Kernel:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def looked_for(self, path: str) -> None:
-        """Somebody asks for what may not be there."""
+        """Note a look for a path that may not exist."""
         if path not in self.names and self.on_missing is not None:
             self.on_missing(path)
 
@@ -373,7 +373,7 @@ class Kernel:
         return found
 
     def remove(self, path: str) -> Inode:
-        """Take a name away."""
+        """Take a name away from its inode."""
         inode = self.lookup(path)
         del self.names[path]
         parent, _, name = path.rpartition("/")
@@ -390,7 +390,7 @@ class Kernel:
         return inode
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically, and over whatever is there."""
+        """Rename atomically, over any file there."""
         inode = self.lookup(old)
         if self.names.get(new) is inode:
             return
@@ -421,7 +421,8 @@ class Kernel:
         return True
 
     def end(self, file: File) -> None:
-        """The last descriptor is gone: first its lock goes, then it no longer counts as one that may write."""
+        """Act on the end of the last descriptor: first its lock goes, then it no longer counts as one that may
+        write."""
         self.unlock(file)
         file.inode.writers -= file.writable
 
@@ -431,14 +432,14 @@ class Kernel:
             file.inode.locks[file.domain].remove(file)
 
     def hang_up(self, pipe: Pipe, *, reads: bool) -> None:
-        """An end less."""
+        """Count one end less."""
         pipe.ends -= 1
         pipe.readers -= reads
         if not pipe.ends:
             pipe.unread = 0
 
     def close(self, file: File, *, at_death: bool = False) -> None:
-        """One descriptor less. `at_death`: with others of its process, one after the other."""
+        """Close one descriptor. `at_death`: with others of its process, one after the other."""
         file.refs -= 1
         if file.refs:
             return
@@ -466,7 +467,7 @@ class Kernel:
         self.deferred.append(Deferred(self._deferrals, text, self.now + within, footprint, act))
 
     def tell(self, inode: Inode, change: int, *, readers_only: bool = False) -> None:
-        """Make an event for all who watch the inode."""
+        """Make an event for all watches of the inode."""
         for watch in tuple(inode.watches):
             if readers_only and not watch.readers:
                 continue
@@ -482,12 +483,12 @@ class Kernel:
 
 
 def both_of(watch: SimWatch) -> Footprint:
-    """The footprint of a late delivery: what else happens to the inode makes other events of the same wait."""
+    """The footprint of a late delivery: other changes of the inode make other events of the same wait."""
     return watch.inode.mark.w
 
 
 FIRST_EVENT_FD = 10_000
-"""Numbers from here are no files: they stand for what makes a wait end."""
+"""Numbers from here on are no files: they stand for events that end a wait."""
 
 
 class SimWatch:
@@ -516,7 +517,7 @@ class SimWatch:
         return change
 
     def tell(self, change: int) -> None:
-        """An event has come; or the queue was full, and all that is known is that something has happened."""
+        """Take an event; if the queue was full, all that is known is that something has happened."""
         process = self.process
         process.unread += 1
         if process.unread > process.kernel.queue_limit:
@@ -533,7 +534,7 @@ class SimWatch:
 
 
 class Crash(BaseException):
-    """The process is gone: from here on, not one step more of it."""
+    """The process is gone: it takes not one step more from here on."""
 
 
 _FULL = (errno.ENOSPC, "No space left on device")
@@ -541,7 +542,7 @@ _NO_PIPE = Pipe()
 
 
 class SimStat:
-    """What `stat` says."""
+    """The result of `stat`."""
 
     __slots__ = ("st_dev", "st_gid", "st_ino", "st_mode", "st_mtime", "st_mtime_ns", "st_nlink", "st_size", "st_uid")
 
@@ -557,7 +558,7 @@ class SimStat:
 
 
 def _require_file(inode: Inode) -> None:
-    """A pipe has no offsets to read or write at."""
+    """Raise ESPIPE for a pipe, which has no offsets to read or write at."""
     if stat.S_ISFIFO(inode.mode):
         raise OSError(errno.ESPIPE, "Illegal seek")
 
@@ -580,7 +581,7 @@ class _Gone(dict[int, Any]):
 
 
 class Process:
-    """A process. `Environment` says what its methods are."""
+    """A process. `Environment` documents its methods."""
 
     guards = True
     fifos = True
@@ -601,7 +602,7 @@ class Process:
         machine: str = "",
         ahead: float = 0.0,
     ) -> None:
-        """`machine`: its name, if it is not the usual one; its clocks are so many seconds ahead of that one's."""
+        """`machine`: its name, if it is not the usual one; its clocks are `ahead` seconds ahead of that one's."""
         self.kernel = kernel
         self.ahead = ahead
         self.name = name
@@ -612,11 +613,11 @@ class Process:
         self.dead = False
         self.switch: Callable[[], object] = _nobody
         self.actor: Any = None
-        """Whose turn it is, of those in this process."""
+        """The actor in this process whose turn it is."""
         self.busy: Any = None
-        """Who is between two waits: tasks of one event loop do not interrupt each other there."""
+        """The actor between two waits: tasks of one event loop do not interrupt each other there."""
         self.shared = False
-        """Whether there are several."""
+        """Whether there are several actors."""
         self.mark = kernel.pid_mark(namespace, pid)
         self.slowest_event = 0.002
         self.unread = 0
@@ -629,11 +630,11 @@ class Process:
         self.operations = Operations(_thread.RLock())  # none is begun: an actor that is interrupted is killed
         self.files: dict[int, File] = {}
         self.directories: dict[int, tuple[str, Inode]] = {}
-        """Of the files, those that are directories: where each was opened."""
+        """The open directories, by descriptor: where each was opened."""
         self.watches: dict[int, SimWatch] = {}
         self.pidfds: dict[int, Process] = {}
         self.last_read = (-1, b"")
-        """Of which inode, and what."""
+        """The inode that was read last, and its data."""
         self._next_fd = 3
         self._next_event_fd = FIRST_EVENT_FD
         self._tokens = 0
@@ -645,7 +646,7 @@ class Process:
         kernel.processes[(namespace, pid)] = self
 
     def step(self, op: str, arg: object, footprint: Footprint) -> None:
-        """Ask the scheduler; go on when it says so."""
+        """Ask the scheduler, and go on when it says so."""
         if self.dead:
             raise Crash
         actor = self.actor
@@ -657,12 +658,12 @@ class Process:
             raise Crash
 
     def vanish(self) -> None:
-        """Have nothing more, and take no step more."""
+        """Drop everything, and take no step more."""
         self.dead = True
         self.files, self.watches, self.pidfds = _Gone(), _Gone(), _Gone()
 
     def end(self) -> None:
-        """Die, or come to an end: everything is closed, in order, and the number is free again."""
+        """Die, or come to an end: everything is closed, in order, and the pid is free again."""
         kernel = self.kernel
         for watch in self.watches.values():
             if watch in watch.inode.watches:
@@ -675,7 +676,7 @@ class Process:
             del kernel.processes[(self.namespace, self.pid)]
 
     def end_footprint(self) -> Footprint:
-        """Of `end`."""
+        """The footprint of `end`."""
         touched = both(self.mark.w, both(self.kernel.critical.w, self.kernel.crashes.w))
         for file in self.files.values():
             if not file.inode.private:
@@ -745,7 +746,7 @@ class Process:
         return self._install(self.kernel.new_inode(stat.S_IFREG | mode, private=True), "", writable=True)
 
     def _addition(self, path: str) -> Footprint:
-        """Of making a name."""
+        """The footprint of making a name."""
         kernel = self.kernel
         parent = kernel.names.get(path.rpartition("/")[0])
         touched = kernel.name_mark(path).w
@@ -758,7 +759,7 @@ class Process:
         return name if dir_fd is None else f"{self.directories[dir_fd][0]}/{name}"
 
     def _require(self, path: str, dir_fd: int | None) -> None:
-        """The open directory must be there still: nothing is in one that was removed, and nothing gets there."""
+        """Require that the open directory still exists: a removed one is empty, and stays so."""
         if dir_fd is not None:
             where, inode = self.directories[dir_fd]
             if self.kernel.names.get(where) is not inode:
@@ -842,11 +843,11 @@ class Process:
             self._ask(path)
 
     def _seen(self, path: str, touched: Footprint) -> Footprint:
-        """Of a step that touches what the path names."""
+        """The footprint of a step that touches the file of that path."""
         return both(self.kernel.name_mark(path).r, touched)
 
     def _removal(self, path: str) -> Footprint:
-        """Of taking a name away."""
+        """The footprint of taking a name away."""
         kernel = self.kernel
         touched, inode = self._addition(path), kernel.names.get(path)
         if inode is None:
@@ -867,7 +868,7 @@ class Process:
         self.rename(existing, path)
 
     def rename(self, old: str, new: str, *, dir_fd: int | None = None) -> None:
-        """The engine does it in its queue; other implementations publish so."""
+        """Rename a file. The engine does so in its queue; other implementations publish so."""
         old, new = self._at(old, dir_fd), self._at(new, dir_fd)
         self.step("rename", new, both(self._removal(old), both(self._removal(new), self._addition(new))))
         self._require(old, dir_fd)
@@ -876,7 +877,7 @@ class Process:
         self._ask(new)
 
     def open_over(self, path: str) -> int:
-        """O_CREAT|O_TRUNC. Not the engine's: the beads writer does so."""
+        """Open by O_CREAT|O_TRUNC. Not the engine's: the beads writer does so."""
         self.step("open_over", path, both(self._removal(path), self._addition(path)))
         inode = self.kernel.names.get(path)
         if inode is None:
@@ -1205,7 +1206,7 @@ class Process:
     # -- inheritance ---------------------------------------------------------------------------------------------------
 
     def inherit(self, parent: Process, *, fifos: bool = False) -> None:
-        """Have copies of all descriptors of files of another process, as a command that it has started; those of its
+        """Get copies of all descriptors of files of another process, as a command that it has started; those of its
         FIFOs, too, as a forked child has them until it closes them."""
         for fd, file in parent.files.items():
             if file.pipe is not None and not fifos:
@@ -1247,7 +1248,7 @@ TRACED = (
 
 
 def traced(process: Process, tell: Any) -> None:
-    """Tell of each step that a process takes, and of its result."""
+    """Report each step of a process, and its result."""
     for name in TRACED:
         setattr(process, name, _telling(process, name, getattr(process, name), tell))
 

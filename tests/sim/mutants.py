@@ -46,9 +46,9 @@ class Mutant(NamedTuple):
     mutate: Callable[[Patch], None]
     workload: str
     way: str = "search"
-    """`search`: every interleaving, one after the other; `random`."""
+    """`search`: every interleaving, one after the other; or `random`."""
     seed: int = 0
-    """Where the random ones begin."""
+    """The first seed of the random ones."""
 
 
 def no_check_before_the_takeover(patch: Patch) -> None:
@@ -57,7 +57,7 @@ def no_check_before_the_takeover(patch: Patch) -> None:
 
 
 def no_comparison_of_bytes(patch: Patch) -> None:
-    """T2 looks at the inode only."""
+    """T2 compares the inode only."""
     patch.setattr(takeover, "_is_as_judged", lambda env, request, seen, _fd: is_there(env, request.path, seen.identity))
 
 
@@ -77,13 +77,13 @@ def no_gates(patch: Patch) -> None:
 
 
 def no_claim_of_one_with_kernel_locks(patch: Patch) -> None:
-    """T1: the guard alone, beside one who has no kernel locks."""
+    """T1: the guard alone counts, beside a contender without kernel locks."""
     real = takeover.make_claim
     patch.setattr(takeover, "make_claim", lambda *args: _Free() if args[-1] == 2 else real(*args))
 
 
 def no_claim_beside_readers(patch: Patch) -> None:
-    """T9: of those who have the guard together with readers, none is kept out."""
+    """T9: contenders that have the guard together with readers do not keep each other out."""
     patch.setattr(takeover, "make_claim", lambda *_: _Free())
 
 
@@ -93,7 +93,7 @@ def no_claim_to_break_a_lock(patch: Patch) -> None:
 
 
 def nobody_looks_for_claims(patch: Patch) -> None:
-    """T8: whoever has taken over enters, though somebody is about to remove the lock."""
+    """T8: a contender that has taken over enters, though another is about to remove the lock."""
 
     def enter(_env: object, held: FileHold) -> Any:
         yield from ()
@@ -103,24 +103,24 @@ def nobody_looks_for_claims(patch: Patch) -> None:
 
 
 def two_claims_at_once(patch: Patch) -> None:
-    """T11: whoever has made a claim does not look for others."""
+    """T11: a contender that has made a claim does not look for others."""
     patch.setattr(takeover, "_has_other", lambda *_, **__: False)
 
 
 def a_dead_claim_counts(patch: Patch) -> None:
-    """T12, T13."""
+    """T12, T13: a dead process's claim counts."""
     patch.setattr(takeover._About, "is_over", lambda *_: False)
     real = takeover._counts
     patch.setattr(takeover, "_counts", lambda *args: real(*args[:-1], 1))
 
 
 def a_reader_keeps_a_dead_lock(patch: Patch) -> None:
-    """T9: the guard is wanted exclusively."""
+    """T9: the guard is taken exclusively."""
     patch.setattr(takeover, "TRIES", math.inf)
 
 
 def an_exclusive_reader_keeps_a_dead_lock(patch: Patch) -> None:
-    """T19, L11: whatever is locked counts as a guard."""
+    """T19, L11: any lock on the file counts as a guard."""
     patch.setattr(Process, "is_written", lambda *_: None)
 
 
@@ -136,7 +136,7 @@ def no_claim_beside_an_exclusive_reader(patch: Patch) -> None:
 
 
 def no_settling(patch: Patch) -> None:
-    """T5."""
+    """T5: nobody settles."""
 
     def enter(_env: object, held: FileHold) -> Any:
         yield from ()
@@ -146,7 +146,7 @@ def no_settling(patch: Patch) -> None:
 
 
 def published_by_renaming(patch: Patch) -> None:
-    """P1: over whatever is there."""
+    """P1: the file is published by a rename over any other."""
 
     def link(self: Process, fd: int, path: str) -> None:
         self.step("rename", path, self._addition(path))
@@ -184,7 +184,7 @@ def named_as_guarded_from_the_start(patch: Patch) -> None:
 
 
 def finished_although_it_is_not_empty(patch: Patch) -> None:
-    """P5: whoever gets the guard of a new file writes its record, though another has done so."""
+    """P5: a contender that gets the guard of a new file writes its record, though another has done so."""
 
     def finish(env: Any, request: Any, fd: int, *, created: bool) -> Any:
         while env.guard(fd) is False:
@@ -200,7 +200,7 @@ def finished_although_it_is_not_empty(patch: Patch) -> None:
 
 
 def no_second_look(patch: Patch) -> None:
-    """WF1: after the watch was armed, it waits without another look."""
+    """WF1: once the watch is armed, the waiter waits without another look."""
     real = watched.WatchedFile.prepare
 
     def prepare(self: watched.WatchedFile) -> bool:
@@ -213,18 +213,18 @@ def no_second_look(patch: Patch) -> None:
 
 
 def no_burst(patch: Patch) -> None:
-    """WF2: after a close event, one look and no more."""
+    """WF2: there is one look after a close event, and no more."""
     patch.setattr(watched.WatchedFile, "hurry", lambda _self: None)
     patch.setattr(watched, "DYING", 0.0)
 
 
 def a_watch_is_relied_upon_at_once(patch: Patch) -> None:
-    """WF2: what happened just before the watch is forgotten."""
+    """WF2: an event just before the watch is forgotten."""
     patch.setattr(watched, "DYING", 0.0)
 
 
 def no_deadline(patch: Patch) -> None:
-    """A2: it waits for events alone."""
+    """A2: the waiter waits for events alone."""
     for module in (watched, queue):
         patch.setattr(module, "RECHECK", math.inf)
     patch.setattr(watched, "DYING", math.inf)
@@ -232,7 +232,7 @@ def no_deadline(patch: Patch) -> None:
 
 
 def the_watch_stays_on_the_old_file(patch: Patch) -> None:
-    """WF3."""
+    """WF3: the watch stays on the old file."""
 
     def observe(self: watched.WatchedFile) -> bool:
         armed, watch = self._armed, self._watch
@@ -248,17 +248,17 @@ def the_watch_stays_on_the_old_file(patch: Patch) -> None:
 
 
 def released_without_comparing(patch: Patch) -> None:
-    """FH2: whatever is at the path is removed."""
+    """FH2: a release removes any file at the path."""
     patch.setattr(FileHold, "_is_ours", lambda _self: True)
 
 
 def released_without_comparing_bytes(patch: Patch) -> None:
-    """FH2: the inode is ours, the record another's."""
+    """FH2: a release compares the inode, and not the record."""
     patch.setattr(FileHold, "_is_ours", lambda self: is_there(self.env, self.path, self.identity))
 
 
 def unlocked_before_it_is_removed(patch: Patch) -> None:
-    """FH1."""
+    """FH1: the guard is dropped before the file is removed."""
     real = FileHold._remove
 
     def remove_late(self: FileHold) -> bool:
@@ -274,7 +274,7 @@ def nothing_is_removed(patch: Patch) -> None:
 
 
 def a_queue_that_fails_is_an_error(patch: Patch) -> None:
-    """Q1: who cannot take a ticket does not get the lock, either."""
+    """Q1: a contender that cannot take a ticket does not get the lock, either."""
 
     def issue(self: queue.QueueEntry) -> None:
         made = queue._made_queue(self.env, self._request)
@@ -285,7 +285,7 @@ def a_queue_that_fails_is_an_error(patch: Patch) -> None:
 
 
 def a_ticket_is_made_under_its_own_name(patch: Patch) -> None:
-    """Q2: it is there before its reader."""
+    """Q2: a ticket is there before its reader."""
 
     def make(self: queue.Queue, name: str) -> int:
         self._env.make_fifo(name, 0o600, dir_fd=self._fd)
@@ -308,17 +308,17 @@ def a_dead_ticket_counts(patch: Patch) -> None:
 
 
 def a_ticket_of_another_mount_counts(patch: Patch) -> None:
-    """Q3: it is taken for one that nobody reads."""
+    """Q3: a ticket of another mount is taken for one that nobody reads."""
     patch.setattr(queue.Queue, "counts", lambda _self, name: queue.is_ticket(name))
 
 
 def a_ticket_of_another_kernel_is_left_over(patch: Patch) -> None:
-    """Q3: it is removed however young it is."""
+    """Q3: a ticket of another kernel is removed however young it is."""
     patch.setattr(queue, "_FOREIGN_LASTS", 0.0)
 
 
 def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
-    """Q4: who gives up leaves its ticket."""
+    """Q4: a waiter that gives up leaves its ticket."""
 
     def drop(self: queue.QueueEntry) -> None:
         ticket, self._ticket = self._ticket, None
@@ -330,7 +330,7 @@ def a_ticket_stays_after_a_timeout(patch: Patch) -> None:
 
 
 def a_ticket_is_removed_and_stays_open(patch: Patch) -> None:
-    """Q4: nobody is woken."""
+    """Q4: the end of a ticket wakes nobody."""
     patch.setattr(queue, "close_quietly", lambda _env, _fd: None)
 
 
@@ -346,7 +346,7 @@ def a_ticket_goes_at_the_acquisition(patch: Patch) -> None:
 
 
 def a_ticket_goes_before_the_lock_file(patch: Patch) -> None:
-    """Q4: whoever is woken by a release finds that the lock is held."""
+    """Q4: a waiter that is woken by a release finds the lock held."""
     real = FileHold._remove
 
     def remove_late(self: FileHold) -> bool:
@@ -363,7 +363,7 @@ def newcomers_pass_the_queue(patch: Patch) -> None:
 
 
 def who_is_woken_believes_to_be_first(patch: Patch) -> None:
-    """Q5: nobody looks again who is ahead."""
+    """Q5: a woken waiter does not look again who is ahead."""
     real = queue.QueueEntry._is_behind_ticket
 
     def is_behind(self: queue.QueueEntry) -> bool:
@@ -376,7 +376,7 @@ def who_is_woken_believes_to_be_first(patch: Patch) -> None:
 
 
 def all_follow_the_first(patch: Patch) -> None:
-    """Each release wakes all who wait."""
+    """Each release wakes all waiters."""
     real = queue.QueueEntry._follow
     patch.setattr(
         queue.QueueEntry,
@@ -386,12 +386,12 @@ def all_follow_the_first(patch: Patch) -> None:
 
 
 def nobody_loses_patience(patch: Patch) -> None:
-    """Q6."""
+    """Q6: nobody passes an idle ticket."""
     patch.setattr(queue.QueueEntry, "patience", math.inf)
 
 
 def who_is_passed_loses_its_ticket(patch: Patch) -> None:
-    """Q6: whoever passes an idle ticket removes it."""
+    """Q6: a waiter that passes an idle ticket removes it."""
     real = queue.QueueEntry.pass_idle_waiters
 
     def pass_idle_waiters(self: queue.QueueEntry) -> None:
@@ -406,7 +406,7 @@ def who_is_passed_loses_its_ticket(patch: Patch) -> None:
 
 
 def a_slot_keeps_the_place(patch: Patch) -> None:
-    """Q7: who has got a slot is still ahead of the others."""
+    """Q7: a waiter that has got a slot is still ahead of the others."""
 
     def win(self: acquire.AcquireAttempt, held: FileHold) -> None:
         self.ref = held.ref(self._context)
@@ -419,7 +419,7 @@ def a_slot_keeps_the_place(patch: Patch) -> None:
 
 
 def whatever_has_a_tickets_name_is_removed(patch: Patch) -> None:
-    """Q8: also what is no FIFO."""
+    """Q8: anything with a ticket's name is removed, even if it is no FIFO."""
 
     real = queue.Queue.is_abandoned
 
@@ -432,12 +432,12 @@ def whatever_has_a_tickets_name_is_removed(patch: Patch) -> None:
 
 
 def leftovers_are_never_swept(patch: Patch) -> None:
-    """Q8: what dead waiters left stays for ever."""
+    """Q8: leftovers of dead waiters stay forever."""
     patch.setattr(queue.Queue, "sweep", lambda _self: None)
 
 
 def any_directory_is_opened_to_others(patch: Patch) -> None:
-    """Q9: also one that is not in the making."""
+    """Q9: any directory is opened to others, even one that is not in the making."""
 
     def open_up(self: queue.Queue, _directory: str) -> None:
         self._env.chmod(self._fd, 0o755)
@@ -451,17 +451,17 @@ def a_place_is_not_handed_on(patch: Patch) -> None:
 
 
 def nobody_is_told_of_a_broken_lock(patch: Patch) -> None:
-    """Q11: the next one waits for the ticket of the former holder."""
+    """Q11: the next waiter waits for the ticket of the former holder."""
     patch.setattr(queue, "wake", lambda *_: None)
 
 
 def the_next_task_is_not_told(patch: Patch) -> None:
-    """Whoever leaves a line tells nobody."""
+    """A waiter that leaves a line tells nobody."""
     patch.setattr(queue.LocalQueue, "wake_first", lambda _self: None)
 
 
 def no_wait_for_rivals(patch: Patch) -> None:
-    """Y1: whoever has published enters at once."""
+    """Y1: a contender that has published enters at once."""
 
     def enter(_env: object, _request: object, held: FileHold | None) -> Any:
         yield from ()
@@ -472,12 +472,12 @@ def no_wait_for_rivals(patch: Patch) -> None:
 
 
 def no_look_after_the_rivals(patch: Patch) -> None:
-    """Y1: whoever has waited for the rivals does not look whether it still has the lock."""
+    """Y1: a contender that has waited for the rivals does not check whether it still has the lock."""
     patch.setattr(interop, "is_there", lambda *_: True)
 
 
 def a_number_is_a_process(patch: Patch) -> None:
-    """L3: whoever has the number now is the holder."""
+    """L3: whichever process has the pid now is the holder."""
     real = Process.inspect
 
     def inspect(self: Process, pid: int) -> Any:
@@ -487,7 +487,7 @@ def a_number_is_a_process(patch: Patch) -> None:
 
 
 def numbers_mean_the_same_everywhere(patch: Patch) -> None:
-    """L3: a process number of another container is looked up in this one."""
+    """L3: a pid of another container is looked up in this one."""
     real = inspect.assess
 
     def assess(env: Any, seen: Observation) -> Any:
@@ -500,7 +500,7 @@ def numbers_mean_the_same_everywhere(patch: Patch) -> None:
 
 
 def any_free_guard_proves_death(patch: Patch) -> None:
-    """L2: whatever the device."""
+    """L2: a free guard proves death, whatever the device."""
     real = inspect.assess
 
     def assess(env: Any, seen: Observation) -> Any:
@@ -514,7 +514,7 @@ def any_free_guard_proves_death(patch: Patch) -> None:
 
 
 def the_rule_alone_decides(patch: Patch) -> None:
-    """V3: what is old is reclaimed, whoever lives."""
+    """V3: an old lock is reclaimed, even from a living holder."""
 
     def judge(env: Any, request: Any, seen: Any, assessed: Any) -> Verdict:
         verdict = policy.judge(env, request, seen, assessed)
@@ -528,7 +528,7 @@ def the_rule_alone_decides(patch: Patch) -> None:
 
 
 def a_descriptor_stays_open(patch: Patch) -> None:
-    """A contender that is done forgets to close what it looked at."""
+    """A contender forgets to close the file that it looked at."""
 
     def rest(self: watched.WatchedFile) -> None:
         self._disarm()
@@ -538,7 +538,7 @@ def a_descriptor_stays_open(patch: Patch) -> None:
 
 
 def a_watch_stays(patch: Patch) -> None:
-    """A contender that is done forgets its watch."""
+    """A contender forgets its watch."""
 
     def disarm(self: watched.WatchedFile) -> None:
         self._armed = self._waiting = False
@@ -562,7 +562,7 @@ def nobody_was_replaced(patch: Patch) -> None:
 
 
 def a_failed_takeover_stays_guarded(patch: Patch) -> None:
-    """T1: who finds that another was faster keeps the guard of the file."""
+    """T1: a contender that finds that another was faster keeps the guard of the file."""
 
     def keep(env: Any, fd: int) -> None:
         pass
@@ -571,17 +571,17 @@ def a_failed_takeover_stays_guarded(patch: Patch) -> None:
 
 
 def the_wrong_lock_is_broken(patch: Patch) -> None:
-    """R1: what is there now is removed, whatever was judged."""
+    """R1: the present lock is removed, whichever one was judged."""
     patch.setattr(remove, "_is_unchanged", lambda *_: True)
 
 
 def a_full_disk_leaves_half_a_lock(patch: Patch) -> None:
-    """P4: who cannot write its record leaves the file."""
+    """P4: a contender that cannot write its record leaves the file."""
     patch.setattr(publish, "withdraw", lambda env, _request, fd, _data: let_go(env, fd))
 
 
 def temporary_names_are_never_swept(patch: Patch) -> None:
-    """A crash of one that publishes by a temporary name leaves it for ever."""
+    """A contender that publishes by a temporary name and crashes leaves that forever."""
     patch.setattr(operations, "sweep", lambda _env, _directory: None)
 
 
@@ -592,7 +592,7 @@ def all_slots_are_one(patch: Patch) -> None:
 
 
 def the_queue_directory_stays(patch: Patch) -> None:
-    """The last to leave does not clear up."""
+    """The last to leave does not remove the queue's directory."""
     patch.setattr(queue, "remove_queue", lambda _env, _queue: None)
 
 
@@ -607,7 +607,7 @@ def a_heart_does_not_beat(patch: Patch) -> None:
 
 
 def counted_without_the_counters_guard(patch: Patch) -> None:
-    """TK1: one that was robbed and its successor count at the same time."""
+    """TK1: a robbed holder and its successor count at the same time."""
     real = fencing._advance
 
     def advance(env: Any, request: Any, path: str, fd: int) -> Any:
@@ -621,22 +621,22 @@ def counted_without_the_counters_guard(patch: Patch) -> None:
 
 
 def two_make_the_counter_anew(patch: Patch) -> None:
-    """TK7: there is no claim."""
+    """TK7: the claim keeps nobody out."""
     patch.setattr(fencing, "make_claim", lambda *_: _Free())
 
 
 def counted_with_a_file_without_a_name(patch: Patch) -> None:
-    """TK1: nobody looks whether the path still names the file that was counted with."""
+    """TK1: nobody checks whether the path still names the file that was counted with."""
     patch.setattr(fencing, "is_there", lambda *_: True)
 
 
 def a_counter_begins_anew(patch: Patch) -> None:
-    """TK4: one that is there is not read."""
+    """TK4: an existing counter is not read."""
     patch.setattr(fencing, "_numbers", lambda *_: (0, 0))
 
 
 def counted_before_the_lock_is_taken(patch: Patch) -> None:
-    """TK1: the number is fetched by all who come by, and not by those who have the lock."""
+    """TK1: the number is fetched before the lock is taken."""
 
     def fenced(env: Any, held: FileHold) -> Any:
         held.token = int(env.time() * 1_000_000)
@@ -653,13 +653,13 @@ def a_lease_is_never_over(patch: Patch) -> None:
 
 
 def a_lease_is_over_too_early(patch: Patch) -> None:
-    """LE2: the observer waits for half of it."""
+    """LE2: the observer waits for half of the lease."""
     real = lease.LeaseWatch.look
     patch.setattr(lease.LeaseWatch, "look", lambda *args: 2 * real(*args))
 
 
 def an_old_reading_will_do(patch: Patch) -> None:
-    """LE3: the file is not opened anew, neither for a look nor under the claim."""
+    """LE3: the file is not opened anew, either for a look or under the claim."""
 
     def read(env: Any, path: str) -> Any:
         found = env.stat(path)
@@ -670,7 +670,7 @@ def an_old_reading_will_do(patch: Patch) -> None:
 
 
 def a_lapsed_holder_is_replaced_without_a_claim(patch: Patch) -> None:
-    """LE5."""
+    """LE5: a lapsed holder is replaced without a claim."""
     patch.setattr(lease.Claims, "make", lambda *_: True)
 
 
@@ -692,17 +692,17 @@ def no_reading_under_the_claim(patch: Patch) -> None:
 
 
 def a_late_claimant_enters(patch: Patch) -> None:
-    """LE6."""
+    """LE6: a late claimant enters."""
     patch.setattr(lease, "_is_late", lambda *_: False)
 
 
 def a_dead_claimants_claim_counts_for_ever(patch: Patch) -> None:
-    """LE6."""
+    """LE6: the claim of a dead claimant counts forever."""
     patch.setattr(lease.LeaseWatch, "is_abandoned", lambda *_: False)
 
 
 def a_beat_does_not_look_at_the_path(patch: Patch) -> None:
-    """LE7: what the path names is not looked at."""
+    """LE7: a beat does not check which file the path names."""
     real = FileHold._confirm
 
     def confirm(self: FileHold, of: lease.Lease, began: float) -> None:
@@ -714,25 +714,25 @@ def a_beat_does_not_look_at_the_path(patch: Patch) -> None:
 
 
 def a_lapsed_release_removes(patch: Patch) -> None:
-    """LE8: it removes what is at the path, after the time, too."""
+    """LE8: a release removes the file at the path even after the time is over."""
     real = lease.Lease.is_over
     patch.setattr(FileHold, "_is_ours", lambda _self: True)
     patch.setattr(lease.Lease, "is_over", real)
 
 
 def nobody_waits_for_turns(patch: Patch) -> None:
-    """MT2: they make their own, and try."""
+    """MT2: waiters make their own turns, and try."""
     real = turns.Turn.is_behind
     patch.setattr(turns.Turn, "is_behind", lambda self: real(self) and False)
 
 
 def a_turn_stays(patch: Patch) -> None:
-    """MT6: until it has aged."""
+    """MT6: a turn stays until it has aged."""
     patch.setattr(turns.Turn, "leave", lambda _: None)
 
 
 def a_later_turn_may_be_first(patch: Patch) -> None:
-    """MT3: it has no higher number than those that are there."""
+    """MT3: a new turn has no higher number than the existing ones."""
     patch.setattr(turns, "turn_number", lambda _: 0)
 
 
@@ -823,4 +823,4 @@ MUTANTS = {
         Mutant(a_later_turn_may_be_first, "machines-turns", "random"),
     )
 }
-"""By name."""
+"""Mutants by name."""

@@ -16,7 +16,7 @@ _made: dict[tuple[object, ...], tuple[FileRequest, ...]] = {}
 
 
 def requests(who: int, path: str, slots: int | None = None, **options: object) -> tuple[FileRequest, ...]:
-    """The requests of one actor: made once, because that costs as much as a run, and as new each time."""
+    """The requests of one actor: made once, because that costs as much as a run, and reset for each run."""
     key = (who, path, slots, *sorted(options.items()))
     found = _made.get(key)
     if found is None:
@@ -38,7 +38,7 @@ def holder(
     may_be_refused: bool = False,
     begins_after: float = 0.0,
 ) -> Program:
-    """Acquire, be inside, release; so many times. It beats while it is inside, if that is asked for."""
+    """Acquire, be inside, release; in that many rounds. It beats while it is inside, if asked to."""
 
     def program(me: Actor) -> None:
         if begins_after:
@@ -95,7 +95,7 @@ def _stay(me: Actor, held: FileHold, seconds: float, beat_every: float) -> None:
 
 
 def filler(wanted: tuple[FileRequest, ...], slots: int) -> Program:
-    """Take all slots, and release them."""
+    """Acquire all slots, and release them."""
 
     def program(me: Actor) -> None:
         refs = []
@@ -121,7 +121,7 @@ def waiter(wanted: tuple[FileRequest, ...], *, timeout: float | None = None) -> 
 
 
 def canceller(wanted: tuple[FileRequest, ...], waits: int) -> Program:
-    """Want the lock, and be cancelled in the so many-th wait for it; or release it, if it did not come to that."""
+    """Want the lock, and be cancelled in the wait of that number for it; or release it, if it did not come to that."""
 
     def program(me: Actor) -> None:
         steps = acquire(me.process, wanted, None, me.context)
@@ -149,7 +149,8 @@ def canceller(wanted: tuple[FileRequest, ...], waits: int) -> Program:
 
 
 def breaker(wanted: tuple[FileRequest, ...]) -> Program:
-    """Break the lock, whoever holds it. It may give up: it does not wait for one that was stopped while it probed."""
+    """Break the lock, whoever holds it. It may give up: it does not wait for a process that was stopped while it
+    probed."""
 
     def program(me: Actor) -> None:
         me.breaks = True

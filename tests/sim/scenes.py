@@ -37,7 +37,7 @@ from sim.world import Actor, Program, World
 LOCK = "/d/l"
 QUEUE = requests(0, LOCK)[0].queue
 OLD = 7200.0
-"""Seconds: older than any rule's limit."""
+"""Seconds: older than the limit of any rule."""
 NO_UNNAMED = Mount(unnamed=False)
 EXCLUSIVE_ONLY = Mount(unnamed=False, link=False)
 NO_EVENTS = Mount(events=False)
@@ -53,7 +53,7 @@ def ours(world: World, count: int, make: Callable[[int], Program], **options: An
 
 
 def newcomer(slots: int | None = None, path: str = LOCK, **options: Any) -> Program:
-    """One that gets in; or one after the other into all slots."""
+    """A program that gets in; or one after the other into all slots."""
     if slots is not None:
         return filler(requests(99, path, slots, **options), slots)
     return holder(requests(99, path, slots, **options), timeout=60.0)
@@ -70,7 +70,7 @@ def contenders(
     litter: tuple[str, ...] = (),
     **options: Any,
 ) -> Callable[[World], None]:
-    """So many that want the lock at the same time."""
+    """That many contenders for the lock at the same time."""
     bounded = timeout is not None
     flock = options.get("protocol") == "flock"
     fencing = bool(options.get("fencing"))
@@ -103,7 +103,7 @@ def contenders(
 
 
 def on(mount: Mount, build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same on another filesystem."""
+    """The same build on another filesystem."""
 
     def elsewhere(world: World) -> None:
         build(world)
@@ -127,7 +127,7 @@ def machines(
     dead: bool = False,
     fair: bool = False,
 ) -> Callable[[World], None]:
-    """So many machines share the directory. `guards`: whether kernel locks work between them, on each only, or not.
+    """That many machines share the directory. `guards`: whether kernel locks work between them, on each only, or not.
     `prompt`: nobody is stopped between the last check of a release and the removal (lease.py, LE8). `dead`: the lock is
     that of a machine that has died. `fair`: they take turns."""
 
@@ -182,7 +182,8 @@ def dead_holder(
     boot: str | None = None,
     version: int = 1,
 ) -> Callable[[World], None]:
-    """The same at a lock whose holder has died; perhaps with another boot of the machine. `version`: its marker's."""
+    """The same build at a lock whose holder has died; perhaps with another boot of the machine. `version`: its
+    marker's."""
 
     def at_a_dead_lock(world: World) -> None:
         kernel = world.kernel
@@ -200,13 +201,13 @@ def dead_holder(
 
 
 def put(world: World, path: str, data: bytes, *, age: float = 0.0) -> None:
-    """A file that is there from the beginning."""
+    """Put a file there from the beginning."""
     inode = world.kernel.add(path, 0o100644)
     inode.data, inode.mtime = data, world.kernel.time() - age
 
 
 def stale_foreign(build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same at a lock that somebody else left long ago."""
+    """The same build at a lock that somebody else left long ago."""
 
     def at_a_stale_lock(world: World) -> None:
         put(world, LOCK, b"pid=77\ntimestamp=%d\n" % int(world.kernel.time() - OLD), age=OLD)
@@ -217,7 +218,7 @@ def stale_foreign(build: Callable[[World], None]) -> Callable[[World], None]:
 
 
 def stale_directory(build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same at a lock that is a directory, and that somebody else has not refreshed for long."""
+    """The same build at a lock that is a directory, and that somebody else has not refreshed for long."""
 
     def at_a_stale_lock(world: World) -> None:
         world.kernel.add(f"{LOCK}.lock", stat.S_IFDIR | 0o755).mtime = world.kernel.time() - OLD
@@ -231,7 +232,7 @@ def stale_directory(build: Callable[[World], None]) -> Callable[[World], None]:
 
 
 def reborn(build: Callable[[World], None]) -> Callable[[World], None]:
-    """The same; whoever is killed is followed by another process of the same number, which wants the lock, too."""
+    """The same build; a killed process is followed by another one with its pid, which wants the lock, too."""
 
     def with_reuse(world: World) -> None:
         build(world)
@@ -547,14 +548,14 @@ def idle_first(world: World) -> None:
 
 
 def _forge(world: World, name: str, mode: int, *, age: float = 0.0) -> None:
-    """Something that is in the queue from the beginning."""
+    """Put something into the queue from the beginning."""
     if QUEUE not in world.kernel.names:
         world.kernel.add(QUEUE, stat.S_IFDIR | 0o755)
     world.kernel.add(f"{QUEUE}/{name}", mode).mtime -= age
 
 
 def _ticket(arrival: int, pid: int, boot: str, kind: str = "x") -> str:
-    """A name of a ticket."""
+    """The name of a ticket."""
     where = queue._where(boot, "1", "host", Mount().device)
     return queue.name_of(arrival, pid, where, f"{pid:016x}", shared=kind == "s")
 

@@ -36,11 +36,11 @@ from sim.world import ALL, EXPIRE, IDLE, KERNEL, KIND, LOSE, STOP, First, Option
 
 
 class Diverged(Exception):
-    """A schedule asks for something that is not possible here: the code has changed since it was written down."""
+    """A schedule asks for something that is impossible here: the code has changed since it was written down."""
 
 
 class Replay:
-    """As a schedule says, and then by the default."""
+    """Chooses as a schedule says, and then by the default."""
 
     def __init__(self, schedule: Sequence[int]) -> None:
         self._schedule = schedule
@@ -58,7 +58,7 @@ class Replay:
 
 
 class Random:
-    """By a seed. Actors go on for a while before another's turn comes; rarely, one is killed, or time jumps."""
+    """Chooses by a seed. Actors go on for a while before another's turn comes; rarely, one is killed, or time jumps."""
 
     def __init__(self, seed: int) -> None:
         self.schedule: list[int] = []
@@ -100,7 +100,7 @@ def written(schedule: Sequence[int]) -> str:
 
 
 def read(text: str) -> list[int]:
-    """The schedule that `written` has written."""
+    """The schedule of a text from `written`."""
     schedule: list[int] = []
     for word in text.split():
         key, _, count = word.partition("x")
@@ -109,11 +109,11 @@ def read(text: str) -> list[int]:
 
 
 class Repetition(Exception):
-    """The rest of this run would only be another order of one that has been run."""
+    """The rest of this run would only repeat another one, in another order."""
 
 
 class _Node:
-    """One point of the current run: what may be chosen here, and which of it is being explored."""
+    """One point of the current run: the options here, and the one being explored."""
 
     __slots__ = ("at", "cost", "interrupts", "options", "sleep")
 
@@ -139,7 +139,7 @@ class Search:
 
     @property
     def schedule(self) -> list[int]:
-        """Of the run that is going on, or has just ended."""
+        """The schedule of the current run, or of the last one."""
         return [node.options[node.at][0] for node in self._nodes[: self._at]]
 
     def choose(self, world: World) -> int | None:
@@ -156,7 +156,7 @@ class Search:
         return node.options[node.at][0]
 
     def _sleepless(self, options: list[Option]) -> _Node:
-        """A new point, without what would only repeat."""
+        """A new point, without options that would only repeat."""
         sleep: dict[int, Footprint] = {}
         if self._nodes:
             before = self._nodes[-1]
@@ -222,7 +222,7 @@ class Failure:
 
 
 class Outcome:
-    """What came of many runs. `runs` are the different interleavings that were run to their end; `repeated` those that
+    """The result of many runs. `runs` are the different interleavings that were run to their end; `repeated` those that
     were cut short, or thrown away, because they would repeat one; `complete`: there are no more."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ def search(
     seed: int | None = None,
     known: set[int] | None = None,
 ) -> Outcome:
-    """Every interleaving; or those with so many preemptions; until the first failure, or the time is up.
+    """Run every interleaving, or those with that many preemptions, until the first failure, or the time is up.
 
     `known` are the interleavings that have been run before, which do not count, and takes in those that are run.
     """
@@ -281,7 +281,7 @@ def search(
 def sample(
     workload: Workload, seeds: Iterable[int], *, seconds: float = math.inf, known: set[int] | None = None
 ) -> Outcome:
-    """One random interleaving for each seed, until the first failure, or the time is up. `known` as in `search`."""
+    """Run a random interleaving for each seed, until the first failure, or the time is up. `known` as in `search`."""
     outcome = Outcome()
     known = set() if known is None else known
     until = time.monotonic() + seconds
@@ -313,7 +313,7 @@ def fails(workload: Workload, schedule: list[int]) -> bool:
 
 
 def shrunk(workload: Workload, schedule: list[int]) -> list[int]:
-    """A shorter schedule that fails as well, as the default does the rest: without what it can do without."""
+    """A shorter schedule that fails as well: the default does the rest, and nothing unneeded is in it."""
     schedule = list(schedule)
     low, high = 0, len(schedule)
     while low < high:  # the shortest beginning that fails, if the default is not to blame
@@ -338,7 +338,7 @@ def shrunk(workload: Workload, schedule: list[int]) -> list[int]:
 
 
 def replay(workload: Workload, schedule: list[int]) -> str:
-    """What happens in the run of that schedule, and how it ends."""
+    """The steps of the run of that schedule, and its end."""
     world = workload.world(trace=True)
     try:
         world.run(Replay(schedule))
@@ -364,7 +364,7 @@ _SEEDS_EACH = 1_000_000_000
 
 
 class Report:
-    """What came of one workload; it goes from one process to the other."""
+    """The result of one workload; it goes from one process to the other."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -372,7 +372,7 @@ class Report:
         self.complete = False
         self.steps = 0
         self.seconds = 0.0
-        """Of processor time."""
+        """Seconds of processor time."""
         self.failure: str | None = None
 
     @property
@@ -397,7 +397,7 @@ class Report:
 
 
 def examine(name: str, seconds: float, seed: int) -> Report:
-    """One workload, for so many seconds; or less, if there are no more interleavings."""
+    """Examine one workload, for that many seconds; or less, if there are no more interleavings."""
     report, workload = Report(name), WORKLOADS[name]
     known: set[int] = set()
     began, spent = time.monotonic(), time.process_time()
@@ -414,7 +414,7 @@ def examine(name: str, seconds: float, seed: int) -> Report:
 
 
 def campaign(names: list[str], *, seconds: float, jobs: int, seed: int, tell: Callable[[str], None]) -> list[Report]:
-    """All of them, each for its share of the time that is left; those that failed."""
+    """Examine all of them, each for its share of the time that is left; those that failed."""
     began = time.monotonic()
     waiting = list(reversed(names))
     reports: list[Report] = []
@@ -448,7 +448,7 @@ def _sum_up(reports: list[Report], took: float, tell: Callable[[str], None]) -> 
 
 
 def attempt_events(world: World) -> str:
-    """The whole run, a step a line: time in milliseconds, who, what."""
+    """The whole run, a step on each line: time in milliseconds, who, what."""
     assert world.trace is not None
     width = max((len(who) for _, who, _ in world.trace), default=0)
     return "\n".join(f"{(now - START) * 1000:10.3f} ms  {who:{width}}  {text}" for now, who, text in world.trace)

@@ -23,7 +23,7 @@ WORKLOADS: dict[str, Workload] = {}
 
 class Workload:
     """A way to fill a world. `crashes`, `stalls`, `losses`, `stops`: how often each may happen in one run; `machine`:
-    what the kernel is like. One that is not `listed` is a known hole (holes.py)."""
+    properties of the kernel. One that is not `listed` is a known hole (holes.py)."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Workload:
             WORKLOADS[name] = self
 
     def world(self, *, trace: bool = False) -> World:
-        """A new one, for one run."""
+        """A new world, for one run."""
         world = World(Kernel(**self.machine), trace=trace)
         world.crashes, world.stalls, world.losses = self.crashes, self.stalls, self.losses
         world.stops, world.stop_seconds, world.stops_at = self.stops, self.stop_seconds, self.stops_at
@@ -278,7 +278,7 @@ def _renames_late(world: World) -> None:
 
 
 class OnlyThatOne(Checker):
-    """Who breaks a lock takes away the hold that it has seen, and no later one."""
+    """A process that breaks a lock removes the hold that it has seen, and no later one."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
         who = world.current

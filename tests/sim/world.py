@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Actor:
-    """One program in one process. `op`, `arg` and `footprint` are of the step that it takes next."""
+    """One program in one process. `op`, `arg` and `footprint` are those of the step that it takes next."""
 
     __slots__ = (
         "arg",
@@ -87,7 +87,7 @@ class Actor:
         self.crashable = crashable
         self.crashed = False
         self.before = ""
-        """The step before."""
+        """The previous step."""
         self.op = "start"
         self.arg: object = None
         self.footprint: Footprint = world.kernel.critical.r
@@ -96,28 +96,28 @@ class Actor:
         self.error: BaseException | None = None
         self.context: tuple[object, ...] = (process, self)
         self.must_by = math.inf
+        """Time until which it takes its next step: a process that is assumed not to be stopped here."""
         self.at_leisure = False
         """Whether it may be stopped for any time between two steps, however prompt its program says that it is."""
-        """Until when it takes its next step: a process that is assumed not to be stopped here."""
         self.stopped = 0.0
-        """Until when it takes no step."""
+        """Time until which it takes no step."""
         self.listed = self.followed = 0
-        """At which step it has last listed the queue; and has done so in order to follow the one ahead."""
+        """The steps at which it last listed the queue, and did so in order to follow the one ahead."""
         self.wants = ""
         """The lock file that it is acquiring."""
         self.began = 0.0
-        """When it began to."""
+        """Time at which it began to acquire it."""
         self.timeout: float | None = None
         self.fair = True
         self.inside: str | None = None
         """The lock file that it holds, as it believes."""
         self.held: FileHold | None = None
         self.inode = -1
-        """Of that lock file."""
+        """The inode of that lock file."""
         self.shared = False
-        """Whether it holds it together with others."""
+        """Whether it holds the lock together with others."""
         self.robbed = False
-        """Whether somebody has taken its lock file away, or written over it, who is not of holdfast or was told to."""
+        """Whether its lock file was removed, or written over, by an actor that is not of holdfast or was told to."""
         self.breaks = False
         """Whether it breaks locks on purpose."""
         self.run = greenlet(self._main).switch
@@ -180,7 +180,7 @@ class Actor:
         self.process.step(op, arg, footprint)
 
     def prompt(self, within: float = math.inf) -> None:
-        """Say within how many seconds the next steps are taken: what a guarantee assumes of others."""
+        """Announce within how many seconds the next steps are taken: what a guarantee assumes of others."""
         self.must_by = math.inf if self.at_leisure else self.world.kernel.now + within
 
     def begin(self, path: str, timeout: float | None, *, shared: bool, fair: bool) -> None:
@@ -191,13 +191,13 @@ class Actor:
             checker.begins(self.world, self)
 
     def give_up(self) -> None:
-        """Not want it any more."""
+        """Want the lock no more."""
         self.wants = ""
         for checker in self.world.checkers:
             checker.gives_up(self.world, self)
 
     def enter(self, path: str, inode: int, held: FileHold | None = None, *, shared: bool = False) -> None:
-        """Be inside, from here on: the checkers look whether that is right."""
+        """Be inside, from here on: the checkers check whether that is right."""
         self.step("enter", path, self.world.kernel.critical.w)
         there = self.world.kernel.names.get(path)
         self.inside, self.inode, self.held, self.shared = path, inode, held, shared
@@ -209,7 +209,7 @@ class Actor:
             checker.enters(self.world, self)
 
     def leave(self) -> None:
-        """Not be inside any more; the lock is released after that."""
+        """Be inside no more; the lock is released after that."""
         self.step("leave", self.inside, self.world.kernel.critical.w)
         self.note("leaves")
         for checker in self.world.checkers:
@@ -222,7 +222,7 @@ class Actor:
 
     @property
     def may_go_at(self) -> float:
-        """When time alone lets it go on."""
+        """The time at which time alone lets it go on."""
         return max(self.stopped, self.world.kernel.now if self.wait is None else self.wait.deadline)
 
     def ready(self, now: float) -> bool:
@@ -255,7 +255,7 @@ KIND = 10_000
 STEP, EXPIRE, CRASH, KERNEL, LOSE, IDLE, STOP = (kind * KIND for kind in range(7))
 KINDS = ("step", "expire", "crash", "kernel", "lose", "idle", "stop")
 ALL: Footprint = (-1, -1)
-"""Of a step after which another time is read everywhere: it touches whatever anybody touches."""
+"""The footprint of a step after which another time is read everywhere: it touches everything."""
 Option = tuple[int, Footprint]
 MOST_STEPS = 4000
 
@@ -265,7 +265,7 @@ class Violation(AssertionError):
 
 
 class Checker:
-    """Told of everything, checks nothing."""
+    """Is told of everything, checks nothing."""
 
     def begins(self, world: World, who: Actor) -> None:
         """One of ours wants a lock: `wants` says which, `timeout` for how long, `shared` and `fair` how."""
@@ -283,10 +283,10 @@ class Checker:
         """A process has just been killed."""
 
     def enters(self, world: World, who: Actor) -> None:
-        """Somebody believes to hold the lock."""
+        """An actor believes that it holds the lock."""
 
     def leaves(self, world: World, who: Actor) -> None:
-        """Somebody is about to release."""
+        """An actor is about to release."""
 
     def released(self, world: World, who: Actor, *, robbed: bool, told: bool, sure: bool) -> None:
         """One of ours has released. `robbed`: it had lost the lock before; `told`: LockLost said so."""
@@ -295,28 +295,28 @@ class Checker:
         """One of ours was refused."""
 
     def found_free(self, world: World, who: Actor, path: str) -> None:
-        """Somebody who only looks has found no lock file."""
+        """An observer has found no lock file."""
 
     def time_passes(self, world: World, now: float, until: float) -> None:
-        """Nobody can go on before `until`."""
+        """No actor can go on before `until`."""
 
     def process_ends(self, world: World, process: Process) -> None:
         """All programs of a process have come to their end."""
 
     def name_goes(self, world: World, inode: Inode, path: str) -> None:
-        """A name does not lead to the inode any more."""
+        """A name no longer leads to the inode."""
 
     def finds_none(self, world: World, who: Actor, path: str) -> None:
-        """Somebody has looked at a path, and nothing was there."""
+        """An actor has looked at a path, and nothing was there."""
 
     def lists(self, world: World, who: Actor) -> None:
-        """Somebody lists the queue."""
+        """An actor lists the queue."""
 
     def finds_unguarded(self, world: World, who: Actor, inode: Inode) -> None:
-        """Somebody has looked at the guard of a file, and no holder had it."""
+        """An actor has looked at the guard of a file, and no holder had it."""
 
     def at_end(self, world: World) -> None:
-        """Everybody has come to an end, or is dead."""
+        """All actors have ended, or are dead."""
 
 
 class World:
@@ -330,15 +330,15 @@ class World:
         self.stalls = 0
         self.losses = 0
         self.stops = 0
-        """How often each may be chosen yet."""
+        """How often each may still be chosen."""
         self.stop_seconds = 0.0
         self.stops_at: tuple[str, ...] = ()
         """The steps before which one may be stopped; empty: all."""
         self.never_stopped: tuple[str, object] = ("", None)
-        """A step, and what it is done to, before which nobody is stopped: what a promise assumes."""
+        """A step, and its object, before which nobody is stopped: what a promise assumes."""
         self.step_seconds = 0.0
         self.after_crash: Any = None
-        """What the workload does when an actor has been killed."""
+        """Called when an actor has been killed."""
         self.steps = 0
         self.last: Actor | None = None
         self.trace: list[tuple[float, str, str]] | None = [] if trace else None
@@ -367,7 +367,7 @@ class World:
     # -- choosing ------------------------------------------------------------------------------------------------------
 
     def options(self) -> list[Option]:
-        """What may be chosen now: the actor that went last comes first. Empty at the end."""
+        """The choices at this point: the actor that went last comes first. Empty at the end."""
         now = self.kernel.now
         found: list[Option] = []
         later: list[Option] = []
@@ -415,7 +415,7 @@ class World:
         return found if alive else []
 
     def perform(self, key: int) -> None:
-        """Take what was chosen."""
+        """Perform the chosen step."""
         kind, number = divmod(key, KIND)
         self.steps += 1
         if self.steps > MOST_STEPS:
@@ -488,7 +488,7 @@ class World:
             deferred.act()
 
     def kill(self, actor: Actor) -> None:
-        """SIGKILL, at this very point."""
+        """Kill an actor as by SIGKILL, at this very point."""
         process = actor.process
         self._note(process.name, f"is killed before {actor.op}{'' if actor.arg is None else f' {actor.arg!r}'}")
         self.last = None
@@ -521,7 +521,7 @@ class World:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, chooser: Chooser) -> None:
-        """Take the steps that are chosen, until all have come to their end. Violation when a promise is broken."""
+        """Take the chosen steps, until all have ended. Violation if a promise is broken."""
         try:
             self.start()
             while (key := chooser.choose(self)) is not None:
@@ -532,7 +532,7 @@ class World:
             self._dispose()
 
     def start(self) -> None:
-        """Bring those who have not begun before their first step; of several in a process, one at a time."""
+        """Bring those that have not begun before their first step; of several in a process, one at a time."""
         for actor in self.actors:
             if actor.op == "start" and not actor.over and actor.process.busy is None:
                 self._resume(actor)
@@ -561,7 +561,7 @@ class World:
                 checker.finds_unguarded(self, self.current, inode)
 
     def _unnamed(self, inode: Inode, path: str) -> None:
-        """A name leads to another file by now, or to none; or the file was written over."""
+        """Note that a name leads to another file by now, or to none; or that the file was written over."""
         who = self.current
         for actor in self.actors:
             if actor.inode == inode.number and actor is not who and _excuses(who):
@@ -578,13 +578,13 @@ class World:
 
 
 def _excuses(who: Actor | None) -> bool:
-    """Whether somebody's lock may go by this one's hand: not of holdfast, told to, or robbed itself a moment ago,
-    between its last look and its removal."""
+    """Whether this actor may take somebody's lock away: it is not of holdfast, is told to, or was itself robbed a
+    moment ago, between its last look and its removal."""
     return who is None or who.foreign or who.breaks or who.robbed
 
 
 class First:
-    """The actor that went last goes on as long as it can; then the next one. Nobody is killed."""
+    """Chooses the actor that went last as long as it can go on; then the next one. Nobody is killed."""
 
     def choose(self, world: World) -> int | None:
         for key, _ in world.options():
@@ -599,7 +599,7 @@ _NAMED = {"write", "shared", "readers"}
 
 
 def described(name: str, args: tuple[Any, ...], named: dict[str, Any], result: object) -> str:
-    """One step: `name(arguments) -> result`, or the error that it gave."""
+    """One step as text: `name(arguments) -> result`, or its error."""
     words = [_short(arg) for arg in args]
     words += [f"{key}={value}" for key, value in named.items() if key in _NAMED and value]
     if isinstance(result, OSError):

@@ -31,14 +31,15 @@ def _limits(leaves_nothing: None, within: Callable[[float], AbstractContextManag
 
 @pytest.fixture(autouse=True)
 def _no_directory_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How soon there is one depends on the time that listing takes: the steps are to be the same each time."""
+    """Keep directory logs out: how soon there is one depends on the time that listing takes, and the steps are to be
+    the same each time."""
     if sys.platform == "linux":
         monkeypatch.setattr("holdfast._platform.linux._WORTH_A_LOG", math.inf)
 
 
 @pytest.fixture
 def environments() -> Iterator[Callable[..., Stepped]]:
-    """Make environments, each as good as a process of its own; in the end, nothing may be open in any of them."""
+    """Make environments, each as good as a process of its own; at the end, nothing may be open in any of them."""
     made: list[Stepped] = []
 
     def make(*without: str, kind: str = "", pid: int | None = None) -> Stepped:
@@ -77,7 +78,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def clocked(environments: Callable[..., Stepped], clock: Clock) -> Callable[..., Stepped]:
-    """Another process, which lives by the test's clock."""
+    """Make another process, which lives by the test's clock."""
 
     def make(*without: str, **options: Any) -> Stepped:
         env = environments(*without, **options)
@@ -116,7 +117,7 @@ def past_the_gates(monkeypatch: pytest.MonkeyPatch) -> Callable[[Stepped, Callab
 
 @pytest.fixture
 def dead_pid() -> int:
-    """The number of a process that has just ended and been waited for."""
+    """The pid of a process that has just ended and been reaped."""
     ended = subprocess.Popen(["true"] if sys.platform != "win32" else ["cmd", "/c", "exit"])
     ended.wait()
     return ended.pid
@@ -124,7 +125,7 @@ def dead_pid() -> int:
 
 @pytest.fixture
 def process() -> Iterator[Callable[..., int]]:
-    """Start a process that lives as long as the test; its number."""
+    """Start a process that lives as long as the test; its pid."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*words: str) -> int:
@@ -142,7 +143,7 @@ def process() -> Iterator[Callable[..., int]]:
 
 @pytest.fixture
 def live_pid(process: Callable[..., int]) -> int:
-    """The number of another process, which lives as long as the test."""
+    """The pid of another process, which lives as long as the test."""
     return process(
         *(("sleep", "1000") if sys.platform != "win32" else (sys.executable, "-c", "import time; time.sleep(1000)"))
     )
@@ -150,7 +151,7 @@ def live_pid(process: Callable[..., int]) -> int:
 
 @pytest.fixture(params=["sync", *LOOPS, "in threads"])
 def face(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A test with it runs with both faces (faces.py): with each kind of loop, and with steps that run in threads."""
+    """Run the test with both faces (faces.py): with each kind of loop, and with steps that run in threads."""
     if request.param == "in threads":
         monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
     made = Threads() if request.param == "sync" else Tasks(LOOPS.get(request.param, LOOPS["asyncio"]))

@@ -1,4 +1,4 @@
-"""What Ctrl-C may do: interrupt a module at any of its lines, or a `with` before its exit."""
+"""Interruptions as Ctrl-C may make them: of a module at any of its lines, or of a `with` before its exit."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ class _Dropped(Leaving):
 
 
 def drop_statements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit of each `with` of a lock is interrupted before its first line, and so are the finalizers."""
+    """Interrupt the exit of each `with` of a lock before its first line, and the finalizers, too."""
     monkeypatch.setattr(Exit, "statement", _Dropped)
     monkeypatch.setattr(BaseHold, "__del__", lambda _: None)

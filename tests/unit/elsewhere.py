@@ -30,7 +30,7 @@ def elsewhere(
     files: int | None = None,
     limit: int = 10,
 ) -> Any:
-    """What the function returns, or raises, in a forked child.
+    """Run the function in a forked child; its result, or what it raises.
 
     `mounts` runs first, in a mount namespace of the child's own; `user` is switched to last but one; `files` is the
     number of descriptors that may be open. A child that needs more than `limit` seconds is killed by its alarm.
@@ -119,7 +119,7 @@ def _check(result: int, what: str) -> None:
 
 
 def results(*ways: Callable[[], object]) -> list[str]:
-    """The names of what is raised, or what is returned, as text."""
+    """The results, or the names of the errors raised, as text."""
     found = []
     for way in ways:
         try:

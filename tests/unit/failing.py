@@ -74,7 +74,7 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     "pipe2": _TABLE,
 }
 ANSWERS = frozenset({"ENOENT", "ENOTDIR", "EEXIST", "EAGAIN"})
-"""Errors that say something about the path: a lie, where it is not so."""
+"""Errors that state something about the path: a lie if it is not so."""
 
 
 NO_FILE = "no file"
@@ -102,7 +102,7 @@ class Tap:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """What others do meanwhile is neither counted nor made to fail."""
+        """Neither count nor fail the calls of others inside the block."""
         before, self.open = self.open, False
         try:
             yield
@@ -110,7 +110,7 @@ class Tap:
             self.open = before
 
     def role(self, path: object, dir_fd: int | None = None) -> str:
-        """What a path is, in the words of the engine. It asks the system itself, beside the tap."""
+        """The meaning of a path, in the words of the engine. It asks the system itself, beside the tap."""
         if dir_fd is not None:
             return "ticket" if self._roles.get(dir_fd) == "queue" else "?"
         if isinstance(path, int):
@@ -125,7 +125,7 @@ class Tap:
         return fd
 
     def fails(self, call: str, role: str) -> str:
-        """How this call is to fail; empty if it is not."""
+        """The way in which this call is to fail; empty if it is not."""
         if not self.open:
             return ""
         number = len(self.calls)
@@ -144,7 +144,7 @@ tap = Tap()
 
 @lru_cache(maxsize=1000)
 def _role_by_name(text: str) -> str:
-    """What the name alone says; empty for what may be a lock file or a directory."""
+    """The meaning by the name alone; empty if it may be a lock file or a directory."""
     directory, name = os.path.split(text)
     if text.startswith("/proc/"):
         return "/proc"
@@ -280,7 +280,7 @@ class _Poll:
 
 
 class _File:
-    """What `open` gives, whose reading may fail."""
+    """The result of `open`, whose reading may fail."""
 
     def __init__(self, real: Any, role: str) -> None:
         self._real, self._role = real, role
@@ -339,7 +339,7 @@ class _Library:
 
 
 def instance(*args: Any) -> int:
-    """One that a process has left, or a new one."""
+    """An instance that a process has left, or a new one."""
     found = instances.take()
     # Others may have used up all of this user's.
     return inotify_instance(*args) if found is None else found
@@ -386,7 +386,8 @@ _SHIFT = portable.clock_shift()  # in a time namespace, to ask for it takes a st
 
 
 def _read_as_it_was(path: str) -> str:
-    """What other tests mount meanwhile may be slow, and the steps are others then."""
+    """The text of a file, but the mounts as they were at first: those of other tests may be slow, and would change the
+    steps."""
     text = _read(path)
     return _MOUNTED if text and path == procfs.MOUNTS else text
 

@@ -38,7 +38,7 @@ from unit.stepping import device_in, forged_ticket, sema_record
 NOBODY = 2**22 + 5
 """A pid that no process has."""
 MOST = 3
-"""How often a call is made to fail that an operation repeats."""
+"""Most failures of a call that an operation repeats."""
 LATE = 11.0
 """Seconds within which everybody notices everything, event or not (acquire.py, A2)."""
 
@@ -59,19 +59,19 @@ PLAIN = ("unnamed",)
 ASIDE = ("unnamed", "portable", "without kernel locks")
 _identities: dict[str, Identity] = {}
 _mounts = LinuxEnvironment(frozenset())
-"""What is mounted, looked up once for all the others of a scene."""
+"""The mounts, looked up once for all the environments of a scene."""
 
 
 class Wrong(AssertionError):
-    """What a fault led to is not what is promised."""
+    """A fault led to a result that is not promised."""
 
 
 class Waits(Wrong):
-    """Nor does it end: right only as long as the system says that nobody can know any better."""
+    """The wait does not end: right only as long as the system says that nobody can know any better."""
 
 
 class Scene:
-    """A lock path, those who want it, and a clock that nobody waits for."""
+    """A lock path, its contenders, and a clock that nobody waits for."""
 
     def __init__(self, place: Path, tap: Tap, way: str, **options: Any) -> None:
         self.place, self.tap, self.way = place, tap, way
@@ -89,14 +89,14 @@ class Scene:
         self.word = ""
         """The fault."""
         self.late = 0.0
-        """How long it took to notice what others did."""
+        """Seconds that it took to notice the actions of others."""
 
     @property
     def lock_file(self) -> str:
         return self.request.path
 
     def env(self, *, fresh: bool = False) -> Any:
-        """Another process."""
+        """A new process."""
         kind: type[GenericEnvironment] = GenericEnvironment if "generic" in self.without else LinuxEnvironment
         made = kind(frozenset(self.without) - {"generic"})
         made.monotonic = lambda: self.clock  # type: ignore[method-assign]
@@ -119,7 +119,7 @@ class Scene:
     # -- what processes do ---------------------------------------------------------------------------------------------
 
     def run(self, steps: Generator[Wait, None, Any], *others: Callable[[], object]) -> Any:
-        """Run to the end. When it waits for something that does not come, one of the others acts; else time passes."""
+        """Run to the end. When it waits for something that does not come, another process acts; else time passes."""
         try:
             return self._run(steps, list(others))
         finally:
@@ -151,7 +151,7 @@ class Scene:
         raise Waits("it waits again and again")
 
     def acquire(self, env: Any, *others: Callable[[], object], timeout: float | None = 0, **options: Any) -> Any:
-        """A hold, or a refusal."""
+        """Acquire: a hold, or a refusal."""
         steps = acquire(
             env,
             self.requests(**options) if env is not self.acts or options else (self.request, *self._other_slots()),
@@ -162,13 +162,13 @@ class Scene:
         return result.held if isinstance(result, HoldRef) else result
 
     def hold(self, **options: Any) -> FileHold:
-        """What another process holds."""
+        """A hold of another process."""
         held = self.acquire(self.env(), **options)
         assert isinstance(held, FileHold), held
         return held
 
     def leave_dead(self, lock_file: str | None = None) -> None:
-        """The lock of a process that has died."""
+        """Leave the lock of a process that has died."""
         path = Path(lock_file or self.lock_file)
         if self.way in ("portable", "without kernel locks"):
             here = self.acts.identity()
@@ -179,7 +179,7 @@ class Scene:
             die(held.env)
 
     def leave_stale(self) -> None:
-        """The lock of a process that its protocol calls stale."""
+        """Leave the lock of a process that its protocol calls stale."""
         Path(self.lock_file).write_bytes(sema_record(NOBODY, 1000, "x" * 300))
 
     @property
@@ -189,7 +189,7 @@ class Scene:
     # -- what must be true ---------------------------------------------------------------------------------------------
 
     def require_held(self, held: FileHold) -> None:
-        """Whoever says it holds the lock holds it exclusively."""
+        """Require that a process that believes it holds the lock holds it exclusively."""
         if not held.verify():
             raise Wrong("a false success: the lock is not its own")
         if held.data and Path(held.path).read_bytes() != held.data:
@@ -198,7 +198,7 @@ class Scene:
             raise Wrong("a false success: another one gets in")
 
     def require_nothing_left(self) -> None:
-        """The process that has failed, or released, has nothing open, and no place anywhere."""
+        """Require that the process that has failed, or released, has nothing open, and no place anywhere."""
         env = self.acts
         hub = getattr(env, "_hub", None)
         left = {fd for fd in env._descriptors if hub is None or fd != hub.fd}
@@ -210,11 +210,11 @@ class Scene:
             raise Wrong("a watch is left")
 
     def litter(self) -> list[str]:
-        """What is in the directory beside lock files."""
+        """The files in the directory beside lock files."""
         return [path[len(str(self.place)) + 1 :] for path in self.everything()]
 
     def everything(self) -> list[str]:
-        """What is in the directory; a directory before what is in it."""
+        """Everything in the directory; a directory before its content."""
         found = []
         for where, directories, files in os.walk(self.place):
             found += [os.path.join(where, name) for name in (*directories, *files)]
@@ -252,7 +252,7 @@ def _readable(fds: tuple[int, ...]) -> bool:
 
 
 class Operation:
-    """What is done in a scene: `prepare`, then `act`, whose calls fail, then `after`, when it is known how it ended."""
+    """An operation in a scene: `prepare`, then `act`, whose calls fail, then `after`, when it is known how it ended."""
 
     name = ""
     ways: tuple[str, ...] = MAIN
@@ -265,14 +265,14 @@ class Operation:
         raise NotImplementedError
 
     def after(self, scene: Scene, result: Any, raised: Exception | None) -> None:
-        """Check what came of it, and bring the acting process to where it has nothing."""
+        """Check the result, and bring the acting process to where it has nothing."""
         if isinstance(result, FileHold):
             scene.require_held(result)
             result.release()
         scene.require_nothing_left()
 
     def clear(self, scene: Scene) -> None:
-        """End what the others hold."""
+        """End the holds of the others."""
 
 
 class Acquire(Operation):
@@ -485,7 +485,7 @@ class Release(_Holding):
 
 
 def again(scene: Scene, held: FileHold) -> None:
-    """A release that has failed has released all the same; or else it can be done again."""
+    """Require that a failed release has released all the same, or else can be repeated."""
     if held.released:
         held.release()  # does nothing
         return
@@ -815,7 +815,7 @@ OPERATIONS: tuple[type[Operation], ...] = (
 
 
 def summary(result: Any, scene: Scene) -> object:
-    """What a result amounts to, to be compared with that of a run without a fault."""
+    """The essence of a result, to be compared with that of a run without a fault."""
     if isinstance(result, FileHold):
         return "held", result.guarded, result.request.method, result.recovered_from is not None
     if isinstance(result, Status):
@@ -836,9 +836,9 @@ def once(
     *,
     always: bool = False,
 ) -> tuple[list[str], object, str, Exception | None]:
-    """Run one operation, perhaps with one fault: its calls, what came of it, what is left, what it raised.
+    """Run one operation, perhaps with one fault: its calls, its result, the leftovers, the error.
 
-    Wrong if what came of it is not what is promised.
+    Wrong if the result is not as promised.
     """
     operation = kind()
     scene = Scene(place, tap, way, **operation.options)
@@ -887,7 +887,8 @@ def _require_clear(raised: Exception, word: str) -> None:
 
 
 def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
-    """The next one gets the lock, and then nothing is left; what is left of the fault for longer than that."""
+    """Require that the next one gets the lock, and nothing is left then; leftovers of the fault for longer than
+    that."""
     persistent = scene.request.protocol.persistent
     there = [name for name in scene.litter() if not (persistent and name == "l")]
     held = scene.acquire(scene.env(), timeout=0.1)

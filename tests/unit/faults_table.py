@@ -54,7 +54,7 @@ The ways are those of [architecture.md](architecture.md): *unnamed* (the usual o
 """
 
 Outcomes = dict[tuple[str, str], dict[str, set[str]]]
-"""By call and outcome: the errors, and in which ways."""
+"""Errors by call and outcome, and the ways in which they come."""
 
 
 def outcome(
@@ -80,7 +80,7 @@ def outcome(
 
 
 def run(kind: type[Operation], place: Path, *, every: bool = False) -> tuple[list[str], list[str], int]:
-    """The rows of one operation's table; what went wrong; how many cases that were."""
+    """The rows of one operation's table; the errors; the number of cases."""
     found: dict[str, dict[tuple[str, str], dict[str, set[str]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(set))
     )
@@ -136,7 +136,7 @@ def _rows(found: dict[str, dict[tuple[str, str], dict[str, set[str]]]], ways: tu
 
 
 def _spoken(results: dict[str, set[str]], ways: tuple[str, ...]) -> str:
-    """The outcomes, the commonest first; with the ways in which they come, where not all of them have it."""
+    """The outcomes, the commonest first; with the ways in which they come, unless all have them."""
     affected = set().union(*results.values()) if results else set()
     parts = []
     for result, those in sorted(results.items(), key=lambda item: (-len(item[1]), item[0])):
@@ -152,7 +152,7 @@ def section(kind: type[Operation], rows: list[str]) -> str:
 
 
 def page_sections() -> dict[str, str]:
-    """The page's sections, by their headings."""
+    """The sections of the page, by their headings."""
     parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
     return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 

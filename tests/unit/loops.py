@@ -29,7 +29,7 @@ def uvloop_loop() -> asyncio.AbstractEventLoop:
 
 
 def _warm_up() -> None:
-    """The first loop of libuv opens a pipe for signals, which the process keeps."""
+    """Have the first loop of libuv open its pipe for signals, which the process keeps."""
     if "uvloop" in LOOPS:
         uvloop_loop().close()
 
@@ -67,7 +67,7 @@ def readers(loop: asyncio.AbstractEventLoop) -> set[int]:
 
 
 def traces(loop: asyncio.AbstractEventLoop | None = None) -> dict[str, Any]:
-    """Whatever a wait leaves while it lasts: descriptors, kernel watches, readers, threads."""
+    """Everything that a wait leaves while it lasts: descriptors, kernel watches, readers, threads."""
     hub = getattr(_platform._current, "_hub", None)
     watches: list[str] = []
     if hub is not None:
@@ -90,13 +90,13 @@ def steps() -> list[threading.Thread]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return when it is so; a test that waits for ever is ended by its limit."""
+    """Return when the condition is true; a test that waits forever is ended by its limit."""
     while not condition():
         await asyncio.sleep(0.001)
 
 
 async def asleep(*tasks: asyncio.Task[Any]) -> None:
-    """Return when all of them wait, and not for a thread."""
+    """Return when all tasks wait, and not for a thread."""
     quiet = 0
     while quiet < 3:
         await asyncio.sleep(0)
@@ -106,7 +106,7 @@ async def asleep(*tasks: asyncio.Task[Any]) -> None:
 
 @pytest.fixture
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No wait ends for the sole reason that it has lasted long: a lost event hangs, and the test with it."""
+    """Keep waits from ending only because they have lasted long: a lost event hangs, and the test with it."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("holdfast._core.", "holdfast.engines.")):
             for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):

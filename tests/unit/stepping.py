@@ -50,7 +50,7 @@ _played: weakref.WeakSet[GenericEnvironment] = weakref.WeakSet()
 
 
 def played(kind: str = "", without: Iterable[str] = ()) -> GenericEnvironment:
-    """An environment that goes with its test. A process makes one, which hears of each fork as long as it lives; of the
+    """An environment that ends with its test. A process makes one, which hears of each fork as long as it lives; of the
     thousands that tests make, each fork would call every one."""
     with mock.patch.object(os, "register_at_fork", _not_registered, create=True):
         made = KINDS[kind](frozenset(without))
@@ -82,7 +82,7 @@ _tokens = itertools.count()
 
 
 class Crash(BaseException):
-    """The process is gone: from here on not one step more."""
+    """The process is gone: it takes not one step more from here on."""
 
 
 class Stepped:
@@ -134,12 +134,13 @@ class Stepped:
         table[name] = run
 
     def stop_clocks(self) -> None:
-        """No time passes here from now on, however slow the machine is."""
+        """Stop the time here from now on, however slow the machine is."""
         for name in ("monotonic", "time", "uptime"):
             self.instead[name] = functools.partial(float, getattr(self.real, name)())
 
     def ask_once_about_processes(self) -> None:
-        """For schedules in which no process begins or ends: each look stays a step, and gets its first answer.
+        """Give each look at a process its first answer, in schedules in which none begins or ends; the look stays a
+        step.
 
         A process that reads its own `/proc/PID/stat` is charged its time at that moment, and loses the processor if
         others want it: milliseconds for each look on a busy machine.
@@ -156,7 +157,7 @@ class Stepped:
         _crashed.append(self)
 
     def end(self) -> None:
-        """End whatever is still going on, at the end of a test."""
+        """End everything that still goes on, at the end of a test."""
         self.before.clear()
         self.after.clear()
         self.instead.clear()
@@ -181,7 +182,7 @@ class Stepped:
 
 
 class Contender:
-    """One acquisition, of a lock or of one of so many slots, advanced by `step` or run to its end."""
+    """One acquisition, of a lock or of one of that many slots, advanced by `step` or run to its end."""
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class Contender:
         env.contenders.append(self)
 
     def step(self) -> Wait | None:
-        """Go on until it wants to wait, and say for what; None when it has ended."""
+        """Go on until it wants to wait; the wait, or None when it has ended."""
         try:
             wait = next(self.steps)
         except StopIteration as done:
@@ -239,7 +240,7 @@ class Contender:
 
 
 def is_ready(wait: Wait, seconds: float = 0) -> bool:
-    """Whether what the wait's descriptors stand for has happened, or does within so many seconds."""
+    """Whether the event of the wait's descriptors has happened, or does within that many seconds."""
     if (handles := handles_of(wait.fds)) and sys.platform == "win32":
         import _winapi
 
@@ -253,7 +254,7 @@ def is_ready(wait: Wait, seconds: float = 0) -> bool:
 
 
 def by_turns(env: Stepped, path: Path, elsewhere: Path) -> None:
-    """Have the file that is elsewhere be at the path too, but not while it is asked by a descriptor what it is."""
+    """Have the file that is elsewhere be at the path too, but not while its descriptor is asked for its identity."""
 
     def hide(fd: int) -> None:
         if os.path.samestat(os.fstat(fd), elsewhere.stat()):
@@ -281,7 +282,8 @@ def sema_record(pid: int | str, timestamp: float | str, tag: str | None = None, 
 
 
 def failing(error: int | BaseException, times: float = math.inf) -> Callable[..., Any]:
-    """In place of a step, or before it: it fails so often, with this error, or with the system's of this number."""
+    """A function in place of a step, or before it, that fails that often, with this error, or with the system's error
+    of this number."""
     raised = OSError(error, os.strerror(error)) if isinstance(error, int) else error
     left = [times]
 
@@ -298,7 +300,7 @@ Contend = Callable[..., Contender]
 
 
 class Clock:
-    """What the processes of `clocked` in conftest.py live by. No two readings are equal, as with the system's."""
+    """The clock of the processes of `clocked` in conftest.py. No two readings are equal, as with the system's."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -324,7 +326,7 @@ def ticket_name(
 
 
 def forged_ticket(queue: str | Path, pid: int | None = None, arrival: float = 1.0, **how: Any) -> Path:
-    """A ticket that nobody reads, as one of a process that has died; where it was put."""
+    """Make a ticket that nobody reads, as of a process that has died; its path."""
     path = Path(queue, ticket_name(queue, pid, arrival, **how))
     if sys.platform == "win32":
         path.write_text(f"{0o600:06o} {'0' * 16} {pid or os.getpid()}\n")

@@ -46,7 +46,7 @@ class Watchful:
         self.count = 0
         self.before: Callable[[int, str], object] | None = None
         self.forbidden = "/nowhere"
-        """A directory in which nothing is to be opened or listed by a path that only leads there."""
+        """A directory in which nothing may be opened or listed by a path that only leads there."""
         self.strayed: list[str] = []
 
     def step(self, path: Any, dir_fd: int | None = None) -> None:
@@ -102,7 +102,7 @@ class _Library:
 
 @contextlib.contextmanager
 def watchful() -> Iterator[Watchful]:
-    """In this block, the calls of `os` are steps while the result is open."""
+    """Make calls of `os` steps in this block, while the result is open."""
     made = Watchful()
     before: list[tuple[Any, str, Any]] = []
     added: set[Any] = set()
@@ -141,7 +141,7 @@ def watchful() -> Iterator[Watchful]:
 
 
 class Outside:
-    """Files that are none of the neighbours' business, and a lock that is held among them."""
+    """Files outside that must stay as they are, and a lock that is held among them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -205,7 +205,7 @@ class Outside:
         return {str(path): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
 
     def differences(self, *, bytewise: bool = False) -> list[str]:
-        """What is not as it was: mode, owner, size, time or name; `bytewise`: or content."""
+        """Differences from the beginning: mode, owner, size, time or name; `bytewise`: or content."""
         before: dict[str, Any]
         before, now = self._before, self._now()
         if before == now and bytewise:
@@ -281,18 +281,19 @@ KINDS: dict[str, Callable[[str, Outside], None]] = {
     "10 GB": _huge,
     "a forged record": _forged,
 }
-"""By what it is; each makes it at a path where nothing is."""
+"""Things by name; each function makes one at a path where nothing is."""
 
 
 class Neighbour:
-    """Exchanges what is in a directory. What was there before is moved aside, within it."""
+    """Exchanges things in a directory. The previous things are moved aside, within it."""
 
     def __init__(self, place: Path, outside: Outside) -> None:
         self._place, self._outside = place, outside
         self.moved = 0
 
     def exchange(self, path: str, kind: str) -> None:
-        """OSError where there is no such directory any more, or such a thing cannot be made here."""
+        """Exchange a path for such a thing. OSError if there is no such directory any more, or such a thing cannot be
+        made here."""
         if not path.startswith(f"{self._place}/") or not os.path.isdir(os.path.dirname(path)):
             return
         if os.path.lexists(path):

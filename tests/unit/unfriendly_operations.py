@@ -1,4 +1,4 @@
-"""What `test_unfriendly.py` runs beside the operations of `fault_operations.py`: what operators do, and the rest."""
+"""Operations of `test_unfriendly.py` beside those of `fault_operations.py`: those of operators, and the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINUX, HERE = ("unnamed",), ("unnamed", "portable")
 
 
 def _leave(where: Path, identity: Identity) -> None:
-    """One of each kind of leftover."""
+    """Leave one of each kind of leftover."""
     gone = Identity(NOBODY, identity.boot, identity.pid_namespace, "-", identity.host)
     (where / "stale.lock").write_bytes(sema_record(NOBODY, OLD, "stale"))
     (where / temporary_name(gone, "1" * 16)).write_bytes(b"half a record")
@@ -124,7 +124,7 @@ class SweepRivals(Doctor):
 
 
 class AcquireNamed(Operation):
-    """The path is named anew at each acquisition, as a program does that is run again and again."""
+    """Acquisitions that name the path anew each time, as a program does that is run again and again."""
 
     name = "Name a lock of semats, and acquire it"
     ways = HERE

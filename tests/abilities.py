@@ -1,9 +1,9 @@
-"""What the tests may presume of the environment that this run is to be made with (HOLDFAST_OS, HOLDFAST_WITHOUT).
+"""Abilities that the tests may presume of the environment of this run (HOLDFAST_OS, HOLDFAST_WITHOUT).
 
-    @pytest.mark.needs("events")     skips the test where there are none, and says who took them away
+    @pytest.mark.needs("events")     skips the test if there are none, and says who took them away
     abilities.need("flock")          the same, in the midst of a fixture or of a test
-    abilities.has("flock")           where a test can do with less
-    abilities.need_own_device(path)  skips where the kernel's tables name files by another device (btrfs, overlays)
+    abilities.has("flock")           for a test that can do with less
+    abilities.need_own_device(path)  skips if the kernel's tables name files by another device (btrfs, overlays)
 
 A test that gives its processes an environment of their own needs nothing of this.
 """

@@ -1,6 +1,6 @@
-"""What Python for Windows does not have of what tests use: the use skips the test, and says what was missing.
+"""Names used by tests that Python for Windows lacks: their use skips the test, and says what was missing.
 
-A test is skipped if it, or a function of the tests that it calls, names what is missing. The modules have stand-ins, as
+A test is skipped if it, or a function of the tests that it calls, uses a missing name. The modules have stand-ins, as
 they are imported all the same, by nothing that holdfast runs on Windows. To be imported before all of these.
 """
 

@@ -4,7 +4,7 @@
 
     @pytest.mark.ahead(body=_ran)
     def test_…(kind: str, ran: Ran) -> None:
-        result = ran()                      # what it has returned, or raised
+        result = ran()                      # its result, or its error
 
 It begins early only if the test before is of the same function. So it runs beside no test that counts threads or
 descriptors, or that forks.

@@ -2,11 +2,11 @@
 
 They need a tenth of a processor, and a worker that ran them would need nothing else for minutes. So they are in shares,
 and before its first test a worker forks a process for each of its shares (a companion), which runs them one after the
-other, and keeps what it has to report. A worker that comes to one only hands on its report, if need be at its end.
+other, and keeps their reports. A worker that comes to such a test only hands on its report, if need be at its end.
 
   BS1  A companion begins when nothing has been set up: it shares no server, no fixture and no directory with others.
   BS2  It is no child of its worker, whose tests look at their children.
-  BS3  What a companion has not reported when it ends, the workers run as always.
+  BS3  Tests that a companion has not reported when it ends are run by the workers as always.
   BS4  The end of its worker kills it: the kernel sends the signal when nobody has the other end of its pipe any more.
   BS5  A worker waits for no report while it could run a test.
 """

@@ -1,7 +1,7 @@
 """kqueue(2) on Linux, as far as holdfast uses it: made of inotify, pidfds and an epoll instance that is the number.
 
-It tells of closed files as FreeBSD does. As with the real one, a forked child has none of its parent's, and a file is
-watched no longer when the descriptor is closed by which it was.
+It reports closed files as FreeBSD does. As with the real one, a forked child has none of its parent's, and a watch on a
+file ends when the descriptor by which it was made is closed.
 """
 
 from __future__ import annotations

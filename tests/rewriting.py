@@ -1,10 +1,10 @@
 """Workers that share the work of their start: pytest rewrites the assertions of each test module once for all of them.
 
 Every worker of pytest-xdist collects all tests, so each would rewrite and compile all of them, at the same time: ten
-seconds of a processor for each worker, before its first test. Here each begins with another part, writes what it has
-made where the others look for it, and goes on where the others have not been. Nobody waits for another: what two have
-made, both have made whole, and what is renamed last stays. pytest's own functions do it; they are private, and without
-them each worker does everything, as always.
+seconds of a processor for each worker, before its first test. Here each begins with another part, writes its results
+where the others look for them, and goes on where the others have not been. No worker waits for another: if two make the
+same result, both make it whole, and the one renamed last stays. pytest's own functions do the work; they are private,
+and without them each worker does everything, as always.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ pytest keeps a server, which forks on request. To those who look at it and to it
 * W6. Under `make coverage` it measures itself, from its first line to its end, if its environment says so. The server
   does not: what it has imported is measured in processes that are real.
 
-More is imported in a fork than in a real process, so a module that forgets to import what it needs is not found out,
-nor is what a command does while it starts or is taken down; and its parent is the server. A test of any of this asks
-for a `real` process, and `cli/test_commands.py` runs each command in one. A real process is also started for another
-program, with `preexec_fn`, in the session of the caller, with other variables that Python looks at when it starts,
-where the kernel cannot do W1, and always with HOLDFAST_TEST_WARM=no.
+More is imported in a fork than in a real process, so a module that forgets an import is not found out, nor are errors
+while a command starts or is taken down; and its parent is the server. A test of any of this asks for a `real` process,
+and `cli/test_commands.py` runs each command in one. A real process is also started for another program, with
+`preexec_fn`, in the session of the caller, with other variables that Python reads when it starts, if the kernel cannot
+do W1, and always with HOLDFAST_TEST_WARM=no.
 """
 
 from __future__ import annotations

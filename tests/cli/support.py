@@ -1,6 +1,6 @@
-"""What the tests of the command line share: the real command, started in a pipe or on a terminal of its own.
+"""Helpers for the tests of the command line: the real command, started in a pipe or on a terminal of its own.
 
-Steps are made observable, never slept for: a command prints a line, or a condition is looked at until it is so.
+Steps are made observable, never slept for: a command prints a line, or a condition is checked until it holds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the Python blocks of a session: a JSON line asks for each, a JSON line answers, by descriptors of their own.
 
-`await` may stand outside of functions; all of these run on one event loop. What takes long to import is so at need.
+`await` may stand outside of functions; all of these run on one event loop. Slow imports are made at need.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a page of the documentation has in it: its blocks of code, and what is to be done with each.
+"""The content of a page of the documentation: its blocks of code, and what to do with each.
 
-README.md, "Pages", has the rules. Whatever breaks one is a `PageError` with the line.
+README.md, "Pages", has the rules. A breach of one is a `PageError` with the line.
 """
 
 from __future__ import annotations

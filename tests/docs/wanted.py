@@ -1,4 +1,4 @@
-"""Does an output look like the one that the page shows? What varies by its nature may differ.
+"""Comparing an output with the one that the page shows. Text that varies by its nature may differ.
 
 Numbers, durations, dates, ids and host names are equal to any others, and any blanks to one. In the wanted output `…`
 is any text within a line, and a line that is `…` is any number of lines.

@@ -1,6 +1,6 @@
 """Tests that do little but wait, waited for once: the arms of a module run side by side, each on locks of its own.
 
-A fixture of the module runs them to their ends; each test then asks how its own arm has ended.
+A fixture of the module runs them to their ends; each test then asks how its own arm ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of engines share. Each engine has fixtures in its own directory; its name is in `ENGINES`.
+"""Fixtures for the tests of all engines. Each engine has more in its own directory; its name is in `ENGINES`.
 
 An engine called `one` has the fixture `one_prefix`: the beginning of the URLs of locks that no other test has touched,
 to which a test adds a name of letters and digits. The behaviour tests then run on it.

@@ -1,4 +1,4 @@
-"""An engine in the memory of this process: what `holdfast.engines` asks of one, and no more.
+"""An engine in the memory of this process: the requirements of `holdfast.engines`, and no more.
 
 A "server" grants each lock to the first of those who ask for it, and may take it back (`Server.revoke`).
 """

@@ -1,11 +1,11 @@
 """Several machines on one: Linux kernels that run as ordinary processes (user-mode Linux) and share a directory.
 
 Each machine has the host's root, read-only, and a boot id, processes, clocks, kernel locks and a page cache of its own.
-Machine 0 serves the directory (shares.py), and all mount it. A program is told who it is by NODE, and finds the
-directory at SHARE.
+Machine 0 serves the directory (shares.py), and all mount it. A program learns by NODE on which machine it is, and finds
+the directory at SHARE.
 
-What the machines and the test say to each other are files in OUT, which is on the host: no failure of the network or
-of the server touches it.
+The machines and the test communicate by files in OUT, which is on the host: no failure of the network or of the server
+touches it.
 
 A machine is a process group of its own. Its network is a namespace of the run, and so are its processes: these end with
 the first one, which ends when nobody has its input open any more. So nothing outlives a run that is killed.

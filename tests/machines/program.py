@@ -1,4 +1,4 @@
-"""What runs on each machine: `program.py ROLE ARGUMENTS`. Told by NODE, SHARE and OUT where it is (lab.py)."""
+"""The program of each machine: `program.py ROLE ARGUMENTS`. NODE, SHARE and OUT tell where it is (lab.py)."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
 """The filesystems on which the machines are tried (lab.py): how machine 0 serves the directory, and how all mount it.
 
-What is served lies on a disk of machine 0 that outlives its kernel, at /srv: /srv/share is the directory, /srv/state
-what the server has to remember. `serve` and `mount` are shell scripts; ADDRESS and LEASE are set.
+The served files lie on a disk of machine 0 that outlives its kernel, at /srv: /srv/share is the directory, /srv/state
+the state that the server has to remember. `serve` and `mount` are shell scripts; ADDRESS and LEASE are set.
 """
 
 from __future__ import annotations

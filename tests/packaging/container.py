@@ -2,9 +2,9 @@
 
     python tests/packaging/container.py BASE [WORD ...]
 
-BASE is the root of the image that the recipe starts from: `debootstrap --variant=minbase bookworm BASE` makes it. With
-what that has built, WORD ... is run as its ENTRYPOINT would run it, as its USER. Needs root and, as any build of it, a
-network. It knows the instructions that the recipe has, and stops at any other.
+BASE is the root of the image that the recipe starts from: `debootstrap --variant=minbase bookworm BASE` makes it. In
+the built image, WORD ... is run as its ENTRYPOINT would run it, as its USER. Needs root and, as any build of it, a
+network. It knows the instructions of the recipe, and stops at any other.
 """
 
 from __future__ import annotations

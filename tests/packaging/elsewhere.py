@@ -1,8 +1,8 @@
 """Python as it is on another system, as far as that can be had here: without the modules and names that it lacks there.
 
-`python elsewhere.py SYSTEM DIRECTORY` takes them away, then imports every module of holdfast, and uses locks. What this
-cannot show is what another kernel does: that an open file cannot be removed on Windows, say. On such a system itself,
-SYSTEM is `here`, and nothing is taken away.
+`python elsewhere.py SYSTEM DIRECTORY` takes them away, then imports every module of holdfast, and uses locks. This
+cannot show the behaviour of another kernel: that an open file cannot be removed on Windows, say. On such a system
+itself, SYSTEM is `here`, and nothing is taken away.
 """
 
 from __future__ import annotations

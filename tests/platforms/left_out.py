@@ -1,7 +1,7 @@
-"""What of the unit and conformance suites is not run on Windows, and why: the only place that says so in advance.
+"""Tests of the unit and conformance suites that are left out on Windows, and why: the only place that tells in advance.
 
-Besides, a test is skipped that names what Python for Windows lacks (`os.fork`, `fcntl.flock` …: absent.py), or `needs`
-an ability that Windows has not (abilities.py), or root; each says so in the list of skips.
+Besides, a test is skipped that uses a name missing in Python for Windows (`os.fork`, `fcntl.flock` …: absent.py), or
+`needs` an ability that Windows lacks (abilities.py), or root; each says so in the list of skips.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a stranger would try with locks on Windows: `python scenes.py SCENE [PROTOCOL] DIRECTORY`, in Windows' Python.
+"""Scenes that a stranger would try on Windows: `python scenes.py SCENE [PROTOCOL] DIRECTORY`, in Windows' Python.
 
 A scene ends with status 0 and prints `done`, or ends with a traceback. It runs under Wine (wine.py) and on Windows.
 """

@@ -1,10 +1,9 @@
 """An attacker beside contenders of every kind: another user swaps all it can in two directories that root locks in.
 
-`shared` lets everybody write, so the attacker decides about the locks there; what must hold is that nothing outside
-changes, nobody hangs and nobody fails but by an error that is documented. `sticky` keeps everybody from the files of
-others; the attacker puts things beside the locks, though not in place of one that is free, which would be its own then.
-There, whoever holds a lock must hold it alone, and must not lose it. Contenders are killed; `clean --yes`, `doctor` and
-`reap` run all the while.
+`shared` lets everybody write, so the attacker decides about the locks there; but nothing outside may change, nobody may
+hang, and nobody may fail except by a documented error. `sticky` keeps everybody from the files of others; the attacker
+puts things beside the locks, though not in place of a free one, which would be its own then. There, a holder must hold
+its lock alone, and must not lose it. Contenders are killed; `clean --yes`, `doctor` and `reap` run all the while.
 """
 
 from __future__ import annotations

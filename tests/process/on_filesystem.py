@@ -1,4 +1,4 @@
-"""What must be so on every filesystem, in short; a command for filesystem.py.
+"""A short test of promises for every filesystem; a command for filesystem.py.
 
 python on_filesystem.py SECONDS EVENTS       EVENTS: 1 where waiters are woken by events, 0 where they poll
 """

@@ -1,9 +1,9 @@
-"""Readers and writers of one lock of the protocol `flock`, of several makes, while somebody kills them at random.
+"""Readers and writers of one lock of the protocol `flock`, of several makes, which are killed at random.
 
     python sharing.py LOCK STATE WANTED
 
 LOCK is the lock path, STATE a directory for everything else, WANTED how much has to happen (wanted.py): with no kills
-wanted there are none. What is done inside is the proof:
+wanted there are none. The actions inside are the proof:
 
     counter    two numbers, which a writer makes one larger, one after the other. Readers must find them equal, unless
                a writer was killed between the two.

@@ -2,8 +2,8 @@
 
     python slots_worker.py BASE STATE WANTED WORKERS SLOTS
 
-STATE/0 … STATE/<SLOTS - 1> are what STATE is in worker.py. Who gets a slot that is not one of these fails, and two in
-one slot are seen by its detector: so there are never more inside than SLOTS, whatever the semaphore believes.
+STATE/0 … STATE/<SLOTS - 1> are each a STATE as in worker.py. A worker with a slot that is not one of these fails, and
+two in one slot are seen by its detector: so there are never more inside than SLOTS, whatever the semaphore believes.
 """
 
 from __future__ import annotations

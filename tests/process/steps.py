@@ -1,4 +1,4 @@
-"""Kill a process at each step of one operation, and see what the next process makes of what is left.
+"""Kill a process at each step of one operation, and check that the next process copes with the leftovers.
 
     python steps.py LOCK OPERATION
 

@@ -1,7 +1,7 @@
-"""What the tests with real processes share: a process that is spoken to line by line, and waiting for a condition.
+"""Helpers for the tests with real processes: a process that is spoken to line by line, and waiting for a condition.
 
-No test here sleeps to win a race. A process says what it has reached (`Peer.hear`); what cannot be said is looked at
-again until it is so (`eventually`). Both give up loudly after a deadline that no healthy machine comes near.
+No test here sleeps to win a race. A process says what it has reached (`Peer.hear`); any other condition is checked
+until it holds (`eventually`). Both give up loudly after a deadline that no healthy machine comes near.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much has to happen in a storm. It ends as soon as that much has: a busy machine takes longer, and does not fail.
+"""Amounts that have to happen in a storm. It ends as soon as they have: a busy machine takes longer, and does not fail.
 
 HOLDFAST_TEST_SECONDS makes storms longer: then they go on for so long as well.
 """

@@ -1,10 +1,10 @@
-"""The storm: processes that increment a counter under one lock while somebody kills them at random.
+"""The storm: processes that increment a counter under one lock, and are killed at random.
 
     python worker.py LOCK STATE WANTED WORKERS [SHELL]
 
 LOCK is the lock path, STATE a directory for everything else, WANTED how much has to happen (wanted.py). This small
-process forks the workers, so that a new one costs a millisecond; it prints what happened as JSON. What is written
-inside the critical section is the proof:
+process forks the workers, so that a new one costs a millisecond; it prints the results as JSON. The notes from inside
+the critical section are the proof:
 
     journal    e PID            this process is inside
                i N WHO FROM     WHO is about to make the counter N; it took the lock over from FROM, or `-`
@@ -12,9 +12,9 @@ inside the critical section is the proof:
                x WHO PID        WHO found PID inside as well
     counter    N
 
-Exact, because a killed process can leave out only a last `d`, and then its `i` says so. Whoever comes next must find N,
-or N - 1 and an `i` without a `d`. That two are never inside at once is also asked of a file that has nothing to do with
-the lock: its flock must never be refused, except by one that is being killed at that moment, whose descriptors the
+Exact, because a killed process can leave out only a last `d`, and then its `i` says so. The next process must find N,
+or N - 1 and an `i` without a `d`. A file that has nothing to do with the lock also shows that two are never inside at
+once: its flock must never be refused, except by a process that is being killed at that moment, whose descriptors the
 kernel closes one after the other.
 """
 

@@ -1,10 +1,10 @@
-"""What `make coverage` says of a measurement: a table, pages of HTML, and what no test reaches without a reason.
+"""The report of `make coverage` on a measurement: a table, pages of HTML, and lines unreached without a reason.
 
     report.py MEASURED [--part]
 
-MEASURED is the data file of coverage.py. It fails where a line or branch of holdfast is neither reached nor named in
-`unreached.toml`, where a named one is reached or is no longer there, and where less than `WANTED` percent of the
-branches of the engine on files are reached. With `--part`, for a part of the tests, it only shows the table.
+MEASURED is the data file of coverage.py. The report fails if a line or branch of holdfast is neither reached nor named
+in `unreached.toml`, if a named one is reached or no longer exists, and if less than `WANTED` percent of the branches of
+the engine on files are reached. With `--part`, for a part of the tests, it only shows the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Actors that are not of holdfast: models of what other implementations do, a system call a step.
+"""Actors that are not of holdfast: models of other implementations, a system call a step.
 
-Their steps and their races are those that were observed of the real ones. A guarantee towards them holds as long as
-none is stopped, between a look and what it does upon it, for longer than the engine settles; so they are `prompt`.
+Their steps and their races were observed in the real ones. A guarantee towards them holds as long as none is stopped,
+between a look and the action that follows from it, for longer than the engine settles; so they are `prompt`.
 """
 
 from __future__ import annotations

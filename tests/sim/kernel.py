@@ -1,7 +1,7 @@
 """The simulated kernel: names, inodes, open files with their locks, watches, processes, clocks, and what it puts off.
 
-It does what it is told at once; world.py decides who does what and when. What is modelled is what Linux does, by the
-facts that tests/process/test_facts.py checks:
+It obeys at once; world.py decides who acts and when. The model follows Linux, by the facts that
+tests/process/test_facts.py checks:
 
 - A kernel lock belongs to an open file, which several descriptors may share. It goes with the last of them, whichever
   process had it. Changing its kind lets go of it first.

@@ -1,6 +1,6 @@
-"""Who meets whom, and where: functions that fill a world with processes, actors and checkers (named in workloads.py).
+"""Scenes: functions that fill a world with processes, actors and checkers (named in workloads.py).
 
-First what can be combined, then single situations, each of its own kind.
+Scenes that can be combined come first, then single situations, each of its own kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who decides in a run, and many runs of a workload: all of them, or as many as there is time for.
+"""Choosing the steps of a run, and many runs of a workload: all of them, or as many as there is time for.
 
 A schedule is the list of keys that were chosen; in text, runs of one key are counted: `0x12 20001 1x3`. The schedule of
 a run that fails is what to keep: with it, `replay` does the same again, a step a line.
@@ -10,8 +10,8 @@ ways to keep the number down:
 - *Sleep sets* (Godefroid): when a step has been explored at some point, its siblings need not take it again until
   something is done that does not commute with it. Of all interleavings that differ only in the order of steps which
   commute, exactly one is run to its end; so nothing is missed. Runs that turn out to repeat one so are cut short.
-- A *bound of preemptions*: only so many times is an actor interrupted that could go on. It misses what needs more, and
-  finds most of what goes wrong early. Then there are no sleep sets: the two do not go together.
+- A *bound of preemptions*: an actor that could go on is interrupted only so many times. It misses errors that need
+  more, and finds most errors early. Then there are no sleep sets: the two do not go together.
 
 A campaign runs all workloads in several processes. Each has its share of the time: half of it for the search through
 every interleaving, a fifth for the search with two preemptions at most, and the rest for random ones. If the first is

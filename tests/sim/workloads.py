@@ -1,9 +1,9 @@
-"""The workloads by name: who meets where, and how much may happen to them in one run.
+"""The workloads by name: their actors and places, and how much may happen to them in one run.
 
-Those of `SMALL` are for searching through every interleaving; all are good for random ones. `HOLES` are known holes:
-what nobody promises, and a schedule that shows each. They are the races of other implementations among themselves,
-which no third party can mend, and the limits of what is promised towards them. A campaign does not run these; a test
-finds each of them again, so that none is described that is not there any more.
+Those of `SMALL` are for searching through every interleaving; all are good for random ones. `HOLES` are known holes in
+the promises, and a schedule that shows each. They are the races of other implementations among themselves, which no
+third party can mend, and the limits of the promises towards them. A campaign does not run these; a test finds each of
+them again, so that no hole is described that no longer exists.
 """
 
 from __future__ import annotations

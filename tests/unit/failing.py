@@ -1,9 +1,9 @@
-"""System calls that fail when they are told to: what `_os` calls goes through a tap.
+"""System calls that fail when they are told to: calls of `_platform` go through a tap.
 
 `tapped()` puts the tap between `holdfast._platform` and the modules it calls (`os`, `fcntl`, `select`, the C library,
 `open`). A tap that is armed counts calls, by what they are and what they are about ("pwrite: lock file"), and lets one
 of them fail, or all of that kind from one on. Below the environment, and not at its methods as `stepping.Stepped`: the
-number that comes out is then the one that the kernel would give, before `_os` has made sense of it.
+number that comes out is then the one that the kernel would give, before `_platform` has interpreted it.
 """
 
 from __future__ import annotations

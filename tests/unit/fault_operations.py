@@ -1,4 +1,4 @@
-"""The operations in which system calls are made to fail, and what must be true after each failure.
+"""The operations in which system calls are made to fail, and the conditions that must hold after each failure.
 
 Processes are environments of their own, time is a number: nothing here waits, so thousands of cases take seconds.
 """

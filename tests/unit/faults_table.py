@@ -1,4 +1,4 @@
-"""The table of tests/unit/faults.md: what comes of each fault, call by call, as the code behaves now.
+"""The table of tests/unit/faults.md: the outcome of each fault, call by call, as the code behaves now.
 
 `python tests/unit/faults_table.py` writes it anew; with names of operations (`Release …`), only their sections.
 """

@@ -1,4 +1,4 @@
-"""An unfriendly neighbour: whatever a path leads to is exchanged for something else, between any two system calls.
+"""An unfriendly neighbour: the target of a path is exchanged for something else, between any two system calls.
 
 `Watchful` counts the calls that go by a path while it is open, and calls `before(number, path)` ahead of each. Calls on
 descriptors are no steps: an exchange before one of them is the same as one before the next that goes by a path.

@@ -1,6 +1,6 @@
-"""What a user writes, with every public name in it. Checked by mypy and pyright, and run by `test_types.py`.
+"""Code as a user writes it, with every public name in it. Checked by mypy and pyright, and run by `test_types.py`.
 
-`assert_type` is the claim: that exactly this is what a type checker, and with it an editor, believes.
+`assert_type` claims that a type checker, and with it an editor, infers exactly this type.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a user may write by mistake, and both type checkers refuse. Never run.
+"""Mistakes that a user may make, and that both type checkers refuse. Never run.
 
-Each mistake names the error that it is to be: `make check` fails if one of the checkers accepts it, as its comment then
-ignores nothing.
+Each mistake names its error: `make check` fails if one of the checkers accepts it, as its comment then ignores nothing.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -2,9 +2,9 @@
 
     python operations.py LOCK OPERATION
 
-When all is prepared, it says so and waits for a line, so that strace may join it. It calls `stat` for two paths that
-are not there, at the beginning and at the end of the operation, so that a log shows which calls belong to it. It says
-in one line of JSON how it ended. Holding, it waits for a line, then releases, and says what it has left.
+When all is prepared, it says so and waits for a line, so that strace may join it. It calls `stat` for two missing
+paths, at the beginning and at the end of the operation, so that a log shows which calls belong to that. It prints a
+line of JSON about the end. If it holds a lock then, it waits for a line, releases, and prints what is left.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stand-ins for the two sides of the beads lock.
 
-The tool writes over whatever is there, so that its file is empty for a moment, and unlinks whatever is there. The
-daemon removes the lock of a dead process some time after it has read it.
+The tool writes over any file there, so that its file is empty for a moment, and unlinks any file there. The daemon
+removes the lock of a dead process some time after it has read it.
 
     python beads.py DIRECTORY
 """

@@ -1,7 +1,7 @@
-"""Being inside, which two must never be at once; independent of every lock, and the same for Python and for node.
+"""The critical section, in which two must never be at once; independent of every lock, for Python as for node.
 
-In the directory STATE: `inside` is created exclusively by whoever comes in and removed when it leaves, `overlaps` has a
-line for each time that this failed, `counter` is incremented without any protection.
+In the directory STATE: `inside` is created exclusively by a process that enters and removed when it leaves, `overlaps`
+has a line for each time that this failed, `counter` is incremented without any protection.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Record locks as others take them, spoken to in the way of the stand-ins: `fcntl(F_SETLK)`, or fasteners.
+"""Record locks as other programs take them, controlled like the stand-ins: `fcntl(F_SETLK)`, or fasteners.
 
     python lockf.py FILE [KIND [START LENGTH]]
 
-KIND is `lockf`, `open` (by open file description) or `fasteners`. A process loses what it has by the first if it closes
+KIND is `lockf`, `open` (by open file description) or `fasteners`. A process loses locks of the first kind if it closes
 the file.
 """
 

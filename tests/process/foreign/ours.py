@@ -1,10 +1,10 @@
-"""holdfast, spoken to in the way of the stand-ins.
+"""holdfast, controlled like the stand-ins.
 
     python ours.py LOCK PROTOCOL [SETTLE [FATAL]]
 
 SETTLE in seconds makes that pause long enough for a test to act in it. FATAL is a function of takeover.py, at whose
-return the process is killed. Looking again without an event is put off for
-longer than any test lasts, so that a wait that ends was woken.
+return the process is killed. Looks without an event are put off for longer than any test lasts, so that a wait that
+ends was woken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other implementations and their stand-ins as processes, and what tests with them have in common."""
+"""Other implementations and their stand-ins as processes, and helpers for tests with them."""
 
 from __future__ import annotations
 

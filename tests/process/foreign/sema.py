@@ -1,5 +1,5 @@
-"""A stand-in for sema, with its races: the record is stamped before the wait, the file is there before its content, a
-stale lock is unlinked whatever has become of it since the look, and so is whatever lies there at the release.
+"""A stand-in for sema, with its races: the record is stamped before the wait, the file exists before its content, a
+stale lock is unlinked even if it has changed since the look, and so is any file at the path at the release.
 
     python sema.py LOCK [STALE]
 """

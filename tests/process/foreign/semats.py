@@ -1,5 +1,5 @@
-"""A stand-in for semats, with its races: a temporary file, a look whether the lock is there, and a rename over whatever
-is there by then. A stale lock is unlinked whatever has become of it since the look.
+"""A stand-in for semats, with its races: a temporary file, a look whether the lock exists, and a rename over any file
+there by then. A stale lock is unlinked even if it has changed since the look.
 
     python semats.py LOCK [STALE]
 """

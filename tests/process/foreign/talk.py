@@ -1,8 +1,8 @@
-"""What the stand-ins have in common: they are told what to do in lines, and can be stopped before any of their steps.
+"""Common parts of the stand-ins: they get their orders in lines, and can be stopped before any of their steps.
 
 stop NAME …     stop before each step of these names; no names: at none
-METHOD WORD …   call that method; what it returns is said
-go              go on, said to one that is `at NAME`
+METHOD WORD …   call that method, and print its result
+go              go on, for a stand-in that is `at NAME`
 """
 
 from __future__ import annotations

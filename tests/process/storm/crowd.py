@@ -3,11 +3,11 @@
     python monitor.py PLAN
 
 PLAN is JSON: `path`, `protocol`, `state`, `seconds`, `kinds` (names of `KINDS`, repeated as often as wanted), and
-`modules`, the Node and the module of the kinds that need one. What happened is printed as JSON.
+`modules`, the Node and the module of the kinds that need one. The results are printed as JSON.
 
 A stopped holder keeps the lock: while it is stopped inside, the journal must not grow (`robbed`). A stopped waiter is
-passed: the others go on meanwhile (`passed`). This process adopts whatever its children leave behind, and waits for
-all of it in the end (`left`).
+passed: the others go on meanwhile (`passed`). This process adopts the orphans of its children, and waits for all of
+them in the end (`left`).
 """
 
 from __future__ import annotations

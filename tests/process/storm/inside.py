@@ -1,4 +1,4 @@
-"""Being inside, for contenders of every kind, with a detector that survives `fork`; the journal is that of worker.py.
+"""The critical section for contenders of every kind, with a detector that survives `fork`; the journal is worker.py's.
 
     python inside.py STATE NAME [RECOVERED]        be inside once: the command of shells and other languages
 

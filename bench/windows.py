@@ -82,7 +82,7 @@ def hand_offs(name: str, path: str) -> list[float]:
             waiter.stdin.write("go\n")
             waiter.stdin.flush()
             waiter.stdout.readline()
-            time.sleep(dice.uniform(WAITS, 2 * WAITS))  # at no fixed moment of another one's polling
+            time.sleep(dice.uniform(WAITS, 2 * WAITS))  # at no fixed phase of another one's polling
             released = time.perf_counter()
         if not (said := waiter.stdout.readline()):
             break  # portalocker's lock does not wait under Wine, whose error it does not know

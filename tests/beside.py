@@ -115,7 +115,7 @@ class Beside:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not session.shouldstop:
             for share in range(self._number, len(SHARES), self._count):
-                while self._runs(share):  # another worker may want what it will report
+                while self._runs(share):  # another worker may want its report
                     time.sleep(0.01)
         os.close(self._alive)
 

@@ -231,7 +231,7 @@ def open_descriptors() -> dict[int, str]:
         try:
             found[fd] = os.readlink(f"/proc/self/fd/{fd}") if sys.platform == "linux" else _described(fd)
         except OSError:
-            pass  # it is not open, or that of the listing itself
+            pass  # it is closed, or the listing's own
     return {fd: target for fd, target in found.items() if fd not in kept}
 
 
@@ -253,11 +253,11 @@ def nothing_is_held() -> Iterator[None]:
     yield
     deadline = time.monotonic() + 20.0
     while not (_held().keys() <= before.keys()) and time.monotonic() < deadline:
-        gc.collect()  # what a dropped loop waited for goes with it
+        gc.collect()  # the waits of a dropped loop go with it
         time.sleep(0.002)  # and a thread that releases may not be done yet
     left = {key: one for key, one in _held().items() if key not in before}
     for one in left.values():
-        getattr(one, "give_back", lambda: None)()  # of a test that has failed: those after it are not to fail as well
+        getattr(one, "give_back", lambda: None)()  # those of a failed test: later ones are not to fail as well
     assert not left, "still held, or waited for, in this process"
 
 

@@ -195,7 +195,7 @@ class _Run:
             return
         made = [str(self._session.write(f"units/{name}", text)) for name, text in self._units.items()]
         _, printed = self._session.program("systemd-analyze", "verify", "--man=no", *made)
-        # Only what is wrong in a unit of ours counts: not its program, which is not installed here, nor other units.
+        # Only errors in our units count: not that a program is not installed here, nor other units.
         ours = [
             line
             for line in printed.splitlines()

@@ -31,7 +31,7 @@ _COMMAND = re.compile(rf"^.*shell\.sh: line \d+: +\d+ {_ENDED}", re.MULTILINE)
 
 def matches(wanted: str, got: str, exactly: bool = False) -> bool:
     """Whether the output is as wanted. `exactly`: nothing varies, but for `…`."""
-    # What the shell says of a job that has ended: when it does is not for a page to say, nor in which words.
+    # The shell's messages about ended jobs: a page states neither their moment nor their words.
     without_jobs = _JOB.sub("", got + "\n")
     forms = (got, without_jobs, _COMMAND.sub(r"\1\n", without_jobs), _COMMAND.sub("", without_jobs))
     return any(_matches(wanted, form, exactly) for form in forms)

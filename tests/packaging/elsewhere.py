@@ -94,7 +94,7 @@ def become(system: str) -> None:
                         delattr(sys.modules[holder], name)
     sys.platform = system
     if system == "win32":
-        os.environ["HOLDFAST_OS"] = "generic"  # what Windows itself has is for tests/platforms
+        os.environ["HOLDFAST_OS"] = "generic"  # the abilities of Windows itself are for tests/platforms
 
 
 def every_module() -> list[str]:

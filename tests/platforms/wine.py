@@ -137,7 +137,7 @@ def run(
     cache = place or setup()
     command = [_wine(), str(cache / version / "python.exe"), *map(str, words)]
     # Wine takes no /dev/null for standard input.
-    streams = {"capture_output": True, "text": True, "errors": "replace"}  # what is said is in the code page of Windows
+    streams = {"capture_output": True, "text": True, "errors": "replace"}  # its output is in the code page of Windows
     for _ in range(_STARTS):
         done = subprocess.run(command, env=environment(cache), input="", timeout=limit, **streams)  # type: ignore[call-overload]
         if done.returncode != _NOT_INITIALISED or done.stdout:

@@ -90,7 +90,7 @@ class Attack:
         for where in self.everywhere[1::2]:
             where.mkdir()
             where.chmod(0o1777 if where.name.startswith("sticky") else 0o777)
-        # What is there before the attacker comes is root's: the counter, and a file that stays.
+        # Files that exist before the attacker comes are root's: the counter, and a file that stays.
         for name in ("f.lock", "t.lock.token"):
             (self.sticky / name).touch()
         os.chown(self.den, NOBODY, NOBODY)
@@ -187,7 +187,7 @@ class Attack:
             alone = os.open(self.private / f"{_AT[kind]}-{where.name}-{hold.slot}", os.O_CREAT | os.O_RDWR)
             try:
                 if where == self.sticky:
-                    # Of a process that is killed, the kernel drops such locks before those of flock, which a hold has.
+                    # The kernel drops such locks of a killed process before those of flock, which a hold has.
                     fcntl.lockf(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 time.sleep(dice.choice((0, 0, 0.001)))
             except BlockingIOError:

@@ -43,7 +43,7 @@ def end_before_a_thread(lock: Lock, said: str) -> None:
     def work() -> None:
         hold = lock.acquire()
         inside.set()
-        threading.main_thread().join(0.3)  # what runs when a process ends has its time meanwhile
+        threading.main_thread().join(0.3)  # time for the code that runs when a process ends
         Path(said).write_text("kept" if os.path.exists(hold.path) and not hold.lost else "lost")
 
     threading.Thread(target=work).start()

@@ -72,7 +72,7 @@ def sema(
                 me.sleep(poll)
                 continue
             inode = env.files[fd].inode.number
-            me.crashable, could = False, me.crashable  # what it leaves here is held until somebody breaks it
+            me.crashable, could = False, me.crashable  # the file that it leaves here is held until somebody breaks it
             env.write(fd, _record(me), 0)
             me.crashable = could
             env.close(fd)

@@ -993,7 +993,7 @@ class Process:
             return len(data)
         old = inode.data
         if self.kernel.full and not old and data:
-            raise OSError(*_FULL)  # the first block of a file is what there is no room for
+            raise OSError(*_FULL)  # there is no room for the first block of a file
         if old and not offset and inode.links:
             inode.history.append(old)
         inode.data = old[:offset] + data + old[offset + len(data) :]

@@ -515,7 +515,7 @@ def clock(world: World) -> None:
     ours(world, 2, lambda who: holder(requests(who, LOCK)))
     world.actor(world.process("J", 109), jumps, crashable=False)
     world.checkers = usual(newcomer())
-    world.checkers.pop(2)  # what was taken over has another time by now
+    world.checkers.pop(2)  # a lock that was taken over has another time by now
 
 
 def mixed(world: World) -> None:

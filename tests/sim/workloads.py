@@ -23,7 +23,7 @@ WORKLOADS: dict[str, Workload] = {}
 
 class Workload:
     """A way to fill a world. `crashes`, `stalls`, `losses`, `stops`: how often each may happen in one run; `machine`:
-    properties of the kernel. One that is not `listed` is a known hole (holes.py)."""
+    properties of the kernel. One that is not `listed` is a known hole (`HOLES`)."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ Workload("fs-safe-more", beside(_fs_safe, count=2, protocol="sidecar", others_di
 _npm: dict[str, Any] = {"protocol": "proper-lockfile", "realpath": False}
 _proper_lockfile = lambda _world: foreign.proper_lockfile(f"{LOCK}.lock")  # noqa: E731
 Workload("directory", contenders(2, fair=False, litter=(".claim",), bound=12.0, **_npm), crashes=1)
-# A directory of nobody knows whom is stale after 10 s; a first waiter that is slow then is passed within 10 s more.
+# A directory of an unknown holder is stale after 10 s; a first waiter that is slow then is passed within 10 s more.
 Workload("directory-fair", contenders(3, litter=(".claim",), bound=22.0, **_npm), crashes=1, stalls=1)
 Workload("directory-stale", scenes.stale_directory(contenders(2, fair=False, bound=12.0, **_npm)), crashes=1)
 Workload(

@@ -400,7 +400,7 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     (portable, "clock_shift", lambda: _SHIFT),
     (posix, "fcntl", Module(fcntl, flock=_flock)),
     *((module, "select", Module(select, poll=_Poll)) for module in (posix, linux)),
-    # What is mounted is looked up once, however long this process is not let run.
+    # The mounts are looked up once, however long this process is not let run.
     *((module, "_MOUNT_LASTS", math.inf) for module in (linux, posix)),
     (linux, "link_empty_path", link_empty_path),
     (inotify, "_libc", _Library(inotify._libc)),

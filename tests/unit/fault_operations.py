@@ -879,7 +879,7 @@ def _require_clear(raised: Exception, word: str) -> None:
         return
     assert isinstance(raised, OSError)
     if word == "EBADF" and raised.errno == errno.EACCES:
-        return  # NFS says so where writing is not permitted, which is what the user can understand
+        return  # NFS says so if writing is not permitted, which the user can understand
     if word not in ("short", "full") and raised.errno != getattr(errno, word, None):
         raise Wrong(f"another error than the system's: {raised!r}") from raised
     if not raised.filename or not raised.strerror:
@@ -905,8 +905,8 @@ def _next_gets_it(scene: Scene, word: str, *, always: bool) -> str:
         Path(scene.lock_file).unlink(missing_ok=True)
     else:
         scene.require_held(held)
-        scene.clock += 1  # who holds for longer than a moment removes what dead waiters left
-        for _ in range((scene.slots or 1) - 1):  # what was left of another slot goes with the next one that has it
+        scene.clock += 1  # a holder for longer than a moment removes leftovers of dead waiters
+        for _ in range((scene.slots or 1) - 1):  # leftovers of another slot go with its next holder
             another = scene.acquire(scene.env(), timeout=0.1)
             if isinstance(another, FileHold):
                 another.release()

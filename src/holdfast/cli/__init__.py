@@ -181,7 +181,7 @@ def _command_to_break(options: Namespace | None, status: Status) -> str:
     words, path = ["holdfast", "break"], status.path
     is_file = not is_url(path)
     if protocol and is_file and not getattr(options, "slots", None):
-        words += ["-p", protocol]  # which makes the path of the lock file from what was given
+        words += ["-p", protocol]  # with which `break` derives the lock file from the given path
         path = given or path
     elif status.record is None and status.protocol and is_file:
         words += ["-p", status.protocol]  # the content does not name it

@@ -121,7 +121,7 @@ class _Command:
         with self._mutex:
             if self.told:
                 return FAILED
-            self.has_begun = True  # it may be at work, or what it has started
+            self.has_begun = True  # it may be at work, or processes that it has started
             try:
                 self._program = program = job.start(words, environment_of(holds), self._options.line)
             except OSError as error:

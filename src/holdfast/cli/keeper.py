@@ -204,7 +204,7 @@ class _FileLife(_Life):
             except BrokenPipeError:
                 pass  # the command was killed: its other pipe says so, too
             os.close(tell)
-            keep_from_now(hold)  # the command need not wait for what this loads
+            keep_from_now(hold)  # only now, as the command need not wait for this code to load
             self._wait(heard)
             status = _released(hold)
         finally:
@@ -248,7 +248,7 @@ def _released(hold: Hold) -> int:
     try:
         hold.release()
     except LockLost:
-        pass  # and what is at the path is another's
+        pass  # and the file at the path is another's
     except OSError:
         return 1  # the guard ends with this process, so the file counts as a dead holder's
     return 0

@@ -107,7 +107,7 @@ def each_of(options: Namespace) -> list[Namespace]:
 def lock_options(options: Namespace) -> dict[str, Any]:
     """The options of `Lock` among those of a command."""
     found = {name: value for name in _OF_LOCK if (value := getattr(options, name, None)) is not None}
-    if is_url(options.lock):  # an engine refuses what it does not have, and a switch that is off is nothing to refuse
+    if is_url(options.lock):  # an engine refuses options that it lacks, and a switch that is off is none
         return {name: value for name, value in found.items() if value is not False}
     return found
 

@@ -120,7 +120,7 @@ class _Listing:
             return lines(_COLUMNS, rows, screen(sys.stdout))
         title, *rest = lines(_COLUMNS, rows, screen(sys.stdout), self._floors)
         self._floors = {number: min(width, WIDEST_PADDED) for number, width in self._floors.items()}
-        again = title.split() != self._titles  # on a terminal, what is too wide may cost a column
+        again = title.split() != self._titles  # on a terminal, a cell that is too wide may cost a column
         self._titles = title.split()
         return [title, *rest] if again else rest
 
@@ -152,7 +152,7 @@ def _everything(places: Sequence[str], listing: _Listing, options: Namespace) ->
                     unknown[one.status.path] = one  # the kernel may know of record locks on it
                     continue
             elif isinstance(one, str) and expanded:
-                continue  # a pattern names whatever fits
+                continue  # a pattern may match any files
             yield one
     if options.all:
         env = environment()

@@ -113,7 +113,7 @@ def run(options: Namespace) -> int:
         finally:  # C2; after a failure, too: on the way out nothing is left to interrupt
             before = signal.pthread_sigmask(signal.SIG_BLOCK, received_with(heeded))
             _Interrupted.wanted = False
-            if _Interrupted.noted:  # C1: also where the first one was dropped
+            if _Interrupted.noted:  # C1: even if the first one was dropped
                 raise _Interrupted(_Interrupted.noted)
     except AcquireTimeout as error:
         for number in heeded:
@@ -269,7 +269,7 @@ class _Child:
             return not_started(self._command, error)
         tree.root = guardian.pid
         if not self._pid:
-            os.waitpid(guardian.pid, 0)  # G4: what it has started is ours now
+            os.waitpid(guardian.pid, 0)  # G4: its children are ours now
             guardian.pid = tree.root = 0
             orphan = tree.orphan()
             self._pid = orphan.pid if orphan is not None else 0

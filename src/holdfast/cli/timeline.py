@@ -271,7 +271,7 @@ def _open_beside(path: str, flags: int) -> int:
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags & ~os.O_TRUNC | careful, 0o666)
     try:
-        there = os.lstat(path)  # the number of names at a moment when this is one of them
+        there = os.lstat(path)  # the number of names, while this is one of them
         if not stat.S_ISREG(there.st_mode) or not os.path.samestat(there, os.fstat(fd)) or there.st_nlink > 1:
             raise OSError(errno.EEXIST, "the file there is not such a page; name another one with -o", path)
         os.ftruncate(fd, 0)

@@ -41,7 +41,7 @@ def postgres(_server: Postgres) -> Iterator[Postgres]:
         _server.forget()
         postgresql_pool._pool.close_all(
             environment()
-        )  # what goes by itself later would look like a leak of another test
+        )  # anything that goes by itself later would look like a leak of another test
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def descriptors() -> set[str]:
     found = set()
     try:
         names = os.listdir("/proc/self/fd")
-    except OSError:  # the call that was to fail came one later than expected: it is this one
+    except OSError:  # the call to fail came one later than expected: it is this one
         names = os.listdir("/proc/self/fd")
     for fd in names:
         try:

@@ -337,7 +337,7 @@ class Trials:
             if thread.name == "holdfast-step":
                 thread.join(PROMPTLY)  # a second interruption ends the wait for it
         begun = time.monotonic()
-        if self.name == "takeover_announced":  # the next one would remove what it finds
+        if self.name == "takeover_announced":  # the next one would remove the leftovers
             Lock(self.path + ".next", heartbeat=0).acquire(timeout=PROMPTLY).release()
             assert not os.path.exists(f"{self.path}.lock.reclaim"), "left: the announcement"
         if self.name in WAITING:

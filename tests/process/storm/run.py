@@ -92,7 +92,7 @@ def storm(place: Path, state: Path, protocol: str, seconds: float, kinds: tuple[
     if seconds >= LONG:
         never = {told["by_kind"][letter] for letter in told["by_kind"] if letter not in outcome.by_letter}
         assert not never, f"never got in: {never}"
-    # Whatever was left by the last one that was killed is gone after the next one has been and left. Not before: behind
+    # Leftovers of the last killed process are gone after the next one has been and left. Not before: behind
     # tickets of the killed, a holder has one of its own.
     command = [sys.executable, "-c", PASS_THROUGH, str(path), protocol]
     passed = subprocess.run(command, capture_output=True, text=True, timeout=60)

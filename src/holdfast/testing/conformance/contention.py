@@ -167,7 +167,7 @@ def one_after_another(bench: Bench, contenders: list[Running]) -> None:
         entered.let_go()
         if not contenders:
             bench.expect_released(entered)
-        # The others may get in before this one has ended; its status is not asked for.
+        # The others may get in before this one has ended, so its status is not asked for.
 
 
 def _first(bench: Bench, contenders: list[Running]) -> Running:

@@ -1,4 +1,4 @@
-"""Where a run of the tests has its temporary files: one directory below each place for such files, with the run's name.
+"""Directories for the temporary files of a run: one below each place for such files, with the run's name.
 
 HOLDFAST_TEST_RUN is the name. Two runs share no directory, so what is left in one (leftovers.py) is that run's own.
 Without a run, as for a tool that is started by hand, the places themselves.

@@ -86,7 +86,7 @@ def die_inside(path: str, slots: int) -> None:
 def pass_through(path: str, slots: int) -> None:
     """Require that every slot is there for the next ones, at once and all together, whatever the last killed ones left.
 
-    That has gone after the next takeover of the slot: claims stay until then (takeover.py, T13).
+    The leftovers are gone after the next takeover of the slot: claims stay until then (takeover.py, T13).
     """
     from holdfast import Semaphore
 

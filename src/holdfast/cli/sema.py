@@ -33,7 +33,7 @@ from .outcome import DONE, FAILED, HELD, USAGE, show
 
 
 class Kind(Enum):
-    """Kinds of what can be at a path."""
+    """The kinds of things at a path."""
 
     NOTHING = "nothing"
     FILE = "a regular file"
@@ -48,7 +48,7 @@ def speak_utf8() -> None:
 
 
 def kind_of(path: str) -> Kind:
-    """The kind of what is at a path; NOTHING, too, if nothing can be there. OSError if that cannot be known."""
+    """The kind of the thing at a path; NOTHING, too, if none can be there. OSError if that cannot be known."""
     try:
         found = os.lstat(path)
     except OSError as error:

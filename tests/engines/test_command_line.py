@@ -149,6 +149,14 @@ def test_a_command_that_is_ended_leaves_no_keeper_that_waits(world: World, url: 
     eventually(lambda: not world.mine())
 
 
+def test_a_keeper_keeps_no_descriptor_of_its_shell(world: World, url: str) -> None:
+    """Else a flock of the shell's would last as long as the keeper."""
+    words = 'exec 9>"$2"; flock 9; $H try "$1"; exec 9>&-; flock -n "$2" echo free'
+    shell = world.shell(words, f"{url}a", world.directory / "mine")
+    assert (shell.returncode, shell.stdout) == (0, "free\n")
+    eventually(lambda: not holdfast.Lock(f"{url}a").status().locked)
+
+
 def test_an_owner_that_ends_during_the_wait_gets_no_lock(world: World, url: str) -> None:
     owner, holder = world.start(["sleep", "600"]), holding(world, url + "owner")
     waiting = world.start([*HOLDFAST, "acquire", "-j", "--owner-pid", owner.pid, url + "owner"])

@@ -27,7 +27,7 @@ def detach(kept: Collection[int]) -> None:
     end of a pipe that the caller had."""
     os.setsid()
     leave_place()
-    _close_all_but({0, 1, 2, *kept})
+    close(opened_but({0, 1, 2, *kept}))
 
 
 def leave_place() -> None:
@@ -85,17 +85,27 @@ def wake_by(names: Iterable[str], fd: int) -> None:
         signal.signal(getattr(signal, name), lambda _number, _frame: None)
 
 
-def _close_all_but(kept: set[int]) -> None:
+def opened_but(kept: Collection[int]) -> list[int]:
+    """All open descriptors but these."""
     try:
-        opened = [int(name) for name in os.listdir("/dev/fd")]
+        listed = [int(name) for name in os.listdir("/dev/fd")]
     except (OSError, ValueError):
-        opened = list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
-    for fd in opened:
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # it was the listing's own
+        listed = list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
+    return [fd for fd in listed if fd not in kept and _is_open(fd)]
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False  # that of the listing, which is closed by now
+    return True
+
+
+def close(fds: Collection[int]) -> None:
+    """Close descriptors that the caller may have opened for others to wait for, or to lock with."""
+    for fd in fds:
+        os.closerange(fd, fd + 1)  # which ignores errors
 
 
 def take(held: FileHold, fd: int, on_lost: Callable[[LockLost], object]) -> Hold:

@@ -39,7 +39,7 @@ import os
 from .._platform import environment
 from ..errors import AcquireTimeout, LockLost
 from ..lock import attend, file_hold, keep_from_now, requests_of
-from .detached import detach, fork, leave_place, readable, sooner, take, wake_by, wakeup_pipe
+from .detached import close, detach, fork, leave_place, opened_but, readable, sooner, take, wake_by, wakeup_pipe
 from .options import Namespace
 from .outcome import DONE, FAILED, failed, say, show
 from .owner import KEEPER, Owner, tell_bound, tell_if_ours
@@ -315,10 +315,11 @@ class _ServerLife(_Life):
         status = FAILED
         try:
             os.setsid()
+            inherited = opened_but({0, 1, 2, self._owner.fd, self._tell, self._heard})
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             self._woken, self._wake = wakeup_pipe()
             threading.Thread(target=self._heed_command, daemon=True).start()
-            status = self._acquire()
+            status = self._acquire(inherited)
         except BaseException as error:
             status = failed(error) if isinstance(error, Exception) else FAILED
         finally:
@@ -328,7 +329,7 @@ class _ServerLife(_Life):
             finally:
                 os._exit(status)
 
-    def _acquire(self) -> int:
+    def _acquire(self, inherited: list[int]) -> int:
         """Acquire the lock, report it and keep it; the exit status for a command that was not told of the lock."""
         options, lock = self._options, self._lock
         requests_of(lock)[0].on_lost = self._ring
@@ -341,16 +342,17 @@ class _ServerLife(_Life):
             return self._owner.tell_ended(lock.path)
         try:
             tell_acquired(lock, options, self._owner.pid, os.getpid(), hold.token)
-            self._settle_in(hold)
+            self._settle_in(hold, inherited)
             self._say(DONE)
             self._wait()
         finally:
             _released(hold)  # a server that cannot be told frees it by itself
         return FAILED  # the command has ended by now, unless it was not told of the lock
 
-    def _settle_in(self, hold: Hold) -> None:
-        """Let go of the caller's directory and standard streams, which others could wait for; sockets stay open."""
+    def _settle_in(self, hold: Hold, inherited: list[int]) -> None:
+        """Let go of what is the caller's. Not earlier: a certificate may be in one of its descriptors."""
         leave_place()
+        close(inherited)
         self._heed_signals()
         self._show_title(hold.path)
 

@@ -130,9 +130,10 @@ def test_a_dead_holder_does_not_hold_for_ever() -> None:
     )
 
 
-def test_two_readers_or_two_slots_are_shown_side_by_side() -> None:
-    readers = [event("acquired", 3, protocol="flock"), event("acquired", 4, 2, protocol="flock")]
-    ends = [event("released", 5, protocol="flock"), event("released", 6, 2, protocol="flock")]
+@pytest.mark.parametrize("protocol", ["flock", "ofd"])
+def test_two_readers_or_two_slots_are_shown_side_by_side(protocol: str) -> None:
+    readers = [event("acquired", 3, protocol=protocol), event("acquired", 4, 2, protocol=protocol)]
+    ends = [event("released", 5, protocol=protocol), event("released", 6, 2, protocol=protocol)]
     assert told(*readers, *ends) == [(True, 3.0, 5.0, "released", 1), (True, 4.0, 6.0, "released", 2)]
     slots = [event("acquired", 3, slot=0), event("acquired", 4, 2, slot=1), event("released", 5, slot=0)]
     assert told(*slots)[0] == (True, 3.0, 5.0, "released", 1)

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import set_error_path
 from ..model import Value
+from ..protocols import is_persistent
 from .options import Namespace
 from .outcome import DONE, FAILED, STDIN, say, show_bytes
 
@@ -145,7 +146,7 @@ class _Teller:
         if who in self._holding:
             return
         before = _integer(event.get("recovered_from"))
-        shared = self._protocols[who[0]] == "flock"  # then others may go on holding it
+        shared = is_persistent(self._protocols[who[0]])  # then others may go on holding it
         for other in [other for other in self._holding if other[0] == who[0] and not shared]:
             dead = other[1][0] == before or self._stale.get(who[0], -1.0) >= self._holding[other][0]
             self._end_hold(other, time, "reclaimed" if dead else "unseen", {})

@@ -121,12 +121,12 @@ def check_callback(name: str, callback: object) -> None:
         raise TypeError(f"{name} is an `async def`, which would never be awaited; have a function start a task")
 
 
-def is_heard(kind: Kind, own: Callable[[Event], object] | None) -> bool:
+def has_listener(kind: Kind, own: Callable[[Event], object] | None) -> bool:
     """Whether an event of this kind has a listener; `own` is the lock's callback."""
     return own is not None or bool(listeners) or _set_up_logger(_LEVELS.get(kind, DEBUG)) is not None
 
 
-def is_told(own: Callable[[Event], object] | None) -> bool:
+def has_any_listener(own: Callable[[Event], object] | None) -> bool:
     """Whether any event has a listener; `own` is the lock's callback."""
     return bool(listeners) or own is not None or _is_logged(DEBUG)
 

@@ -17,7 +17,7 @@ import _thread
 import itertools
 from abc import abstractmethod
 
-from ..events import Event, deliver, is_heard, name_of
+from ..events import Event, deliver, has_listener, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class AttemptEvents:
         if self._waiting or self._is_inherited():
             return
         self._waiting = True
-        if not self._is_heard("waiting"):
+        if not self._has_listener("waiting"):
             return
         self._find_holder(who, "waiting")
         with self._mutex:
@@ -174,11 +174,11 @@ class AttemptEvents:
     def _is_inherited(self) -> bool:
         return self._generation != self._env.generation  # AE4
 
-    def _is_heard(self, kind: Kind) -> bool:
-        return is_heard(kind, self._request.on_event)
+    def _has_listener(self, kind: Kind) -> bool:
+        return has_listener(kind, self._request.on_event)
 
     def _find_holder(self, who: Callable[[], Holder | None], kind: Kind) -> None:
-        if self._is_heard(kind):
+        if self._has_listener(kind):
             try:
                 self._holder = who()
             except Exception:  # the acquisition meets the same error, and knows what it means
@@ -209,7 +209,7 @@ class AttemptEvents:
         self._deliver()
 
     def _enqueue(self, kind: Kind, held: Told | None = None) -> None:
-        if self._is_heard(kind):
+        if self._has_listener(kind):
             self._outbox.append(self.describe(kind, held, None if held is not None else self._holder))
 
     def _deliver(self) -> None:

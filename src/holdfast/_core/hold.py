@@ -24,7 +24,7 @@ import sys
 from abc import abstractmethod
 
 from ..errors import LockLost, NotHeld, set_error_path
-from ..events import is_heard, report
+from ..events import has_listener, report
 from ..model import INFINITY
 from .attempt import AttemptEvents
 
@@ -290,7 +290,7 @@ class HoldState:
             self._tell_each(listeners)
         finally:
             self._was_told()
-            if self.attempt_events is not None or is_heard("lost", self.request.on_event):
+            if self.attempt_events is not None or has_listener("lost", self.request.on_event):
                 self._attempt_events().lost(self)
 
     def _listeners(self) -> list[Callable[[LockLost], object]]:

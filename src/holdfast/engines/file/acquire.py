@@ -28,7 +28,7 @@ from ..._core.messages import stale
 from ..._core.wait import Deadline, Wait
 from ..._platform.fork import forking
 from ...errors import set_error_path
-from ...events import is_told
+from ...events import has_any_listener
 from ...liveness import Liveness
 from ...model import Evidence, Status
 from .fencing import fenced, fenced_for
@@ -379,7 +379,7 @@ class AcquireAttempt:
     def _win(self, held: FileHold) -> None:
         """Make the hold ours. We keep our place until the release, which lets the next waiter try. But we leave it if
         we got a slot (Q7; others may know of more), or were inside already."""
-        if is_told(self._request.on_event) or held.recovered_from is not None:
+        if has_any_listener(self._request.on_event) or held.recovered_from is not None:
             held.attempt_events = self._attempt_events  # AE5
         ref = held.ref(self._context)
         if self._entry is not None:

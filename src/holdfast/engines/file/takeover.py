@@ -77,11 +77,10 @@ from __future__ import annotations
 import errno
 import stat
 import zlib
-from functools import partial
 
 from ..._core.wait import Steps, Wait
 from ..._platform.fork import forking
-from ..._platform.operations import let_go, sweep_when_due, unlink_quietly
+from ..._platform.operations import let_go, partial, sweep_when_due, unlink_quietly
 from ...model import Value
 from .hold import FileHold
 from .inspect import forget, guard_counts, is_readers_lock, read_record

@@ -17,7 +17,7 @@ from ..._core.wait import Deadline, Steps, Wait
 from ..._platform.fork import forking, to_load
 from ..._platform.operations import partial
 from ...errors import set_error_path
-from ...events import is_told
+from ...events import has_any_listener
 from ...model import INFINITY
 from .publish import publish
 from .steps import UNWRITABLE, exists_now, prepare
@@ -60,7 +60,7 @@ def acquire(
     `context` names the caller that a wait would block (sync.caller).
     """
     generation, first = env.generation, requests[0]
-    attempt_events = AttemptEvents(env, first, context) if is_told(first.on_event) else None
+    attempt_events = AttemptEvents(env, first, context) if has_any_listener(first.on_event) else None
     at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and attempt_events is None
     result: HoldRef | Refusal | None = None
     away: Deadline | None = None

@@ -381,7 +381,7 @@ def all_follow_the_first(patch: Patch) -> None:
     patch.setattr(
         queue.QueueEntry,
         "_follow",
-        lambda self, there, _name: real(self, there, next(n for n in there.names() if there.counts(n))),
+        lambda self, there, _name, left: real(self, there, next(n for n in there.names() if there.counts(n)), left),
     )
 
 

@@ -1397,6 +1397,19 @@ def test_waiters_of_several_processes_are_served_by_arrival(
     assert not place.exists()
 
 
+def test_a_waiter_whose_turn_comes_reads_the_list_of_tickets_once(held: Contender, queued: Contend) -> None:
+    """Q4, Q10: of a thousand tickets, reading the list takes as long as all the rest."""
+    first, second, _third = queued(), queued(), queued()
+    release(held)
+    settle(first)
+    begun = len(second.env.steps)
+    first.env.once(first.env.after, "close", second.step)  # it has closed its ticket, and is yet to remove the name
+    release(first)
+    assert second.inside
+    steps = second.env.steps[begun:]
+    assert steps[: steps.index("link_unnamed")].count("list_directory") == 1
+
+
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("leaving", ["a holder", "a waiter"])
 def test_a_place_is_handed_on_without_a_gap(

@@ -72,6 +72,8 @@ from .steps import close_quietly, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..._platform.interface import Environment, Stat
     from ..._platform.operations import Operation
     from ...model import Status
@@ -324,10 +326,11 @@ class Queue:
         """Whether the pid in the ticket's name belongs to our PID namespace."""
         return name[-25:-17] == self.where[8:]
 
-    def sweep(self) -> None:
-        """Remove dead waiters' leftovers up to the first living one, which will do so when first, or at release."""
+    def sweep(self, names: Iterable[str] | None = None) -> None:
+        """Remove dead waiters' leftovers, of these names or of all, up to the first living waiter, which will do so
+        when first, or at release."""
         kept = 0
-        for name in self.names():
+        for name in self.names() if names is None else names:
             if self.is_abandoned(name):
                 kept += not self.unlink(name)
                 if kept >= _MOST_KEPT:
@@ -712,24 +715,27 @@ class QueueEntry:
                     return ahead
 
     def _is_behind_ticket(self) -> bool:
+        # Asked before the list is read, which then has the ticket that it was handed on to (Q10).
+        left = self._before if self._before and self._follows >= 0 and self.env.hung_up(self._follows) else ""
         queue, ahead = self._open_queue()
         if queue is None:
             self._unfollow()
             return False
         try:
             ticket, before, tries = self._ticket, self._before, _TRIES
-            sweeps, kept = ticket is None or (bool(ahead) and not self._swept), 0
+            sweeps, kept, others = ticket is None or (bool(ahead) and not self._swept), 0, list[str]()
             while ahead:
                 name = ahead.pop()
                 if not self._waits_for(queue, name):
+                    others.append(name)
                     continue
-                if self._follow(queue, name):
+                if self._follow(queue, name, left):
                     self._ahead, self._swept = len(ahead) + 1, False
                     self.first_ahead = self._first_of(queue, [*ahead, name])
                     self._moved_up = self._moved_up or (before not in ("", name))
                     return True
                 stays = kept > 0 and queue.stat(name) is not None
-                if tries and not stays:  # its owner may have handed it on since the list was read (Q10)
+                if tries and not stays and name != left:  # it may have been handed on since the list was read (Q10)
                     tries -= 1
                     listed = self._ahead_in(queue)
                     stays = listed[-1:] == [name]
@@ -740,7 +746,7 @@ class QueueEntry:
                     break
             self._before = ""  # closing what followed it can wait until we have the lock
             if sweeps:
-                queue.sweep()
+                queue.sweep(None if ticket is None else reversed(others))
                 self._swept = True
             if ticket is None:
                 remove_queue(self.env, queue.path)  # all tickets were of dead processes, or there were none
@@ -785,10 +791,10 @@ class QueueEntry:
         if self._ticket is None or self._ticket.queue is not queue:
             queue.close()
 
-    def _follow(self, queue: Queue, name: str) -> bool:
-        """Follow the ticket; False if it is gone, or its owner is."""
+    def _follow(self, queue: Queue, name: str, left: str) -> bool:
+        """Follow the ticket; False if it is gone, or its owner is, as that of `left` is known to be."""
         if name == self._before and self._follows >= 0:
-            if not self.env.hung_up(self._follows):
+            if name != left:
                 return True
             queue.remove(name)  # Q2
             return False

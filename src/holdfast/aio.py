@@ -12,7 +12,7 @@ from ._core.attempt import Refusal
 from ._core.hold import HoldRef
 from ._core.messages import refused
 from ._core.wait import Steps
-from ._drivers.apart import apart_of, until_it_is_back
+from ._drivers.apart import apart_of
 from ._drivers.asyncio import (
     begin,
     call_apart,
@@ -88,7 +88,7 @@ class AsyncHold(BaseHold):
                 if apart is None:
                     await in_thread(self._release)
                 else:
-                    await call_apart(apart, partial(until_it_is_back, self._held, self._release_apart))
+                    await call_apart(apart, self._release_apart)
             except EngineUnavailable:
                 raise self._held.lost_error() from None  # its lease is over
             finally:

@@ -167,10 +167,12 @@ class BaseHold:
                 held.release(self._ref)  # Ctrl-C came before it had begun
 
     def _release_apart(self) -> None:
-        """Release where that may wait for a server."""
+        """Release where that may wait for a server, or for one that is away to come back."""
+        with forking:
+            from ._drivers.apart import until_it_is_back
         try:
             self._ref.releasing = get_ident()
-            self._release_here()
+            until_it_is_back(self._held, self._release_here)
         finally:
             self._ref.releasing = None
 

@@ -504,19 +504,29 @@ def test_a_look_at_a_hold_is_not_waited_for_without_end(server: Server, monkeypa
 
 
 @pytest.mark.parametrize("how", ["release", "with a hold", "with a lock", "with several"])
-def test_a_task_that_is_cancelled_in_a_release_behind_a_look_leaves_its_loop_alone(
-    how: str, server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("away", [False, True], ids=["silent", "away"])
+def test_a_task_that_is_cancelled_in_a_release_leaves_its_loop_alone(
+    away: bool, how: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP3, B5: the look has the mutex of the hold, and waits for the server; so does nobody on the loop."""
+    """AP3, B5: a look has the mutex of the hold, and waits for the server; or the release is repeated until that is
+    back (AP7). Nobody on the loop waits for either."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
-    lock = AsyncLock(f"{server.directory}/l", lease=0)
+    lock = AsyncLock(f"{server.directory}/l", lease=PATIENCE if away else 0)
     acquired: list[Any] = []
 
     def go_on(holds: Any) -> None:
         acquired.append(holds)
+        if away:
+            server.goes_away()
+            return
         server.dies()
         with pytest.raises(EngineUnavailable):
             holds.ensure_held()
+
+    def is_under_way() -> bool:
+        if not acquired:
+            return False
+        return server.asked.is_set() if away else bool(state_of(each_of(acquired[0])[0]).refs[0].releasing)
 
     async def steps() -> None:
         if how == "release":
@@ -532,7 +542,7 @@ def test_a_task_that_is_cancelled_in_a_release_behind_a_look_leaves_its_loop_alo
 
     async def main() -> float:
         task = asyncio.ensure_future(steps())
-        while not acquired or state_of(each_of(acquired[0])[0]).refs[0].releasing is None:
+        while not is_under_way():
             await asyncio.sleep(0.001)
         began = time.monotonic()
         task.cancel()
@@ -572,6 +582,25 @@ def test_one_ctrl_c_ends_a_release_that_waits_behind_a_look(server: Server, monk
     assert took < SHORT + 2 * apart.GRACE + ROOM
     assert len(apart._going) == 2, "the look and the release"
     threads.pop().join()
+
+
+def test_one_ctrl_c_ends_a_release_that_is_repeated_while_the_server_is_away(server: Server) -> None:
+    """AP3, AP7: a thread goes on with it, and no other is begun."""
+
+    def interrupt() -> None:
+        assert server.asked.wait(PATIENCE)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def hold_and_release() -> None:
+        with Lock(f"{server.directory}/l", lease=PATIENCE):
+            server.goes_away()
+            thread.start()
+
+    main, thread = _thread.get_ident(), threading.Thread(target=interrupt)
+    took, _ = seconds(hold_and_release, KeyboardInterrupt)
+    assert took < 2 * apart.GRACE + ROOM
+    assert len(apart._going) == 1
+    thread.join()
 
 
 def test_no_more_than_a_few_threads_are_left_behind_at_one_server(server: Server) -> None:

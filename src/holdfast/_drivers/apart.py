@@ -23,7 +23,7 @@ AP6  A look at many files (`ls`, `clean`, `doctor`) may rightly take long. So it
      used no processor time for `ANSWER` seconds: then the thread is inside one call, which waits for the server.
      Nothing is printed in such a thread, because a reader that pauses would be taken for the server.
 AP7  Where steps fail while the server is away, the thread of a release repeats it until the lease is over: its caller
-     waits as it does where the steps themselves wait.
+     waits, and is interrupted, as where the steps themselves wait.
 AP8  Where a client does not reconnect (9p), a process with a thread inside a call cannot end, not even by a signal,
      until the kernel gives the connection up, after a minute or so. So a command has a child process ask each such
      server first. Without an answer, the command ends without a call of its own.
@@ -500,7 +500,7 @@ def release(held: HoldState, release_here: Callable[[], object]) -> None:
 
     def release_there() -> None:
         begun.append(True)
-        until_it_is_back(held, release_here)
+        release_here()
 
     try:
         apart.call(release_there)

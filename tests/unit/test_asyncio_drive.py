@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Lock
+from holdfast import EngineUnavailable, Lock
 from holdfast._core.wait import Signal, Wait
+from holdfast._drivers import apart, sync
 from holdfast._drivers import asyncio as driver
-from holdfast._drivers import sync
 from holdfast._drivers.apart import Apart
 from holdfast._drivers.asyncio import caller, in_thread, wait_for
 from holdfast._platform import environment
@@ -436,6 +436,28 @@ def test_a_second_interruption_before_the_clean_up_begins_does_not_keep_it_from_
         thread.join(20)
     assert log[-1].startswith("closed")
     assert sorted(gate.log) == ["interrupted", "undone"]
+
+
+def test_a_step_whose_thread_begins_too_late_is_not_left_behind_for_good(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP5, B5: on a busy machine. It is not taken any more, and nothing at that server waits for it."""
+    monkeypatch.setattr(apart, "GRACE", 0.01)
+    begins, log = threading.Event(), list[str]()
+    monkeypatch.setattr(environment().operations, "about_to_hang", lambda: begins.wait(20))
+
+    async def main() -> None:
+        silent = Apart(environment(), Lock("/dev/shm/l")._request, 0.01)
+        with pytest.raises(EngineUnavailable):
+            await drive(counting([], log), lambda: log.append("undone"), in_threads=True, apart=silent)
+        assert silent.is_silent()
+
+    run(main())
+    begins.set()
+    for thread in steps():
+        thread.join(20)
+    assert log == ["undone"]
+    assert not apart._left
 
 
 @pytest.mark.parametrize("when", ["during", "after"])

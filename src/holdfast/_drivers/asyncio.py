@@ -382,15 +382,14 @@ def _start(call: Callable[[], T], apart: Apart | None = None, job: Future[T] | N
     def run() -> None:
         if apart is not None:
             apart.env.operations.about_to_hang()
-        if not job.set_running_or_notify_cancel():
-            return
-        try:
-            result = context.run(call)
-        except BaseException as error:
-            job.set_exception(error)
-        else:
-            job.set_result(result)
-        if apart is not None:
+        if job.set_running_or_notify_cancel():
+            try:
+                result = context.run(call)
+            except BaseException as error:
+                job.set_exception(error)
+            else:
+                job.set_result(result)
+        if apart is not None:  # of what was cancelled, too, which was left behind, perhaps
             apart.has_come_back(job)
 
     try:

@@ -475,6 +475,7 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
         limit = limit_of(wanted, timeout)
         plan = await _planned(wanted, limit) if may_block else Plan(wanted, limit)
         for number in plan.order:
+            operations.resume(operation)
             found = await wanted[number]._acquire(plan.left(), operation)
             if found.__class__ is Refusal:  # no call before it is on the list of holds to be released
                 raise call_within(environment(), partial(plan.error, found))
@@ -488,7 +489,8 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
     except BaseException as error:
         operations.running[operation.number] = operation  # J2
         try:
-            operations.resume(operation)
+            if not isinstance(error, GeneratorExit):  # else the collector may have come (operations.py, J8)
+                operations.resume(operation)
             await _give_back_each(got, error)
         except BaseException:
             operations.abort(operation)  # those that have not been released yet

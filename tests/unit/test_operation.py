@@ -31,6 +31,8 @@ from holdfast import (
     lock,
     several,
 )
+from holdfast._core.wait import Wait
+from holdfast._drivers import sync
 from holdfast._drivers.background import Keeper
 from holdfast._platform import environment, fork
 from holdfast._platform.descriptors import Descriptor, Descriptors
@@ -42,6 +44,7 @@ from holdfast.engines.file.uncontended import acquire
 from holdfast.lock import BaseHold, Exit, Leaving
 from holdfast.several import Holds
 from unit.ctrl_c import drop_statements
+from unit.loops import asleep
 from unit.stepping import failing
 
 
@@ -114,6 +117,78 @@ def test_the_exit_undoes_an_operation_that_was_broken_off(shm: Path, env: Any) -
     Keeper(env).release_all()
     assert os.listdir(shm) == []
     assert not env.operations.running
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_was_broken_off_while_a_task_sleeps_is_undone(durable: bool, shm: Path, env: Any) -> None:
+    """J8: it was no part of what that task waits for, on the loop or in threads."""
+    held = Lock(shm / "l").acquire()
+    opened: list[int] = []
+
+    async def main() -> None:
+        waiting = asyncio.create_task(AsyncLock(shm / "l", durable=durable).acquire(timeout=60))
+        await asleep(waiting)
+        broken_off(env, lambda: opened.append(env.open_directory(str(shm))))
+        await (await AsyncLock(shm / "other").acquire()).release()
+        assert not env.is_open(opened.pop())
+        held.release()
+        await (await waiting).release()
+
+    asyncio.run(main())
+
+
+def test_what_was_broken_off_while_a_greenlet_sleeps_is_undone(
+    shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J8: here, the wait is what runs another one meanwhile."""
+    held = Lock(shm / "l").acquire()
+    opened: list[int] = []
+
+    def sleep(_wait: Wait) -> bool:
+        monkeypatch.undo()
+        broken_off(env, lambda: opened.append(env.open_directory(str(shm))))
+        Lock(shm / "other").acquire().release()
+        assert not env.is_open(opened[0])
+        held.release()
+        return False
+
+    monkeypatch.setattr(sync, "wait_for", sleep)
+    Lock(shm / "l").acquire(timeout=60).release()
+    assert opened
+
+
+@pytest.mark.parametrize("how", ["acquire", "with", "several"])
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_collector_leaves_a_thread_in_its_operation(durable: bool, how: str, shm: Path, env: Any) -> None:
+    """J8: what that makes afterwards is its own, though a task was ended in the midst of it."""
+    held = Lock(shm / "l").acquire()
+    free, lock = (AsyncLock(shm / name, timeout=60, durable=durable) for name in "kl")
+
+    async def wait() -> None:
+        if how == "acquire":
+            await lock.acquire()
+        async with lock if how == "with" else aio.acquire_all([free, lock]):
+            pass
+
+    async def main() -> None:
+        coroutine = wait()
+
+        async def drive() -> None:
+            await coroutine
+
+        task = asyncio.create_task(drive())
+        await asleep(task)
+        sleep: Any = task._fut_waiter  # type: ignore[attr-defined]
+        operation = env.operations.begin(env)
+        coroutine.close()
+        assert env.operations.current() is operation
+        env.operations.end(operation)
+        sleep.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+    held.release()
+    assert os.listdir(shm) == []
 
 
 def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None:

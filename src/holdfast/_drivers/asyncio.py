@@ -35,6 +35,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.wait import Signal, Steps, Wait
+from .._platform import environment
 from .._platform.interface import Environment
 from .._platform.operations import Operation
 from .._platform.waiting import waiting_loop
@@ -125,13 +126,14 @@ async def drive(steps: Steps[T], operation: Operation, *, in_threads: bool = Fal
     loop, operations = id(asyncio.get_running_loop()), operation.env.operations
     try:
         while True:
-            await wait_for(_next(steps, loop))
-            operations.resume(operation)  # other tasks have run during the wait
+            wait = _next(steps, loop)
+            operations.resume(None)  # other tasks run during the wait (operations.py, J8)
+            await wait_for(wait)
+            operations.resume(operation)
     except StopIteration as done:
         result: T = done.value
         return result
     except BaseException:
-        operations.resume(operation)
         operations.giving_way(lambda: _clean_up(steps, operation))  # the collector may have come
         raise
 
@@ -192,6 +194,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
     """Run the steps to the end, whatever is cancelled meanwhile; a cancellation is raised only then."""
     task = asyncio.ensure_future(perform(env, steps))
+    env.operations.resume(None)  # other tasks run during the wait (operations.py, J8)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -258,10 +261,10 @@ async def has_released(env: Environment) -> bool:
     me = caller()
     held = [ref for one in list(env.holds.values()) for ref in one.refs.copy() if ref.context == me]
     current = env.operations.current()
+    env.operations.resume(None)  # J8
     for _ in range(_ROUNDS):
         await asyncio.sleep(0)
-    if current is not None:
-        env.operations.resume(current)
+    env.operations.resume(current)
     return any(ref not in ref.held.refs for ref in held)
 
 
@@ -286,10 +289,14 @@ def _next(steps: Steps[T], loop: int) -> Wait:
 
 
 def _clean_up(steps: Steps[T], operation: Operation) -> None:
-    try:
-        steps.close()
-    finally:
-        operation.env.operations.abort(operation)
+    def close_and_abort() -> None:
+        try:
+            steps.close()
+        finally:
+            operations.abort(operation)
+
+    operations = operation.env.operations
+    operations.resume_within(operation, close_and_abort)
 
 
 async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart | None) -> T:
@@ -423,6 +430,7 @@ async def _end_of(
     job.add_done_callback(tell)
     cancelled: asyncio.CancelledError | None = None
     began = time.monotonic()
+    environment().operations.resume(None)  # other tasks run during the wait (operations.py, J8)
     while not job.done():
         try:
             await wait_for(Wait((), until, ended))

@@ -102,13 +102,18 @@ def drive(steps: Steps[T], operation: Operation | None = None, cancel: Cancellat
         if cancel is not None:
             cancel.check()  # CX2
         while True:
-            wait(next(steps))
+            pending = next(steps)
             if operation is not None:
-                operation.env.operations.resume(operation)  # another greenlet may have run during the wait
+                operation.env.operations.resume(None)  # other greenlets may run during the wait (operations.py, J8)
+            wait(pending)
+            if operation is not None:
+                operation.env.operations.resume(operation)
     except StopIteration as done:
         result: T = done.value
         return result
     except BaseException:
+        if operation is not None:
+            operation.env.operations.resume(operation)
         steps.close()
         raise
 

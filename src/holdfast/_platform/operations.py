@@ -27,6 +27,9 @@ J6  An `undo` that raises an error is tried once more by the next operation, as 
 J7  A signal handler or a finalizer may run in the midst of a block under `exclusive`, and wait for a mutex or a lock of
     a thread that waits for `exclusive`. So code that may wait lets other threads have it meanwhile. Nothing is half
     done then: such a block is one call of C, or a look and a step with no call between them.
+J8  A task or greenlet sleeps while the others of its thread go on, and the collector may end a task in the midst of any
+    operation of any thread. So what a thread does meanwhile is no part of the operation of one that sleeps, and an
+    operation that ends leaves a thread in the one that it is in.
 """
 
 from __future__ import annotations
@@ -225,9 +228,20 @@ class Operations:
         self.end(operation)  # not `abort`, which looks at every hold
         return result
 
-    def resume(self, operation: Operation) -> None:
-        """Take the next steps of this thread for steps of that operation."""
+    def resume(self, operation: Operation | None) -> None:
+        """Take the next steps of this thread for steps of that operation; None: of whatever comes (J8)."""
         self._here.current = operation
+
+    def resume_within(self, operation: Operation, call: Callable[[], T]) -> T:
+        """The result of the call, whose steps are of that operation. The collector may have come in the midst of
+        another one, which this thread goes on with (J8)."""
+        another = self.current() if self._is_in_another(operation) else None
+        try:
+            self.resume(operation)
+            return call()
+        finally:
+            if another is not None:
+                self.resume(another)
 
     def end(self, operation: Operation) -> None:
         """End an operation that has nothing left to be undone."""
@@ -237,9 +251,17 @@ class Operations:
 
     def about_to_deliver(self, operation: Operation) -> None:
         """Prepare for the caller, which takes it off the list next, by `del`, and returns (J2)."""
-        self._here.current = operation.outer
+        if self._here.current is operation or not self._is_in_another(operation):
+            self._here.current = operation.outer
         if operation.gave:
             self.take_back(operation.gave)
+
+    def _is_in_another(self, operation: Operation) -> bool:
+        """Whether this thread is in the midst of one that was not begun by that one (J8)."""
+        one = current = self.current()
+        while one is not None and one is not operation:
+            one = one.outer
+        return one is None and current is not None
 
     def give_way(self, gave: list[Any]) -> None:
         """Let other threads have `exclusive`, if this one is in the midst of it (J7)."""
@@ -309,7 +331,7 @@ class Operations:
             return
         self.running[operation.number] = operation
         try:
-            self.giving_way(operation.undo)
+            self.resume_within(operation, lambda: self.giving_way(operation.undo))
         except BaseException:
             if operation.gave:
                 self.take_back(operation.gave)  # it does not end: the next operation tries again (J6)

@@ -157,6 +157,25 @@ def test_what_was_broken_off_while_a_greenlet_sleeps_is_undone(
     assert opened
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_operation_goes_on_after_a_loop_that_ran_in_its_midst(durable: bool, shm: Path, env: Any) -> None:
+    """J8: in a function of the caller's, say, that it calls."""
+    held = Lock(shm / "l").acquire()
+
+    async def main() -> None:
+        waiting = asyncio.create_task(AsyncLock(shm / "l").acquire(timeout=60))
+        await asleep(waiting)
+        other = await asyncio.create_task(AsyncLock(shm / "other", durable=durable).acquire())
+        held.release()
+        await (await waiting).release()
+        await other.release()
+
+    operation = env.operations.begin(env)
+    asyncio.run(main())
+    assert env.operations.current() is operation
+    env.operations.end(operation)
+
+
 @pytest.mark.parametrize("how", ["acquire", "with", "several"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_the_collector_leaves_a_thread_in_its_operation(durable: bool, how: str, shm: Path, env: Any) -> None:

@@ -127,7 +127,7 @@ async def drive(steps: Steps[T], operation: Operation, *, in_threads: bool = Fal
     try:
         while True:
             wait = _next(steps, loop)
-            operations.resume(None)  # other tasks run during the wait (operations.py, J8)
+            operations.leave_tasks()  # other tasks run during the wait (operations.py, J8)
             await wait_for(wait)
             operations.resume(operation)
     except StopIteration as done:
@@ -194,7 +194,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
     """Run the steps to the end, whatever is cancelled meanwhile; a cancellation is raised only then."""
     task = asyncio.ensure_future(perform(env, steps))
-    env.operations.resume(None)  # other tasks run during the wait (operations.py, J8)
+    env.operations.leave_tasks()  # other tasks run during the wait (operations.py, J8)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -261,7 +261,7 @@ async def has_released(env: Environment) -> bool:
     me = caller()
     held = [ref for one in list(env.holds.values()) for ref in one.refs.copy() if ref.context == me]
     current = env.operations.current()
-    env.operations.resume(None)  # J8
+    env.operations.leave_tasks()  # J8
     for _ in range(_ROUNDS):
         await asyncio.sleep(0)
     env.operations.resume(current)
@@ -430,7 +430,7 @@ async def _end_of(
     job.add_done_callback(tell)
     cancelled: asyncio.CancelledError | None = None
     began = time.monotonic()
-    environment().operations.resume(None)  # other tasks run during the wait (operations.py, J8)
+    environment().operations.leave_tasks()  # other tasks run during the wait (operations.py, J8)
     while not job.done():
         try:
             await wait_for(Wait((), until, ended))

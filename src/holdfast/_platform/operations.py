@@ -232,6 +232,14 @@ class Operations:
         """Take the next steps of this thread for steps of that operation; None: of whatever comes (J8)."""
         self._here.current = operation
 
+    def leave_tasks(self) -> None:
+        """The tasks that this thread is in sleep next: what it does meanwhile is of what runs their loop, if that is an
+        operation (J8)."""
+        one = self.current()
+        while one is not None and one.task is not None:
+            one = one.outer
+        self._here.current = one
+
     def resume_within(self, operation: Operation, call: Callable[[], T]) -> T:
         """The result of the call, whose steps are of that operation. The collector may have come in the midst of
         another one, which this thread goes on with (J8)."""

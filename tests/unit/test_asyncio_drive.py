@@ -137,6 +137,34 @@ def test_a_signal_knows_that_it_did_not_reach_a_closed_loop(loop: asyncio.Abstra
     assert signal.set()
 
 
+def test_a_thread_that_wakes_a_wait_does_not_keep_it_when_its_loop_is_closed(loop: asyncio.AbstractEventLoop) -> None:
+    """Other threads run in the midst of its call, as it writes to a socket; what is dropped then is to be collected."""
+    signal, begun, go_on = Signal(), threading.Event(), threading.Event()
+    tell = loop.call_soon_threadsafe
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        tell(*arguments)
+
+    task = loop.create_task(wait_for(Wait((), math.inf, signal)))
+    waits = weakref.ref(task)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.call_soon_threadsafe = slow  # type: ignore[method-assign, assignment]
+    reached: list[bool] = []
+    thread = threading.Thread(target=lambda: reached.append(signal.set()))
+    thread.start()
+    assert begun.wait(20)
+    loop.close()
+    del task
+    gc.collect()
+    left = waits()
+    go_on.set()
+    thread.join(20)
+    assert left is None
+    assert reached == [False]
+
+
 @pytest.mark.parametrize("kind", ["descriptor", "signal"])
 def test_a_cancelled_wait_leaves_no_reader_timer_or_subscription(kind: str, run: Run, pipe: tuple[int, int]) -> None:
     async def main() -> None:
@@ -350,6 +378,34 @@ def test_a_step_that_ends_on_a_closed_loop_is_undone(loop: asyncio.AbstractEvent
     del task
     gc.collect()
     assert gate.log == ["step", "closed", "undone", "undone"]
+
+
+def test_a_task_that_is_collected_in_the_midst_of_its_clean_up_does_not_stop_that(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """B2: its thread cleans up, and is the one in which the collector comes."""
+    gate = Gate()
+
+    def undo() -> None:
+        gc.collect()
+        gate.undo()
+
+    gc.disable()  # it comes then, and not before
+    try:
+        task = loop.create_task(drive(gate.steps(), undo, in_threads=True))
+        collected = weakref.ref(task)
+        loop.run_until_complete(asyncio.sleep(0))
+        gate.begun.wait()
+        loop.close()
+        del task
+        (thread,) = steps()
+        gate.end.set()
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert collected() is None
+    assert gate.log == ["step", "closed", "undone"]
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -191,6 +191,12 @@ def _wake(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
+def _wake_if_there(woken: Callable[[], asyncio.Future[None] | None]) -> None:
+    there = woken()
+    if there is not None:
+        _wake(there)
+
+
 async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
     """Run the steps to the end, whatever is cancelled meanwhile; a cancellation is raised only then."""
     task = asyncio.ensure_future(perform(env, steps))
@@ -209,16 +215,19 @@ async def drive_to_the_end(env: Environment, steps: Steps[T]) -> T:
 class _Subscription:
     """Wakes a wait from any thread. It does not keep the wait alive: a waiter on a dropped loop can be collected."""
 
-    __slots__ = ("_woken",)
+    __slots__ = ("_gone", "_loop", "_woken")
 
     def __init__(self, woken: asyncio.Future[None]) -> None:
-        self._woken = weakref.ref(woken)
+        self._gone: list[object] = []
+        self._woken = weakref.ref(woken, self._gone.append)
+        self._loop = weakref.ref(woken.get_loop())
 
     def __call__(self) -> None:
-        woken = self._woken()
-        if woken is None:
+        # Not the future: meanwhile another thread may close the loop, and have the collector look for what it has left.
+        loop = self._loop()
+        if loop is None or self._gone:
             raise RuntimeError("the waiter is gone")
-        woken.get_loop().call_soon_threadsafe(_wake, woken)
+        loop.call_soon_threadsafe(_wake_if_there, self._woken)
 
 
 async def in_thread(call: Callable[[], T]) -> T:
@@ -310,16 +319,23 @@ async def _drive_in_threads(steps: Steps[T], operation: Operation, apart: Apart 
 
     job: Future[tuple[Wait | None, T | None]] | None = None
     cleaned: Future[object] = Future()
-    cleaning = threading.Lock()
+    cleaning, is_cleaning = threading.RLock(), False
     if operation.task is not None:
         operation.task = _Stepping(operation.task, lambda: job)
 
     def clean_up() -> None:
+        nonlocal is_cleaning
         # Ctrl-C may have kept the job from beginning, or us from seeing its end, for which this waits (B1).
         if job is not None and not job.cancel():
             job.exception()
         with cleaning:
-            _clean_up(steps, operation)
+            if is_cleaning:
+                return  # the collector came in the midst of it, and has closed the coroutine
+            try:
+                is_cleaning = True
+                _clean_up(steps, operation)
+            finally:
+                is_cleaning = False
 
     try:
         while True:

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast import _platform
@@ -222,6 +223,55 @@ def tasks(protocol: str, place: Path) -> None:
         asyncio.set_event_loop_policy(policy)
         asyncio.run(work())
         require_nothing_left(place, *kept_by(protocol))
+
+
+@scene
+def steps_in_threads(place: Path) -> None:
+    """Each step has a thread of its own (`durable`), which ends with what it has asked the system to tell."""
+    from holdfast._platform import windows
+
+    asked: list[str] = []
+    alarms: list[object] = []
+
+    class Alarm(windows.Alarm):
+        def __init__(self, *about: Any) -> None:
+            alarms.append(self)
+            assert len(alarms) < 30, "it wakes again and again"
+            super().__init__(*about)
+
+    def ask(handle: int, ask: Callable[[int], int] = windows.KERNEL.FindNextChangeNotification) -> int:
+        done = ask(handle)
+        asked.append(threading.current_thread().name)
+        return done
+
+    def asks() -> int:
+        """Those of threads that wait."""
+        return sum(name not in ("MainThread", "holdfast-step") for name in asked)
+
+    async def until(condition: Callable[[], object]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        holder = lock(place, "sema").acquire()
+        waiting = asyncio.create_task(holdfast.AsyncLock(place / "l", durable=True).acquire())
+        await asyncio.wait_for(until(asks), SOON)
+        for number in range(30):
+            count = asks()
+            (place / "other").write_text(f"{number}")
+            await asyncio.wait_for(until(lambda count=count: asks() > count), SOON)
+        assert len(alarms) < 10, "the changes are of another file"  # a few looks are due by the clock
+        holder.release()
+        await (await asyncio.wait_for(waiting, SOON)).release()
+
+    windows.Alarm = Alarm
+    windows.KERNEL.FindNextChangeNotification = ask
+    for policy in (asyncio.WindowsProactorEventLoopPolicy(), asyncio.WindowsSelectorEventLoopPolicy()):
+        alarms.clear()
+        asked.clear()
+        asyncio.set_event_loop_policy(policy)
+        asyncio.run(main())
+        require_nothing_left(place, "other")
 
 
 @scene

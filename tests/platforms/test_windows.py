@@ -94,6 +94,11 @@ def test_tasks_exclude_each_other_on_both_event_loops(play: Play, protocol: str)
     play("tasks", protocol)
 
 
+def test_a_task_whose_steps_run_in_threads_sleeps_until_its_lock_changes(play: Play) -> None:
+    """WI10."""
+    play("steps_in_threads")
+
+
 def test_waiters_of_several_processes_have_an_order(play: Play) -> None:
     """WI6."""
     play("order")

@@ -7,11 +7,15 @@ import select
 import threading
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.sync import caller, drive, wait_for
+from holdfast._platform import environment
+from holdfast.engines.file.queue import Queue
+from unit.stepping import ticket_name
 
 
 @pytest.fixture
@@ -35,6 +39,24 @@ def test_an_event_ends_the_wait(pipe: tuple[int, int]) -> None:
     began = time.monotonic()
     wait_for(Wait((pipe[0],), began + 100))
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.needs("flock")
+def test_what_has_ended_a_wait_for_a_ticket_is_there_to_be_read(disk: Path) -> None:
+    """Of queue.py, Q11. An event of Windows could be used up by the wait itself."""
+    env = environment()
+    with Queue(env, str(disk)) as queue:
+        ticket = queue.make(ticket_name(disk))
+        follower = queue.follow(ticket.name)
+        assert follower is not None
+        assert not env.drain(ticket.fd)
+        env.nudge(follower)
+        assert wait_for(Wait((ticket.fd,), time.monotonic() + 20))
+        assert env.drain(ticket.fd)
+        assert not env.drain(ticket.fd)
+        env.close(follower)
+        env.close(ticket.fd)
+        queue.unlink(ticket.name)
 
 
 @pytest.mark.parametrize("with_descriptor", [False, True])

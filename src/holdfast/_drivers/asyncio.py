@@ -178,12 +178,11 @@ def _alarm(wait: Wait, woken: asyncio.Future[None]) -> Alarm | None:
     """An alarm that wakes the loop for handles of Windows, for which it cannot wait; None if there are none."""
     from .._platform.handles import handles_of
 
-    handles = handles_of(wait.fds)
-    if not handles:
+    if not handles_of(wait.fds):
         return None
     from .._platform.windows import Alarm
 
-    return Alarm(handles, _Subscription(woken))
+    return Alarm(wait.fds, _Subscription(woken))
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

@@ -23,6 +23,8 @@ WI8  A lock belongs to the process that has taken it: no other gets it by inheri
     ever takes the other's byte.
 WI9  The end of a process that the record does not name wakes nobody. So a process that drops the second byte then sets
     the time of the file, a change that waiters are told of.
+WI10 What a thread asks for ends with that thread, and is signalled then. The steps of a task may each have a thread of
+    their own (asyncio.py), so the thread that waits for changes asks for them anew.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ import time
 
 from .descriptors import Created, Descriptor
 from .drives import is_share
-from .handles import Handle, Waitable, msvcrt, winapi
+from .handles import Handle, Waitable, handles_of, msvcrt, winapi
 from .operations import sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
 from .values import CHANGED, Presence, Process, Storage, temporary_name
@@ -176,6 +178,7 @@ declare(
     ("CreateEventW", POINTER, ctypes.c_int, ctypes.c_int, _TEXT),
     ("OpenEventW", DWORD, ctypes.c_int, _TEXT),
     ("SetEvent", HANDLE),
+    ("ResetEvent", HANDLE),
     ("QueryFullProcessImageNameW", HANDLE, DWORD, _TEXT, _SIZE),
     ("GetDriveTypeW", _TEXT),
     ("GetVolumeInformationW", _TEXT, _TEXT, DWORD, POINTER, POINTER, POINTER, _TEXT, DWORD),
@@ -214,6 +217,24 @@ class Ticket(File, Waitable):
     gone: Handle | None = None
     """The event to set when its owner leaves; None for a follower's."""
     token = ""
+
+
+class Changes(Handle):
+    """Those of a directory in which one file counts: its path, what it was at the last look, and whether they are to be
+    looked at though nothing is signalled (WI10)."""
+
+    path = ""
+    seen: tuple[int, ...] | None = None
+    are_unread = False
+
+    def ask(self) -> bool:
+        """Ask for the next one, before a look: what changes after it is told again. False if that cannot be."""
+        return bool(KERNEL.FindNextChangeNotification(int(self)))
+
+    def are_news(self) -> bool:
+        """Whether what is signalled is about the file. Asks for the next ones, in this thread."""
+        self.are_unread = True
+        return not self.ask() or _fingerprint(self.path) != self.seen
 
 
 class WindowsEnvironment(GenericEnvironment):
@@ -499,8 +520,8 @@ class WindowsEnvironment(GenericEnvironment):
             if write:
                 self._follow(fd, path, pid)
             elif self.guard(fd):
-                fd.gone = self._new_event(fd.token, "gone", lasts=True)
-                fd.handles = (self._new_event(fd.token, "look"),)
+                fd.gone = self._new_event(fd.token, "gone")
+                fd.handles = (self._new_event(fd.token, "look"),)  # as a byte in a pipe, until it is read
             else:
                 raise FileNotFoundError(errno.ENOENT, "another process looks at it", path)
         except BaseException:
@@ -528,8 +549,8 @@ class WindowsEnvironment(GenericEnvironment):
         if not gone:  # another user's
             raise PermissionError(errno.EACCES, "its events may not be opened", path)
 
-    def _new_event(self, token: str, what: str, *, lasts: bool = False) -> Handle:
-        made: Any = self._descriptors.open(KERNEL.CreateEventW, None, lasts, False, _event(token, what), kind=Handle)
+    def _new_event(self, token: str, what: str) -> Handle:
+        made: Any = self._descriptors.open(KERNEL.CreateEventW, None, True, False, _event(token, what), kind=Handle)
         if not made:
             self._descriptors.disown(made)
         require(made)
@@ -560,7 +581,10 @@ class WindowsEnvironment(GenericEnvironment):
             winapi.CloseHandle(event)
 
     def drain(self, fd: int) -> bool:
-        return any(_is_signalled(one) for one in getattr(fd, "handles", ()))
+        told = [one for one in getattr(fd, "handles", ()) if _is_signalled(one)]
+        for event in told:
+            KERNEL.ResetEvent(int(event))
+        return bool(told)
 
     # -- the guard -----------------------------------------------------------------------------------------------------
 
@@ -632,10 +656,13 @@ class WindowsEnvironment(GenericEnvironment):
         directory, seen = os.path.dirname(native(path)), _fingerprint(path)
         if seen is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
-        handle = self._descriptors.open(KERNEL.FindFirstChangeNotificationW, directory, False, _CHANGES, kind=Handle)
-        if handle < 0:
+        found: Any = self._descriptors.open(
+            KERNEL.FindFirstChangeNotificationW, directory, False, _CHANGES, kind=Changes
+        )
+        if found < 0:
             return None
-        return FileWatch(self, handle, path, seen, self.operations.current())
+        found.path, found.seen = path, seen
+        return FileWatch(self, found, self.operations.current())
 
     def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:
         if inherited:
@@ -646,6 +673,9 @@ class WindowsEnvironment(GenericEnvironment):
             return None
 
     def may_block(self, path: str) -> bool:
+        return self._is_remote(path)
+
+    def _is_remote(self, path: str) -> bool:
         """Whether the path is on another machine, which is not asked."""
         drive = os.path.splitdrive(native(path))[0]
         known = self._remote.get(drive)
@@ -665,7 +695,7 @@ class WindowsEnvironment(GenericEnvironment):
         name = ctypes.create_unicode_buffer(64)
         known = KERNEL.GetVolumeInformationW(f"{drive}\\", None, 0, None, None, None, name, 64)
         kind = name.value.lower() if known else ""
-        if not self.may_block(path):
+        if not self._is_remote(path):
             return Storage(kind, text="local" if kind else "of a type that cannot be known")
         from .storage import shared, storage_of
 
@@ -676,19 +706,15 @@ class WindowsEnvironment(GenericEnvironment):
 class FileWatch:
     """A watch by change notifications. See `Watch`. They are of a whole directory, and do not say what has changed."""
 
-    def __init__(
-        self, env: WindowsEnvironment, handle: int, path: str, seen: tuple[int, ...], made: Operation | None
-    ) -> None:
+    def __init__(self, env: WindowsEnvironment, changes: Changes, made: Operation | None) -> None:
         self._env = env
-        self._handle = handle
-        self._path = path
-        self._seen: tuple[int, ...] | None = seen
-        self._change = CHANGED if _fingerprint(path) != seen else 0
+        self._changes = changes
+        self._change = CHANGED if _fingerprint(changes.path) != changes.seen else 0
         if made is not None:
             made.watches = (*made.watches, self)
 
     def fds(self) -> tuple[int, ...]:
-        return (self._handle,)
+        return (self._changes,)
 
     def woken(self, *, over: bool = True) -> bool:
         self._read()
@@ -700,15 +726,18 @@ class FileWatch:
         return change
 
     def close(self) -> None:
-        self._env.close(self._handle)
+        self._env.close(self._changes)
 
     def _read(self) -> None:
-        if not _is_signalled(self._handle):
+        changes = self._changes
+        if _is_signalled(changes):
+            changes.ask()
+        elif not changes.are_unread:
             return
-        KERNEL.FindNextChangeNotification(self._handle)  # before the look: what changes after it is told again
-        found = _fingerprint(self._path)
-        if found != self._seen:
-            self._seen, self._change = found, CHANGED
+        changes.are_unread = False
+        found = _fingerprint(changes.path)
+        if found != changes.seen:
+            changes.seen, self._change = found, CHANGED
 
 
 class Job:
@@ -802,27 +831,42 @@ class Program:
 
 
 class Alarm:
-    """Calls a function from a thread of its own when one of the handles is signalled, for an event loop, which cannot
-    wait for them. The thread ends soon after `stop`, and closes the event that `stop` sets."""
+    """Calls a function from a thread of its own when one of the descriptors has something to tell, for an event loop,
+    which cannot wait for handles. The thread ends soon after `stop`, and touches nothing that it has waited for."""
 
-    def __init__(self, handles: list[int], tell: Callable[[], object]) -> None:
+    def __init__(self, fds: tuple[int, ...], tell: Callable[[], object]) -> None:
+        self._mutex = _thread.RLock()  # the collector may come in the midst of it, and close who waits
         self._stopped = KERNEL.CreateEventW(None, True, False, None)
         if self._stopped:
-            _thread.start_new_thread(self._run, ([*handles[: _MOST_AT_ONCE - 1], self._stopped], tell))
+            changes = {int(fd): fd for fd in fds if isinstance(fd, Changes)}
+            # The first one that is signalled is told. Behind it may be others' by now, which have got the same numbers.
+            handles = [self._stopped, *handles_of(fds)[: _MOST_AT_ONCE - 1]]
+            _thread.start_new_thread(self._run, (handles, changes, tell))
 
     def stop(self) -> None:
-        if self._stopped:
-            KERNEL.SetEvent(self._stopped)
+        with self._mutex:
+            if self._stopped:
+                KERNEL.SetEvent(self._stopped)
 
-    def _run(self, handles: list[int], tell: Callable[[], object]) -> None:
+    def _run(self, handles: list[int], changes: dict[int, Changes], tell: Callable[[], object]) -> None:
         try:
-            winapi.WaitForMultipleObjects(handles, False, _FOR_EVER)
-            tell()
+            while signalled := winapi.WaitForMultipleObjects(handles, False, _FOR_EVER):
+                if self._are_news(changes.get(handles[signalled])):
+                    tell()
+                    break
         except (OSError, RuntimeError):
             pass  # they have been closed, or the loop has: the wait polls, or nobody waits any more
         winapi.WaitForSingleObject(self._stopped, _FOR_EVER)
-        stopped, self._stopped = self._stopped, 0
-        winapi.CloseHandle(stopped)
+        with self._mutex:
+            stopped, self._stopped = self._stopped, 0
+            winapi.CloseHandle(stopped)
+
+    def _are_news(self, changes: Changes | None) -> bool:
+        """Most changes of a directory are of other files; and see WI10."""
+        if changes is None:
+            return True
+        with self._mutex:
+            return not _is_signalled(self._stopped) and changes.are_news()
 
 
 def native(path: str) -> str:

@@ -16,9 +16,11 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import holdfast
@@ -454,6 +456,99 @@ def open_elsewhere(place: Path) -> None:
     threading.Timer(0.01, reader.close).start()
     held.release()
     require_nothing_left(place)
+
+
+class Opened:
+    """Another program that opens a file as soon as it has its name, so that nobody can rename or remove it, and closes
+    it while we pause."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._handles: list[int] = []
+
+    def open(self, path: str) -> None:
+        import _winapi
+
+        read, existing, shares_all_but_deletion = 0x80000000, 3, 1 | 2
+        self._handles.append(_winapi.CreateFile(path, read, shares_all_but_deletion, 0, existing, 0, 0))
+        self.names.append(os.path.basename(path))
+
+    def close(self, _seconds: float) -> None:
+        import _winapi
+
+        while self._handles:
+            _winapi.CloseHandle(self._handles.pop())
+
+
+@scene
+def opened_in_between(place: Path) -> None:
+    """A removed file is opened by its other name, as by a virus scanner; so is a ticket before it has its own."""
+    from holdfast._platform import windows
+    from holdfast.engines.file.queue import is_ticket
+
+    other, rename, make_fifo = Opened(), os.rename, windows.WindowsEnvironment.make_fifo
+
+    def renamed(name: str, new: str) -> None:
+        rename(name, new)
+        if new.endswith(".tmp"):
+            other.open(new)
+
+    def made(env: Any, name: str, mode: int, *, dir_fd: Any) -> None:
+        make_fifo(env, name, mode, dir_fd=dir_fd)
+        other.open(f"{dir_fd.path}\\{name}")
+
+    windows.time = types.SimpleNamespace(**{**vars(time), "sleep": other.close})  # type: ignore[assignment]
+    windows._unlink_as_posix = lambda _path: False  # as on a filesystem that cannot
+    windows.os.rename = renamed  # type: ignore[assignment]
+    hold = lock(place, "sema").acquire()
+    hold.release()
+    assert other.names
+    require_nothing_left(place)
+    hold = lock(place, "sema").acquire()
+    windows.WindowsEnvironment.make_fifo = made  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: lock(place, "sema").acquire().release())
+    thread.start()
+    await_(lambda: other.names[-1].endswith(".new"))
+    await_(lambda: any(is_ticket(name) for name in os.listdir(place / ".holdfast-l.queue")))
+    hold.release()
+    thread.join()
+    require_nothing_left(place)
+
+
+@scene
+def interrupted_removal(place: Path) -> None:
+    """Ctrl-C before each bytecode of what removes a file. What that leaves, the next removal takes along."""
+    steps = {"unlink", "_unlink_as_posix", "_end_removal", "_rename_away", "_remove_away"}
+    left = 0
+
+    def trace(frame: FrameType, event: str, _about: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith("windows.py") or frame.f_code.co_name not in steps:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    number = 0
+    while left <= 0:
+        number += 1
+        left = number
+        sys.settrace(trace)
+        try:
+            with lock(place, "sema"):
+                pass
+        except KeyboardInterrupt:
+            assert left == 0
+        finally:
+            sys.settrace(None)
+        with lock(place, "sema"):
+            pass
+        require_nothing_left(place)
+    assert number > 100, number
 
 
 @scene

@@ -145,6 +145,16 @@ def test_a_program_that_has_the_lock_file_open_does_not_keep_it_from_going(play:
     play("open_elsewhere")
 
 
+def test_a_program_that_opens_a_file_as_soon_as_it_has_its_name_costs_neither_truth_nor_order(play: Play) -> None:
+    """WI4."""
+    play("opened_in_between")
+
+
+def test_control_c_at_any_step_of_a_removal_leaves_neither_a_file_nor_a_handle(play: Play) -> None:
+    """An open handle would keep the name of a file that is removed."""
+    play("interrupted_removal")
+
+
 def test_what_a_kill_leaves_is_removed_by_the_next_process(play: Play) -> None:
     """WI3."""
     play("leftovers")

@@ -41,13 +41,14 @@ import time
 from .descriptors import Created, Descriptor
 from .drives import is_share
 from .handles import Handle, Waitable, handles_of, msvcrt, winapi
-from .operations import sweep, sweep_when_due, unlink_quietly
+from .operations import is_running, sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
 from .values import CHANGED, Presence, Process, Storage, temporary_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from .interface import Stat
@@ -105,6 +106,10 @@ _LONGEST_PATH = 247
 _LONGEST_NAME = 255
 _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 """Seconds between tries where another program has a file open without sharing, or one is about to go (WI4, WI5)."""
+
+
+_removing: dict[FrameType, int] = {}
+"""What is open to be removed, by the function that has opened it: the next one closes what an interruption has left."""
 
 
 class _Overlapped(ctypes.Structure):
@@ -249,6 +254,8 @@ class WindowsEnvironment(GenericEnvironment):
         super().__init__(without)
         self.close = self._close
         self.keep = self._keep
+        self._away: dict[str, None] = {}
+        """Names that removed files have got, and may still have (WI4)."""
         self._remote: dict[str, bool] = {}
         self._storages: dict[str, Storage] = {}
 
@@ -424,15 +431,41 @@ class WindowsEnvironment(GenericEnvironment):
                 time.sleep(pause)
 
     def _rename_away(self, path: str) -> None:
+        """The file is removed when it has another name, whatever becomes of that."""
+        for left in self._away.copy():
+            self._remove_away(left)
         away = os.path.join(os.path.dirname(path), temporary_name(self.identity(), self.token()))
+        self._away[away] = None
         try:
             os.rename(path, away)
-            os.unlink(away)
         except OSError as error:
+            self._away.pop(away, None)
             raise _named(error, path) from None
+        for pause in _PAUSES:
+            if self._remove_away(away):
+                return
+            time.sleep(pause)
+
+    def _remove_away(self, away: str) -> bool:
+        """Whether it could be; if not, the next removal tries again."""
+        try:
+            os.unlink(away)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        self._away.pop(away, None)
+        return True
 
     def rename(self, name: str, new: str, *, dir_fd: int) -> None:
-        os.rename(_at(name, dir_fd), _at(new, dir_fd))
+        for pause in (*_PAUSES, None):
+            try:
+                os.rename(_at(name, dir_fd), _at(new, dir_fd))
+                return
+            except PermissionError as error:
+                if pause is None or getattr(error, "winerror", None) != _SHARING:
+                    raise
+                time.sleep(pause)
 
     def link(self, existing: str, path: str) -> None:
         super().link(native(existing), native(path))
@@ -951,20 +984,32 @@ def _named(error: OSError, path: str) -> OSError:
 
 def _unlink_as_posix(path: str) -> bool:
     """Remove a file so that its name goes at once. False where the filesystem cannot do that."""
+    for left in _removing.copy():
+        if not is_running(left):
+            _end_removal(left)
+    frame: Any = sys._getframe()
+    arguments = (path, _DELETE, _SHARED, 0, _EXISTING, _AS_IT_IS, 0)
     try:
-        handle = winapi.CreateFile(path, _DELETE, _SHARED, 0, _EXISTING, _AS_IT_IS, 0)
-    except OSError as refused:
-        raise _named(refused, path) from None
-    try:
+        (handle,) = map(_removing.setdefault, (frame,), itertools.starmap(winapi.CreateFile, (arguments,)))
         how = DWORD(_POSIX_DELETE)
         if KERNEL.SetFileInformationByHandle(handle, _DISPOSITION_EX, ctypes.byref(how), ctypes.sizeof(how)):
             return True
         error = _ctypes.get_last_error()
+    except OSError as refused:
+        raise _named(refused, path) from None
     finally:
-        winapi.CloseHandle(handle)
+        _end_removal(frame)
+        frame = None  # it refers to itself
     if error in _UNSUPPORTED:
         return False
     raise _named(_ctypes.WinError(error), path)
+
+
+def _end_removal(frame: FrameType) -> None:
+    """Close what it has opened. What takes it off the list, and what closes it, is one call into C."""
+    if frame in _removing:
+        for _ in map(winapi.CloseHandle, map(_removing.pop, (frame,))):
+            pass
 
 
 def _lock(fd: int, how: int) -> bool | None:

@@ -1434,6 +1434,24 @@ def control_break(place: Path) -> None:
     require_nothing_left(place)
 
 
+@scene
+def control_c_before_the_command(place: Path) -> None:
+    """A guardian takes a moment to start. What is pressed meanwhile reaches no command, so none is started."""
+    for name in "SIGINT", "SIGBREAK":
+        code = (
+            "import signal; from holdfast import cli; from holdfast.cli import job\n"
+            "def press(*about, begin=job._guardian_of):\n"
+            f" signal.raise_signal(signal.{name}); return begin(*about)\n"
+            "job._guardian_of = press\n"
+            "cli.main(['run', 'l', '--', 'cmd', '/c', 'echo at work'])"
+        )
+        done = subprocess.run(
+            python(code), cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=2 * SOON
+        )
+        assert (done.returncode, done.stdout) == (STOPPED, b""), done
+        require_nothing_left(place)
+
+
 PEERS = {"filelock": "hold_filelock", "portalocker": "hold_portalocker"}
 
 

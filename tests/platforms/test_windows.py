@@ -173,6 +173,11 @@ def test_control_break_ends_the_wait_of_a_command(play: Play) -> None:
     play("control_break")
 
 
+def test_control_c_before_the_command_is_started_ends_run(play: Play) -> None:
+    """JG8."""
+    play("control_c_before_the_command")
+
+
 def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
     play("run")
 

@@ -20,13 +20,14 @@ JG6  `run` hands the lock over by closing its descriptor, and says `keep` after 
     its end.
 JG7  A guardian that hangs delays `run` for a bounded time, at its start and at its end. Then `run` ends it, and goes on
     without one.
+JG8 Ctrl-C and Ctrl-Break reach the command by the console; this process goes on, to release the lock when the command
+    has ended. If they come before the command is started, as while its guardian begins, it is not started.
 
 A lock of the kernel alone (`protocol="flock"`) is one byte, which others lock as well, and a lock on a server is a
 connection. Neither can be handed over. A command with one such lock among its locks has no guardian, so it ends with
 `run` (JG3).
 
-When the lock is lost, the processes are ended at once, as there is no signal that asks them to. Ctrl-C and Ctrl-Break
-reach the command by the console; this process goes on, to release the lock when the command has ended.
+When the lock is lost, the processes are ended at once, as there is no signal that asks them to.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from .detached import held_here
 from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, not_started, say
+from .outcome import CONTROL_C, FAILED, not_started, say
 from .run import (
     acquire,
     environment_of,
@@ -94,7 +95,7 @@ def run(options: Namespace) -> int:
         return refused(error, options)
     finally:
         for number in presses:
-            signal.signal(number, lambda _number, _frame: None)
+            signal.signal(number, command.press)
     tell_acquired(holds, options)
     status = work_under(holds, command, lambda: command.run(holds), options)
     return status if status < 1 << 31 else status - (1 << 32)  # the same number, as Python takes it
@@ -110,6 +111,8 @@ class _Command:
         self._guardian: _Guardian | None = None
         self._mutex = threading.Lock()
         self.told = self.over = self.has_begun = False
+        self._pressed = False
+        """Whether Ctrl-C or Ctrl-Break has come: before the command is there to hear it, that is ours (JG8)."""
 
     def run(self, holds: Sequence[Hold]) -> int:
         """Start the command and wait for its end; its exit status."""
@@ -121,6 +124,8 @@ class _Command:
         with self._mutex:
             if self.told:
                 return FAILED
+            if self._pressed:
+                return CONTROL_C % (1 << 32)  # as Windows has it
             self.has_begun = True  # it may be at work, or processes that it has started
             try:
                 self._program = program = job.start(words, environment_of(holds), self._options.line)
@@ -173,6 +178,9 @@ class _Command:
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
+
+    def press(self, _number: int, _frame: object) -> None:
+        self._pressed = True
 
     def stop_for_loss(self, lost: LockLost) -> None:
         """End the work, as the lock is no longer ours. Called from another thread."""

@@ -22,7 +22,7 @@ else:
 DONE, HELD, USAGE, FAILED, LOST = 0, 1, 2, 3, 4
 HELD_RUN = 75
 """EX_TEMPFAIL, which differs from the 1 of a command that failed."""
-_CONTROL_C = -0x3FFFFEC6
+CONTROL_C = -0x3FFFFEC6
 """STATUS_CONTROL_C_EXIT, which Windows gives to a process that Ctrl-C has ended. It has no signals to die of."""
 STDIN, STDOUT = "standard input", "standard output"
 _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
@@ -172,7 +172,7 @@ def die_of(number: int) -> NoReturn:
     if agent is not None:
         agent.settle()
     if not hasattr(signal, "SIGKILL"):
-        sys.exit(_CONTROL_C)
+        sys.exit(CONTROL_C)
     if number != getattr(signal, "SIGKILL", 0):  # whose action cannot be set
         signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):

@@ -533,6 +533,7 @@ def interrupted_removal(place: Path) -> None:
                 raise KeyboardInterrupt
         return trace
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks for it before the trace begins
     number = 0
     while left <= 0:
         number += 1

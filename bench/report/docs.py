@@ -67,7 +67,7 @@ def measured(report: Mapping[str, Any]) -> str:
     for key, title in VERDICTS.items():
         listed = [f"- {one.title}: {', '.join(getattr(one, key))}" for one in compared if getattr(one, key)]
         parts += [f"## {title}", verdict_says(key), "\n".join(listed) or "Nowhere."]
-    parts += ["## Goals", "What holdfast has promised itself. Missed goals come first.", markdown(goals(report))]
+    parts += ["## Goals", "holdfast's own goals. Missed goals come first.", markdown(goals(report))]
     for figure in found:
         parts += [f"## {figure.title}", described(figure), _table(figure)]
     if report.get("meanwhile"):

@@ -104,7 +104,7 @@ def _verdicts(compared: Sequence[Comparison]) -> str:
 
 
 def _goals(report: Mapping[str, Any]) -> str:
-    table = _table(goals(report), "What holdfast has promised itself; what is missed stands first", "goals")
+    table = _table(goals(report), "holdfast's own goals; missed goals come first", "goals")
     return f'<h2 id="goals">Goals</h2>{table}'
 
 

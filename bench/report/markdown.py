@@ -78,7 +78,7 @@ def _at(one: Line, size: int) -> str:
 
 
 def goals(report: Mapping[str, Any]) -> Grid:
-    """What holdfast has promised itself, those that are missed first."""
+    """The goals of holdfast itself, missed goals first."""
     order = {False: 0, None: 1, True: 2}
     found = sorted(report.get("goals", []), key=lambda goal: order[goal["met"]])
     rows = []

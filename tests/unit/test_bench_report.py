@@ -408,7 +408,7 @@ def test_every_suite_says_what_the_machine_did_meanwhile(run: dict[str, Any]) ->
     quiet = {"seconds": 12.0, "load": [0.25, 1.75], "own": 0.61, "others": 0.04, "stolen": 0.05}
     run["meanwhile"] = {"crash": quiet, "fairness": {**quiet, "others": 0.07}}
     said = ["12", "0.25", "1.75", "61 %", "4 %", "5 %"]
-    table = next(one for one in parsed(page(run)).iter("table") if "".join(one.itertext()).startswith("Of all proc"))
+    table = next(one for one in parsed(page(run)).iter("table") if "".join(one.itertext()).startswith("Shares of all"))
     assert cells(table)["crash"] == said
     assert f"| crash | {' | '.join(said)} |" in measured(run)
     assert [line for line in measured(run).splitlines() if line.startswith("> Others")] == [

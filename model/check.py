@@ -117,63 +117,75 @@ CONFIGURATIONS = (
 )
 
 MUTANTS = (
-    Case("turn-is-lock", QUEUE, "N=2 HELD TURN_IS_LOCK", "Q1", "the first enters without asking for the lock"),
+    Case("turn-is-lock", QUEUE, "N=2 HELD TURN_IS_LOCK", "Q1", "the first waiter enters without trying the lock"),
     Case("no-rename", QUEUE, "N=3 HELD NO_RENAME", "Q2", "a ticket is made under its own name, before it has a reader"),
     Case("no-new-start", QUEUE, "N=3 NO_NEW_START", "Q2", "a queue that was removed as empty is not made again"),
-    Case("leftover-name", QUEUE, "N=2 CRASHES=1 NO_SWEEP", "Q2", "names in the making are left to nobody"),
-    Case("leftover-queue", QUEUE, "N=2 NO_RMDIR", "Q2", "the directory is left when it is empty"),
+    Case("leftover-name", QUEUE, "N=2 CRASHES=1 NO_SWEEP", "Q2", "temporary names of tickets are never swept"),
+    Case("leftover-queue", QUEUE, "N=2 NO_RMDIR", "Q2", "the empty directory is not removed"),
     Case(
-        "never-refused", QUEUE, "N=2 CRASHES=1 NEVER_REFUSED=true", "Q3", "the ticket ahead is opened for reading, too"
+        "never-refused", QUEUE, "N=2 CRASHES=1 NEVER_REFUSED=true", "Q3", "the ticket ahead is also opened for reading"
     ),
     Case(
         "first-after-death",
         QUEUE,
         "N=3 HELD CRASHES=1 ENXIO_IS_FIRST",
         "Q3",
-        "after a dead one ahead, nobody else is looked for",
+        "after a dead waiter ahead, nobody looks for another one",
     ),
     Case(
         "no-second-list",
         QUEUE,
         "N=3 HELD DEADLINES=1 NO_LIST",
         "Q3",
-        "who wakes is first, without another look at the list",
+        "a woken waiter counts as first, without another look at the list",
     ),
     Case("early-leave", QUEUE, "N=3 LEAVES_EARLY", "Q4", "the place is left before the release"),
     Case("no-close", QUEUE, "N=3 NO_CLOSE", "Q4", "the release removes the ticket, but leaves the FIFO open"),
-    Case("no-next", QUEUE, "N=3 LOCALS=6 HELD NO_NEXT=true", "Q4", "a thread that leaves makes no ticket for the next"),
+    Case(
+        "no-next",
+        QUEUE,
+        "N=3 LOCALS=6 HELD NO_NEXT=true",
+        "Q4",
+        "a thread that leaves makes no ticket for the next one",
+    ),
     Case(
         "in-line",
         QUEUE,
         "N=3 LOCALS=6 HELD STAYS_IN_LINE=true",
         "Q4",
-        "it leaves the line of its process only afterwards",
+        "a thread leaves the line of its process only afterwards",
     ),
     Case(
         "no-handshake",
         QUEUE,
         "N=3 LOCALS=6 HELD DEADLINES=2 NO_HANDSHAKE=true",
         "Q4",
-        "it makes a ticket for one that has given up",
+        "a thread makes a ticket for one that has given up",
     ),
-    Case("no-signal", QUEUE, "N=3 LOCALS=6 HELD NO_SIGNAL=true", "Q4", "it does not wake the next"),
-    Case("barging", QUEUE, "N=3 HELD BARGES", "Q5", "newcomers do not ask for the queue"),
-    Case("no-patience", QUEUE, "N=2 HELD STOPS=1 NO_PATIENCE", "Q6", "an idle ticket is waited for"),
+    Case("no-signal", QUEUE, "N=3 LOCALS=6 HELD NO_SIGNAL=true", "Q4", "a thread does not wake the next one"),
+    Case("barging", QUEUE, "N=3 HELD BARGES", "Q5", "newcomers do not check the queue"),
+    Case("no-patience", QUEUE, "N=2 HELD STOPS=1 NO_PATIENCE", "Q6", "waiters wait for an idle ticket"),
     Case("removes-idle", QUEUE, "N=2 HELD STOPS=1 REMOVES_IDLE", "Q6", "idle tickets are removed"),
     Case(
         "kept-ticket",
         QUEUE,
         "N=2 HELD BREAKS=1 STAYER=1 KEEPS_TICKET",
         "R4",
-        "the ticket of the one whose lock is broken stays",
+        "the ticket of a holder whose lock is broken stays",
     ),
-    Case("no-nudge", QUEUE, "N=2 HELD BREAKS=1 STAYER=1 NO_NUDGE", "R4", "who breaks a lock does not tell the waiters"),
+    Case(
+        "no-nudge",
+        QUEUE,
+        "N=2 HELD BREAKS=1 STAYER=1 NO_NUDGE",
+        "R4",
+        "a process that breaks a lock does not notify the waiters",
+    ),
     Case(
         "early-nudge",
         QUEUE,
         "N=2 HELD BREAKS=1 STAYER=1 NUDGES_FIRST",
         "R4",
-        "the waiters are told before the ticket is removed",
+        "the waiters are notified before the ticket is removed",
     ),
     Case(
         "kept-place",
@@ -184,11 +196,13 @@ MUTANTS = (
     ),
     Case("armed-late", QUEUE, "N=2 CRASHES=1 ARMS_LATE=true", "WF1", "the watch is armed after the look"),
     Case("not-soon", QUEUE, "N=2 CRASHES=1 NOT_SOON=true", "WF2", "one look after a close event"),
-    Case("replacing", LOCK, "N=2 REPLACES=true", "P1", "a rename publishes, which replaces"),
+    Case("replacing", LOCK, "N=2 REPLACES=true", "P1", "the lock is published by a rename, which replaces"),
     Case("late-guard", LOCK, "N=2 GUARD_LATE", "P2", "the guard is taken after the file has its name"),
     Case("early-marker", LOCK, "N=2 METHOD=NAMED MARKED_EARLY", "P3", "the record claims the guard before it is held"),
     Case("creator-owns", LOCK, "N=3 METHOD=EXCLUSIVE CREATOR_OWNS=true", "P5", "creating the file is acquiring"),
-    Case("no-bit", LOCK, "N=2 METHOD=EXCLUSIVE CRASHES=1 NO_BIT=true", "P6", "an unfinished file does not say so"),
+    Case(
+        "no-bit", LOCK, "N=2 METHOD=EXCLUSIVE CRASHES=1 NO_BIT=true", "P6", "an unfinished file is not marked as such"
+    ),
     Case(
         "false-bit",
         LOCK,
@@ -202,14 +216,14 @@ MUTANTS = (
         LOCK,
         "N=3 LOCKLESS=10 CRASHES=1 NO_CLAIM=true",
         "T1",
-        "with the guard alone, where others have none",
+        "a takeover with the guard alone, where others have none",
     ),
     Case(
         "no-second-look",
         LOCK,
         "N=3 LOCKLESS=10 CRASHES=1 NO_SECOND_LOOK=true",
         "T2",
-        "what was judged is not compared under the guard",
+        "the judged record is not compared again under the guard",
     ),
     Case(
         "no-third-look",
@@ -233,7 +247,7 @@ MUTANTS = (
         "T9",
         "a takeover in place under a shared guard",
     ),
-    Case("ignored-claims", LOCK, "N=3 READER CRASHES=1 IGNORES_CLAIMS=true", "T11", "other claims do not matter"),
+    Case("ignored-claims", LOCK, "N=3 READER CRASHES=1 IGNORES_CLAIMS=true", "T11", "other claims are ignored"),
     Case("late-claim", LOCK, "N=3 READER CRASHES=1 LISTS_FIRST", "T11", "the list is read before the claim is made"),
     Case(
         "dead-claims",
@@ -247,7 +261,7 @@ MUTANTS = (
         LOCK,
         "N=2 BREAKS=1 CRASHES=1 ALL_GUARDED=true",
         "T13",
-        "a claim that was made without the guard says otherwise",
+        "a claim made without the guard says that it has the guard",
     ),
     Case("unlocked-first", LOCK, "N=2 UNLOCKS_FIRST", "FH1", "the release unlocks before it unlinks"),
     Case(
@@ -258,9 +272,15 @@ MUTANTS = (
         LOCK,
         "N=2 BREAKS=1 CRASHES=1 BREAKS_BLINDLY=true",
         "R1",
-        "who breaks a lock does not read it again",
+        "a process that breaks a lock does not read it again",
     ),
-    Case("unclaimed-break", LOCK, "N=2 BREAKS=1 CRASHES=1 BREAKS_UNCLAIMED", "R2", "who breaks a lock makes no claim"),
+    Case(
+        "unclaimed-break",
+        LOCK,
+        "N=2 BREAKS=1 CRASHES=1 BREAKS_UNCLAIMED",
+        "R2",
+        "a process that breaks a lock makes no claim",
+    ),
 )
 
 

@@ -328,7 +328,7 @@ def test_the_version_has_one_source() -> None:
 
 def test_what_the_architecture_page_says_is_decided_somewhere_is_there() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    table = page.partition("## Where it is decided")[2].partition("\n## ")[0]
+    table = page.partition("## Where each decision is made")[2].partition("\n## ")[0]
     places = re.findall(r"`([\w/]+\.py)` `(\w+)`", table)
     assert len(places) > 20
     for file, name in places:

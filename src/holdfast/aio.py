@@ -409,7 +409,7 @@ class AsyncAcquirable(Resource):
             raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
         if not inspect.iscoroutinefunction(function):
             name = getattr(function, "__qualname__", repr(function))
-            raise TypeError(f"{name} is no `async def` and cannot wait on an event loop; decorate it with a Lock")
+            raise TypeError(f"{name} is not an `async def` and cannot wait on an event loop; decorate it with a Lock")
 
         @functools.wraps(function)
         async def locked(*args: Any, **kwargs: Any) -> Any:

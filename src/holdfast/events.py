@@ -273,6 +273,6 @@ def note(level: int, text: str, error: Exception | None = None) -> None:
 
 def _log_failure(callback: object, event: Event, error: Exception) -> None:
     try:
-        note(ERROR, f"{callback!r} failed to hear {event.kind!r}", error)
+        note(ERROR, f"{callback!r} failed on the event {event.kind!r}", error)
     except Exception:  # a filter or a `__repr__` that fails: there is nothing left to try
         pass

@@ -524,8 +524,8 @@ class Acquirable(Resource):
             if not _is_finalizing():
                 raise
             raise RuntimeError(
-                f"Python is ending, and what is needed to acquire {self.path} cannot be loaded any more; acquire it "
-                "earlier than in a finalizer that runs at the very end"
+                f"Python is shutting down, and the modules needed to acquire {self.path} can no longer be loaded; "
+                "acquire it earlier, not in a finalizer that runs at the very end"
             ) from failed
         if error is not None:
             raise error(result) if apart is None else apart.call(partial(error, result))
@@ -851,7 +851,7 @@ def file_request(lock: Resource) -> FileRequest:
     """The request for the lock file, or for the first slot's; TypeError for a lock on a server."""
     (request, *_) = lock._requests
     if not isinstance(request, FileRequest):
-        raise TypeError(f"{request.path} is no file")
+        raise TypeError(f"{request.path} is not a file")
     return request
 
 
@@ -914,7 +914,7 @@ def file_hold(hold: BaseHold) -> FileHold:
     """The `FileHold` of a lock file; TypeError for a hold on a server."""
     held = hold._held
     if not isinstance(held, FileHold):
-        raise TypeError(f"{held.path} is no file")
+        raise TypeError(f"{held.path} is not a file")
     return held
 
 

@@ -123,7 +123,7 @@ def test_a_single_lock_file_can_be_cleaned(world: World, tmp_path: Path, path: P
     (tmp_path / "x").write_text("thesis")
     done = world.do("clean", "--yes", tmp_path / "x")
     assert done.returncode == 0
-    assert "no lock file" in done.stderr
+    assert "is not a lock file" in done.stderr
     assert (tmp_path / "x").exists()
 
 

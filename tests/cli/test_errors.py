@@ -103,7 +103,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["ls", "-x"], "unrecognized arguments: -x\n"),
     (["run", "L", "-c", "echo", "hello"], "-c takes one word, so hello would be one more LOCK; put the line in quotes"),
     (["run", "-n", "L", "-t", "x", "--command=echo", "a", "b"], "-c takes one word, so a would be one more LOCK"),
-    (["release", "-f", "L"], "What another holds is removed by: holdfast break --force L\n"),
+    (["release", "-f", "L"], "To remove another's lock: holdfast break --force L\n"),
     (["run", "-p", "redis", "L", "--", "true"], "sema, semats, sidecar.\n"),
     (["run", "-n", "-w", "1", "L", "--", "true"], "exclude each other"),
     (["run", "--mode", "9", "L", "--", "true"], "octal"),
@@ -355,7 +355,7 @@ def test_a_missing_directory_holds_no_lock(world: World, path: Path, command: st
 def test_a_working_directory_that_was_removed_is_reported(world: World, tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "gone").mkdir()
     done = world.shell('cd "$1/gone" && shift && rmdir ../gone && exec $H "$@"', tmp_path, *words)
-    assert "the working directory does not exist any more" in complaint_of(done, 3)
+    assert "the working directory no longer exists" in complaint_of(done, 3)
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock", "proper-lockfile"])
@@ -365,7 +365,7 @@ def test_a_directory_in_which_no_file_can_be_made_is_not_called_missing(world: W
     if protocol == "sema" and os.geteuid() != 0:  # where Linux says EACCES, not ENOENT
         assert "no lock file can be made in /proc; choose a directory that you may write to" in complaint
     else:
-        assert "no file can be made in /proc, though it exists; choose another directory" in complaint
+        assert "no file can be created in /proc, though it exists; choose another directory" in complaint
 
 
 def test_a_file_where_a_directory_should_be_is_reported(world: World, path: Path) -> None:

@@ -551,7 +551,7 @@ def test_a_guardian_that_cannot_begin_is_not_called_an_error_of_the_command(worl
         assert done.returncode == 0 or "Too many open files" in done.stderr
         assert not path.exists()
         found.append(done.stderr)
-    assert "true was not started: there can be no guardian process for it (Too many open files)" in "".join(found)
+    assert "true was not started: its guardian process could not be started (Too many open files)" in "".join(found)
 
 
 THREADLESS = """
@@ -615,7 +615,7 @@ def test_a_process_that_the_system_refuses_is_not_called_an_error_of_the_command
 
 def test_a_thread_that_the_system_refuses_makes_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert failed(RuntimeError("can't start new thread")) == 3
-    assert capsys.readouterr().err.startswith("holdfast: a thread or memory that is needed was refused; a limit is ")
+    assert capsys.readouterr().err.startswith("holdfast: the system refused a thread or memory; a limit is ")
 
 
 FAILING = """
@@ -649,7 +649,7 @@ def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(world: Worl
     assert is_held(world, path)
     assert not ended(work)
     kill(work)
-    assert started.complaint().startswith("holdfast: a thread or memory that is needed was refused")
+    assert started.complaint().startswith("holdfast: the system refused a thread or memory")
     free_again(world, path, started.pid)
 
 

@@ -140,6 +140,6 @@ def test_what_is_not_read_for_the_sake_of_the_waiters_is_said(world: World, plac
         for words in (["status", "-j", path], ["status", "-j", "-p", "flock", path], ["ls", "-j", path]):
             seen = json.loads(world.do(*words).stdout)
             assert (seen["condition"], seen["holder"]["pid"], seen["holder"]["tag"]) == ("held", holder.pid, None)
-            assert "would wake those who wait" in seen["reason"]
+            assert "would wake the waiters" in seen["reason"]
     finally:
         watch.close()

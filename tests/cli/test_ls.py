@@ -110,7 +110,7 @@ def test_what_is_not_there_or_no_lock_is_reported(world: World, place: Path) -> 
     done = world.do("ls", "nowhere", "old", "README.txt")
     assert done.returncode == 3
     assert "nowhere: No such file or directory" in done.stderr
-    assert "README.txt is no lock file" in done.stderr
+    assert "README.txt is not a lock file" in done.stderr
     assert len(done.stdout.splitlines()) == 2
     done = world.do("ls", "*.txt")
     assert (done.returncode, done.stdout) == (0, "")
@@ -328,7 +328,7 @@ def test_an_age_can_be_asked_for(world: World, place: Path) -> None:
     assert names(world, "-r", "--stale", "--older-than", "50") == ["old"]
     done = world.do("ls", "--older-than", "1d")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "no lock files that are so old in ." in done.stderr
+    assert "no lock files that old in ." in done.stderr
 
 
 def test_a_monitor_is_told_of_long_holds_by_the_status(world: World, place: Path, held: int) -> None:
@@ -346,4 +346,4 @@ def test_a_hold_whose_age_cannot_be_known_is_told_and_not_listed(world: World, t
     holder.hear("held")
     done = world.do("ls", "--held-longer-than", "0")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "1 lock is not listed, as the time of the acquisition cannot be known" in done.stderr
+    assert "1 lock is not listed, because the time of acquisition is not known" in done.stderr

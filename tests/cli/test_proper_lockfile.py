@@ -66,7 +66,7 @@ def test_of_another_implementation_the_age_is_told(world: World, target: Path, l
     assert "proper-lockfile would call it stale at" in told.stdout
     refused = world.do("try", *LOCK, target)
     assert refused.returncode == 1
-    assert re.search(r"a process that it does not name, and refreshed \d s ago", refused.stderr)
+    assert re.search(r"the lock does not name its holder, and was refreshed \d s ago", refused.stderr)
     age(lock)
     assert "stale" in world.do("ls", target.parent).stdout
     assert world.do("status", target).returncode == 0

@@ -65,7 +65,7 @@ def test_the_advice_can_be_pasted_whatever_the_name_is(world: World, tmp_path: P
         ("l", "protocol=flock\npid=1\ntimestamp=1\n", "flock", "free"),
         ("l.lock", '{"pid": 1, "host": "farm", "createdAt": "2020-01-01T00:00:00.000Z"}', "sidecar", "fs-safe calls"),
         (".exclusive-lock", "{}", "beads", "malformed"),
-        ("l", "something else", "sema", "nothing in it says"),
+        ("l", "something else", "sema", "nothing in it names its protocol"),
     ],
 )
 def test_the_protocol_need_not_be_given(

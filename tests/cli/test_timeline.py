@@ -171,19 +171,19 @@ def test_run_records_a_wait_for_a_semaphore_and_its_end(world: World, tmp_path: 
 
 BAD = {
     b"\n": None,
-    b"nonsense\n": "line 1: it is no JSON",
-    b"\xff\xfe\n": "line 1: it is no JSON",
-    b"[1, 2]\n": "line 1: it is no JSON object",
-    b'{"kind": "dance", "time": 1, "path": "/l"}\n': "line 1: its kind is 'dance', which is none",
-    b'{"kind": ["held"], "time": 1, "path": "/l"}\n': "line 1: its kind is \"['held']\", which is none",
+    b"nonsense\n": "line 1: it is not JSON",
+    b"\xff\xfe\n": "line 1: it is not JSON",
+    b"[1, 2]\n": "line 1: it is not a JSON object",
+    b'{"kind": "dance", "time": 1, "path": "/l"}\n': "line 1: its kind, 'dance', is unknown",
+    b'{"kind": ["held"], "time": 1, "path": "/l"}\n': "line 1: its kind, \"['held']\", is unknown",
     b'{"kind": "held", "path": "/l"}\n': "line 1: it has no time",
     b'{"kind": "held", "time": NaN, "path": "/l"}\n': "line 1: it has no time",
     b'{"kind": "held", "time": 1e300, "path": "/l"}\n': "line 1: it has no time",
     b'{"kind": "held", "time": true, "path": "/l"}\n': "line 1: it has no time",
     b'{"kind": "held", "time": 1' + b"0" * 400 + b', "path": "/l"}\n': "line 1: it has no time",
     b'{"kind": "held", "time": 1}\n': "line 1: it has no path",
-    b"[" * 100_000: "line 1: it is no JSON; it is the last one, and cut off",
-    b'{"kind": "he': "line 1: it is no JSON; it is the last one, and cut off",
+    b"[" * 100_000: "line 1: it is not JSON: the last line is cut off",
+    b'{"kind": "he': "line 1: it is not JSON: the last line is cut off",
 }
 
 
@@ -227,7 +227,7 @@ def test_bad_lines_are_not_fatal(world: World, recorded: Callable[..., Path]) ->
     file = recorded(event("acquired", 1), event("released", 2), more=b'nonsense\n{"kind": "acq')
     done = world.do("timeline", file)
     assert done.returncode == 0
-    assert "2 lines are no events: line 3: it is no JSON; line 4: it is no JSON; it is the last one" in done.stderr
+    assert "2 lines are not events: line 3: it is not JSON; line 4: it is not JSON: the last line" in done.stderr
     assert file.with_suffix(".html").read_text().startswith("<!doctype html>")
 
 

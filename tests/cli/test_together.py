@@ -44,7 +44,7 @@ def test_none_is_held_if_one_cannot_be_had(world: World, three: list[Path]) -> N
         done = world.do("run", "-n", *three, "--", "echo", "ran")
         assert (done.returncode, done.stdout) == (75, "")
         assert str(three[1]) in done.stderr
-        assert "one of 3 to be had together, so none of them is held" in done.stderr
+        assert "one of 3 to be acquired together, so none of them is held" in done.stderr
         assert [*world.directory.iterdir()] == [three[1]]
 
 

@@ -228,7 +228,7 @@ def test_a_directory_that_vanishes_does_not_end_it(world: World) -> None:
     seen = top(world, place)
     seen.shows("nobody holds")
     place.rmdir()
-    seen.shows("not there, and looked for every 10 s")
+    seen.shows("missing, checked again every 10 s")
     seen.type(b"q")
     assert seen.started.wait() == 0
 
@@ -236,7 +236,7 @@ def test_a_directory_that_vanishes_does_not_end_it(world: World) -> None:
 @pytest.mark.parametrize("environment", [{"HOLDFAST_WITHOUT": "events"}, {"HOLDFAST_OS": "generic"}])
 def test_without_events_changes_are_seen(world: World, path: Path, environment: dict[str, str]) -> None:
     seen = top(world, world.directory, **environment)
-    seen.shows("looked at 4 times a second")
+    seen.shows("polled 4 times a second")
     world.hold(path, env=environment).hear("held")
     seen.shows("1 held", path.name)
 

@@ -154,7 +154,7 @@ def test_the_next_hold_is_not_ended_for_the_one_that_was_meant(toy: Toy, monkeyp
 
     typed.meanwhile = change_hands
     assert perform(parse(["break", "--force", url])) == 1
-    assert "it has changed hands since it was looked at" in said.getvalue()
+    assert "it has changed hands since. Check its status" in said.getvalue()
     holds[0].ensure_held()
     typed.meanwhile = lambda: holds.pop().release()
     assert perform(parse(["break", "--force", url])) == 0

@@ -729,7 +729,7 @@ def killed_run(protocol: str, place: Path) -> None:
     for _ in range(20):
         status = ours.status()
         assert (status.locked, status.evidence.proven) == (True, True), status
-        assert f"held by what process {working.run.pid} left it to when it ended" in str(status)
+        assert f"held by a process that inherited it from process {working.run.pid}, which has ended" in str(status)
         assert ours.try_acquire() is None
         time.sleep(0.01)
     assert not got.is_set()
@@ -815,16 +815,15 @@ def hung_guardian(place: Path) -> None:
     path = place / "l"
     for starts, guardian, told in (
         (0.5, "import time; time.sleep(60)", "did not start within 0.5 s"),
-        (30, "pass", "could not begin"),
+        (30, "pass", "could not start"),
     ):
         patched = _GUARDED_BY.format(starts=starts, guardian=guardian)
         words = ["run", str(path), "--", *python("import sys; sys.exit(7)"), "x" * 9000]  # more than a pipe takes
         done = subprocess.run(
             [*python(patched), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50
         )
-        assert (done.returncode, f"{told}: it ends with this process" in " ".join(done.stderr.split())) == (7, True), (
-            done
-        )
+        said = f"{told}: if this process ends, so does the command"
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (7, True), done
         pid = int(done.stderr.partition("guardian ")[2].split()[0])
         await_(lambda pid=pid: holdfast_platform().inspect(pid).has_ended)
         require_nothing_left(place)
@@ -1060,7 +1059,7 @@ def commands(place: Path) -> None:
     done = holdfast_("doctor", place)
     assert (done.returncode, "all promises hold here" in done.stdout) == (0, True), done
     done = holdfast_("doctor", place, "--peer", place)
-    assert (done.returncode, "the one sees the kernel lock (flock) of the other" in done.stdout) == (0, True), done
+    assert (done.returncode, "each sees the other's kernel lock (flock)" in done.stdout) == (0, True), done
     assert [name for name in os.listdir(place) if name.startswith(".holdfast")] == []
     holder.communicate()
     assert holdfast_("wait", "-w", "1", path).returncode == 0

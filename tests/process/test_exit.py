@@ -242,5 +242,5 @@ def test_a_finalizer_that_comes_too_late_to_load_what_it_needs_is_told_so(
     spawn: Callable[..., Peer], path: str
 ) -> None:
     process = spawn("options = {'fencing': True}" + LATE, path, real=True)
-    assert process.finish().startswith("RuntimeError: Python is ending")
+    assert process.finish().startswith("RuntimeError: Python is shutting down")
     assert os.listdir(os.path.dirname(path)) == []

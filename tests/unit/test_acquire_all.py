@@ -319,7 +319,7 @@ def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, hel
     if held == 1:
         others.append(three[1].acquire())
     before = sorted(disk.iterdir())
-    with pytest.raises(AcquireTimeout, match="one of 3 to be had together") as caught:
+    with pytest.raises(AcquireTimeout, match="one of 3 to be acquired together") as caught:
         face.acquire_all(three, timeout=timeout)
     assert caught.value.path == three[held].path
     assert ("at once" if timeout == 0 else "within 0.02 s") in str(caught.value)

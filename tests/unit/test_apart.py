@@ -466,7 +466,9 @@ def test_a_long_look_is_waited_for_as_long_as_it_runs(server: Server, monkeypatc
     took, said = seconds(lambda: found.extend(look.each(items())), EngineUnavailable)
     assert took < ROOM
     assert found == [*range(200)]
-    assert said.startswith(f"nothing can be known of {server.directory}: the server of a test has not answered for 0.")
+    assert said.startswith(
+        f"the state of {server.directory} cannot be known: the server of a test has not answered for 0."
+    )
     server.comes_back()
 
 
@@ -696,7 +698,7 @@ def test_an_acquisition_ends_in_time_though_the_server_stays_away(server: Server
     server.goes_away()
     took, text = seconds(lambda: lock.acquire(SHORT), AcquireTimeout)
     assert SHORT <= took < SHORT + ROOM
-    assert f"within {SHORT:g} s: the server of a test is away ({os.strerror(errno.ENOTCONN)})" in text
+    assert f"within {SHORT:g} s: the server of a test cannot be reached ({os.strerror(errno.ENOTCONN)})" in text
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
         lock.try_acquire()
     server.comes_back()
@@ -764,7 +766,7 @@ def test_a_wait_for_a_server_that_is_away_is_announced(
     server.goes_away()
     with lock:
         pass
-    assert told == [f"waiting for {path}: the server of a test is away ({os.strerror(errno.ENOTCONN)})"]
+    assert told == [f"waiting for {path}: the server of a test cannot be reached ({os.strerror(errno.ENOTCONN)})"]
 
 
 def test_a_command_tells_of_a_server_that_is_away(
@@ -785,7 +787,9 @@ def test_a_command_tells_of_a_server_that_is_away(
     server.goes_away()
     with lock:
         pass
-    assert capsys.readouterr().err.startswith(f"holdfast: waiting for {lock.path}: the server of a test is away")
+    assert capsys.readouterr().err.startswith(
+        f"holdfast: waiting for {lock.path}: the server of a test cannot be reached"
+    )
 
 
 @pytest.mark.needs("link")

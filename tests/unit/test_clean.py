@@ -376,7 +376,7 @@ def test_a_ticket_that_went_with_its_lock_is_gone_and_not_anothers(
     assert (lock.kind, ticket.kind) == ("lock", "ticket")
     assert drive(remove(env, lock, approved=False)).result == REMOVED
     assert os.listdir(disk) == []
-    assert drive(remove(env, ticket, approved=False)) == Removal(CHANGED, "it is gone by now")
+    assert drive(remove(env, ticket, approved=False)) == Removal(CHANGED, "it is already gone")
 
 
 def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environments) -> None:

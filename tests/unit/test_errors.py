@@ -165,7 +165,7 @@ def test_a_lock_that_changes_hands_is_not_called_unreadable(disk: Path, name: st
         refusal = Refusal(str(disk / name), 1.5, lambda: statuses, events)
         texts = waiting(refusal), str(refused(refusal, 1.5))
     for text in texts:
-        assert "nobody holds it at this moment, as it changes hands" in text
+        assert "nobody holds it at this moment: it is changing hands" in text
         assert "counts as held" not in text
         assert "slots are taken" not in text
     assert "Try again" in texts[1]
@@ -193,8 +193,8 @@ def test_those_to_which_an_ended_process_has_left_the_lock_are_its_holders() -> 
         assert sentence(one) == f"held by {who}, to which process 7 left it when it ended; alive: e"
         assert advice(one).startswith(f"Wait until {step}")
     unseen = status.replaced(holder=Holder(pid=7, host="h"), holders=(Holder(),))
-    assert sentence(unseen) == "held by what process 7 left it to when it ended; alive: e"
-    assert advice(unseen) == "Wait until what process 7 left the lock to releases it or ends"
+    assert sentence(unseen) == "held by a process that inherited it from process 7, which has ended; alive: e"
+    assert advice(unseen) == "Wait until the process that inherited the lock from process 7 releases it or ends"
 
 
 def test_a_holder_in_another_container_is_reported_with_its_host() -> None:

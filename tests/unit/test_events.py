@@ -789,7 +789,11 @@ def test_an_error_in_what_a_log_handler_does_with_locks_is_printed_and_not_logge
         locked_handler.inside = lambda: events.report("so it is", ValueError("so"))
     logging.getLogger("app").info("hello")
     assert (locked_handler.lines, locked_handler.nested) == (["hello"], [])
-    expected = ["failed to hear 'acquired'", "failed to hear 'released'"] if what == "a callback" else ["so it is: so"]
+    expected = (
+        ["failed on the event 'acquired'", "failed on the event 'released'"]
+        if what == "a callback"
+        else ["so it is: so"]
+    )
     printed = [line for line in capfd.readouterr().err.splitlines() if line.startswith("holdfast: ")]
     assert len(printed) == len(expected)
     assert all(line.endswith(end) for line, end in zip(printed, expected, strict=True))

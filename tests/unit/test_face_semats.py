@@ -325,7 +325,7 @@ def test_a_record_with_our_number_from_elsewhere_is_not_released(path: Path) -> 
         record = sema_record(os.getpid(), NOW, marker=marker_text(False, 1, other))
         path.write_bytes(record)
         assert not lock.status().is_owned_by_current_process
-        with pytest.raises(PermissionDenied, match="another time or container"):
+        with pytest.raises(PermissionDenied, match="an earlier one or one in another container"):
             lock.release()
         assert path.read_bytes() == record
 

@@ -112,7 +112,7 @@ def test_a_path_that_changes_all_the_time_is_given_up(path: Path, flock: Contend
     contender.env.before["guard"] = lambda *_args, **_kwargs: FOREIGN_ENDS["replaced"](path)
     refusal = contender.run()
     assert isinstance(refusal, Refusal)
-    assert "neither free nor there" in refusal.status.evidence.text
+    assert "neither created nor opened" in refusal.status.evidence.text
     assert len(contender.env.steps) < 20 * _TRIES
     assert not contender.env.open_descriptors()
 

@@ -391,7 +391,7 @@ OWNERS: dict[str, tuple[list[LockOwner], str]] = {
         r"held by 2 processes, which inherited it; the first is process 4 \(",
     ),
     "unseen": ([LockOwner(None, EX)], r"held by a process that cannot be seen from here.*; alive: the kernel lock"),
-    "nobody": ([], r"held by a process that cannot be seen from here, or that has let go of it since; alive: "),
+    "nobody": ([], r"held by a process that cannot be seen from here, or that has released it since; alive: "),
 }
 
 

@@ -209,7 +209,7 @@ def test_a_pid_is_believed_only_where_it_was_written(view: View, dead_pid: int) 
     try:
         found = view.of_process(started.pid)
         assert (found.condition, found.liveness) == ("leftover", Liveness.DEAD)
-        assert "was started later" in found.evidence.text
+        assert "has this pid now started later" in found.evidence.text
     finally:
         started.communicate(b"\n")
     assert view.of_process(dead_pid).condition == "leftover"
@@ -395,7 +395,7 @@ RECORDS: dict[str, tuple[Make, tuple[str, bool], str]] = {
     "vim, gone": (swapped(GONE, dirty=False), LEFT_IN_THE_WAY, "vim -r '~me/notes.txt'"),
     "vim, there": (swapped(ME, "build7"), THERE, "Leave that file"),
     "shadow": (text(f"{ME}\0"), HERE, f"Wait until process {ME}"),
-    "shadow, gone": (text(f"{GONE}\0"), LEFT, "Nothing is to be done"),
+    "shadow, gone": (text(f"{GONE}\0"), LEFT, "Nothing needs to be done"),
     "shadow, empty": (Path.touch, LEFT_IN_THE_WAY, "rm -f"),
     "mozilla": (link(f"127.0.1.1:+{ME}"), HERE, "another profile (-P)"),
     "mozilla, gone": (link(f"127.0.1.1:+{GONE}"), LEFT, "Nothing"),
@@ -413,7 +413,7 @@ RECORDS: dict[str, tuple[Make, tuple[str, bool], str]] = {
     "borg, gone": (named(f"{HOST}@123456.{GONE}-0"), LEFT, "borg break-lock"),
     "borg, there": (named(f"build7.example@123456.{ME}-0"), THERE, "on build7.example"),
     "pnpm": (lambda path: pnpm(path, f"{ME}-1795460634837435270-0"), HERE, f"process {ME}"),
-    "pnpm, gone": (lambda path: pnpm(path, f"{GONE}-1795460634837435270-0"), LEFT, "Nothing is to be done"),
+    "pnpm, gone": (lambda path: pnpm(path, f"{GONE}-1795460634837435270-0"), LEFT, "Nothing needs to be done"),
     "borg, nobody": (Path.mkdir, LEFT, "Run borg again"),
 }
 """How it is written, how it is judged, and what is said of it; by the kind and what is special."""

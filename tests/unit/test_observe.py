@@ -85,7 +85,7 @@ def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, di
     error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
     assert (type(error), error.errno) == (type(plain), number)  # type: ignore[attr-defined]
     assert f"{os.strerror(number)}; the server of /mnt (kind, host) fails" in str(error)
-    assert "If it does, and this stays so, mount it again" in str(error)
+    assert "If it does and the error persists, mount it again" in str(error)
     contender.env.instead["reconnects"] = lambda _path: False  # 9p
     error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
     assert "is lost for good, as this client does not reconnect: mount it again" in str(error)

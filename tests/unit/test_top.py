@@ -272,7 +272,7 @@ def test_a_directory_that_vanishes_is_reported_as_missing(disk: Path, contend: C
     place.rmdir()
     news(follower)
     board._draw(full)  # type: ignore[arg-type]
-    assert full.lines[1] == f"not there, and looked for every 10 s: {place}"
+    assert full.lines[1] == f"missing, checked again every 10 s: {place}"
     place.mkdir()
     follower._sweep()
     board._draw(full)  # type: ignore[arg-type]
@@ -426,8 +426,8 @@ def test_a_small_screen_shows_a_lock() -> None:
 def test_what_is_odd_is_in_the_header() -> None:
     first, second = header(Scene([], ["/a", "/b\x1b"], polled=True, rate=0.25, missed=4), "held", backwards=True)
     assert first == "0 held, 0 waiting, 0 stale; 0.2 events/s; 4 too short to be seen; by longest hold, backwards"
-    assert second == "without events, so looked at 4 times a second: in /a, /b\\x1b"
-    assert header(Scene([], gone=["/a"]), "wait", backwards=False)[1] == "not there, and looked for every 10 s: /a"
+    assert second == "no events here, so polled 4 times a second: in /a, /b\\x1b"
+    assert header(Scene([], gone=["/a"]), "wait", backwards=False)[1] == "missing, checked again every 10 s: /a"
     frame = View("wait").frame(Scene([]), NOW, (80, 24), colours=False)
     assert "nobody holds or waits for a lock here" in frame
 

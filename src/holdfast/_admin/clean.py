@@ -145,7 +145,7 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     if _may_be_data(status):
         return None
     if is_out_of_reach(status):
-        return Kept(status.path, protocol.name, status.reason, "a filesystem that is writable lets it go")
+        return Kept(status.path, protocol.name, status.reason, "it can go once its filesystem is writable")
     if status.stale and not (protocol.all_beat and not status.evidence.proven):  # M15
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
     if not may_be_approved(env, protocol, status.record, status.liveness):
@@ -157,7 +157,7 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     if approved:
         return Leftover(LOCK, status.path, protocol.name, f"{rule}, and that was approved: {status.evidence.text}")
     why = f"{rule}, but nothing proves that its holder is dead"
-    return Kept(status.path, protocol.name, why, "--approve-stale lets it go")
+    return Kept(status.path, protocol.name, why, "--approve-stale removes it")
 
 
 def _may_be_data(status: Status) -> bool:
@@ -250,7 +250,7 @@ def _why_ended(env: Environment, pid: str, path: str) -> str | None:
 REMOVED, CHANGED, BLOCKED = "removed", "changed", "blocked"
 _TAG = "holdfast clean"
 _FORBIDDEN = "this user may not remove it"
-_GONE = "it is gone by now"
+_GONE = "it is already gone"
 
 
 class Removal(Value):

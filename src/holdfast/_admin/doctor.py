@@ -41,7 +41,7 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
         yield Finding("exclusive creation", GOOD, "two processes cannot create the same lock file (O_EXCL)")
     else:
         yield Finding(
-            "exclusive creation", UNUSABLE, "a file that exists can be created once more (O_EXCL does not hold)",
+            "exclusive creation", UNUSABLE, "a file that exists can be created again (O_EXCL does not hold)",
             "two processes can hold the lock at once: no lock file of any implementation is safe here",
         )  # fmt: skip
     yield _publishing(can)
@@ -68,8 +68,8 @@ def of_process(who: Identity, can: Abilities) -> Iterator[Finding]:
     if can.guard and who.boot == "-":
         yield Finding(
             "processes", WEAKER, "proc is not mounted, so neither the boot nor other processes are known",
-            "a holder that dies here is not proven dead, and counts as the holder until the protocol's age; of what "
-            "its command leaves running, run knows nothing: --until jobs and all are as --until command. Mount proc",
+            "a holder that dies here is not proven dead, and counts as the holder until the protocol's stale age; run "
+            "cannot see what its command leaves running, so --until jobs and all act as --until command. Mount proc",
         )  # fmt: skip
 
 
@@ -86,7 +86,8 @@ def _filesystem(can: Abilities) -> Finding:
     if not storage.exclusive:
         between = "between machines no lock of any implementation is safe here"
     means = (
-        f"{between}. A holder of another machine that may be dead is waited for until its protocol's age. Waiters poll"
+        f"{between}. If a holder on another machine may be dead, its lock counts as held until its protocol's stale "
+        "age. Waiters poll"
     )
     return Finding("filesystem", WEAKER, text, f"{means}. Remedy: {storage.remedy}" if storage.remedy else means)
 
@@ -99,7 +100,7 @@ def _permissions(can: Abilities, uid: int | None) -> Finding:
     if can.mode & stat.S_IWOTH and not can.mode & stat.S_ISVTX:
         return Finding(
             "permissions", WEAKER, f"{mode}: everybody may remove or replace any file here",
-            "any user can break any lock; the holder is told of it. Use another directory, or set the sticky bit "
+            "any user can break any lock; the holder is told. Use another directory, or set the sticky bit "
             "(chmod +t)",
         )  # fmt: skip
     if can.mode & (stat.S_IWOTH | stat.S_IWGRP) and can.mode & stat.S_ISVTX:
@@ -110,7 +111,7 @@ def _permissions(can: Abilities, uid: int | None) -> Finding:
     if can.mode & stat.S_IWGRP:
         return Finding("permissions", NOTE, f"{mode}: the group may remove or replace any file here")
     if uid is not None and uid not in (can.uid, 0):
-        return Finding("permissions", NOTE, f"{mode}: yours to write by other rights (an access control list)")
+        return Finding("permissions", NOTE, f"{mode}: you may write here by other rights (an access control list)")
     return Finding("permissions", GOOD, f"{mode}: nobody else may make or remove files here")
 
 
@@ -126,16 +127,16 @@ def _publishing(can: Abilities) -> Finding:
     why = "unnamed files cannot be given a name" if can.unnamed else "there are no unnamed files"
     if can.link:
         return Finding(
-            "publishing", NOTE, f"{why}; a temporary name and a link do",
+            "publishing", NOTE, f"{why}; a temporary name and a link are used instead",
             "a crash within microseconds may leave a file .holdfast-*, which the next process to publish removes",
         )  # fmt: skip
     if can.bits:
         return Finding(
-            "publishing", NOTE, f"{why}, nor hard links; exclusive creation does",
+            "publishing", NOTE, f"{why}, nor hard links; exclusive creation is used instead",
             "a crash within microseconds may leave an empty file, which the next contender takes over",
         )  # fmt: skip
     return Finding(
-        "publishing", WEAKER, f"{why}, nor hard links, nor mode bits; exclusive creation does",
+        "publishing", WEAKER, f"{why}, nor hard links, nor mode bits; exclusive creation is used instead",
         "a creator that dies within microseconds leaves an empty lock file that counts as held (holdfast break)",
     )  # fmt: skip
 
@@ -146,8 +147,8 @@ def _guard(can: Abilities) -> Finding:
     text = "there are no kernel locks (flock) here" if can.guard is None else "kernel locks exclude nobody here"
     return Finding(
         "guard", WEAKER, text,
-        "a dead holder is known by its process alone: another process under its number counts as the holder until the "
-        "protocol's age, and -p flock cannot be used",
+        "a dead holder is known by its pid alone: another process that got this pid counts as the holder until the "
+        "protocol's stale age, and -p flock cannot be used",
     )  # fmt: skip
 
 
@@ -155,8 +156,8 @@ def _visibility(can: Abilities) -> Finding:
     if can.guard_by_mounts:
         return Finding(
             "visibility", NOTE, f"a guard taken here looks free through {', '.join(can.guard_by_mounts)}",
-            "a holder there is not proven dead from here, as the device differs, but counts as held until its "
-            "protocol's age; -p flock does not exclude between the two. Use one path for all",
+            "a holder there cannot be proven dead from here, because the device differs, so its lock counts as held "
+            "until its protocol's stale age; -p flock does not exclude between the two. Use one path for all",
         )  # fmt: skip
     if can.guard_by_names is False:
         return Finding(
@@ -173,15 +174,17 @@ def _events(can: Abilities) -> Finding:
     pause = "50 ms" if can.storage.shared else "25 ms"
     return Finding(
         "events", WEAKER, "not every change of a file here makes an event, or there are no events",
-        f"waiters poll: a release is noticed after up to {pause} by the next one, later by those behind it",
+        f"waiters poll: the first one notices a release after up to {pause}, those behind it later",
     )  # fmt: skip
 
 
 def of_limits(limits: Limits) -> Iterator[Finding]:
     """Findings about resources that may run out."""
-    means = "a process that waits needs one; without, it polls. Raise fs.inotify.max_user_instances"
+    means = "each waiting process needs one, and polls without it. Raise fs.inotify.max_user_instances"
     yield from _near("inotify instances", limits.instances, limits.most_instances, means)
-    means = "each lock that is waited for needs one, and each hold; without, one polls. Raise max_user_watches"
+    means = (
+        "each hold and each lock that is waited for needs one; without it, the process polls. Raise max_user_watches"
+    )
     yield from _near("inotify watches", limits.watches, limits.most_watches, means)
     if limits.descriptors is not None:
         more = "" if limits.most_descriptors in (None, limits.descriptors) else f" (up to {limits.most_descriptors})"
@@ -211,14 +214,22 @@ def _size(count: float) -> str:
 
 _SHOWN = 3
 _KINDS = {
-    (TEMPORARY, ""): ("our temporary files", NOTE, "they do no harm; the next takeover, or holdfast clean"),
-    (TEMPORARY, "semats"): ("temporary files of semats", NOTE, "they do no harm; semats clean, or holdfast clean"),
+    (TEMPORARY, ""): (
+        "our temporary files",
+        NOTE,
+        "they do no harm; the next takeover removes them, or holdfast clean",
+    ),
+    (TEMPORARY, "semats"): (
+        "temporary files of semats",
+        NOTE,
+        "they do no harm; semats clean or holdfast clean removes them",
+    ),
     (ANNOUNCEMENT, "sidecar"): (
         "announced removals",
         WEAKER,
         "fs-safe waits for them forever, even if the lock is free; run holdfast clean, or remove them",
     ),
-    (TICKET, ""): ("tickets", NOTE, "the next one who waits for that lock removes them"),
+    (TICKET, ""): ("tickets", NOTE, "the next waiter for that lock removes them"),
 }
 """Name, level and future of each kind of leftover, by kind and protocol."""
 
@@ -268,7 +279,7 @@ def of_other_programs(surveyed: Sequence[Found | Unreadable]) -> Iterator[Findin
     left = [one for one in surveyed if isinstance(one, Found) and one.condition == LEFTOVER]
     for one in left[:_SHOWN]:
         name = one.status.path.rpartition("/")[2]
-        text = f"a lock of {one.status.protocol}, whose holder has ended by all that can be seen: {name}"
+        text = f"a lock of {one.status.protocol}, whose holder seems to have ended: {name}"
         yield Finding("other programs", NOTE, text, f"{one.status.reason}. {one.advice}")
     if len(left) > _SHOWN:
         yield Finding("other programs", NOTE, f"and {len(left) - _SHOWN} more such locks", "holdfast ls --stale")

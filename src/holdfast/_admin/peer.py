@@ -39,8 +39,8 @@ _STEPS = {"create": 1, "write": 2, "reads": 2, "guard": 1, "unguard": 1, "guarde
 _OF_OWN_FILES = ("write", "guard", "unguard", "link")
 _MOST, _LONGEST, _MODE = 1 << 16, 200, 0o644
 _ONE_CLIENT = (
-    "a server may take them for one client, and give both the same lock (NFS 4): of two machines nothing is proven. "
-    "For that, --listen on one and --with HOST on the other"
+    "a server may take them for one client, and give both the same lock (NFS 4), so this proves nothing about two "
+    "machines. To test those, use --listen on one and --with HOST on the other"
 )
 _SOONEST, _LATEST = 0.02, 0.2
 """Seconds between looks for a message."""
@@ -253,7 +253,9 @@ def of_machines(env: Environment, directory: str, host: str, within: float) -> S
         findings = yield from _tried(own, remote, f"{here.host} and {said['host']}", fresh=fresh)
         if said.get("boot") == here.boot:
             text = f"{here.host} and {said['host']} are one machine"
-            findings.insert(0, Finding("between", NOTE, text, "this says nothing of two machines: listen on another"))
+            findings.insert(
+                0, Finding("between", NOTE, text, "this says nothing about two machines: listen on another")
+            )
         yield from remote.tell(findings)
         return findings
     finally:
@@ -332,12 +334,12 @@ def _tried(one: View | Remote, two: View | Remote, who: str, *, fresh: bool) -> 
         created.append((made, again, seen))
     if not any(again is False or seen for _, again, seen in created):
         if any(made is not True for made, _, _ in created):
-            text, means = f"no file can be made by both of {who}", "choose a directory that both may write to"
+            text, means = f"{who} cannot both create a file", "choose a directory that both may write to"
         else:
-            text = f"{who}: a file that the one makes is not there for the other"
-            means = "they are two directories: no lock file in the one is one in the other"
+            text = f"{who}: a file that one creates does not exist for the other"
+            means = "they are different directories: a lock file in one is not seen in the other"
         return [Finding("between", UNUSABLE, text, means)]
-    found = [Finding("between", GOOD, f"{who} have one directory"), _of_creation(created)]
+    found = [Finding("between", GOOD, f"{who} share one directory"), _of_creation(created)]
     links, guards, reads = [], [], []
     for mine, theirs in both:
         links.append((yield from _links(mine, theirs)))
@@ -375,37 +377,37 @@ def _of_creation(created: list[tuple[bool | None, bool | None, bool | None]]) ->
     name = "creation between"
     if any(again is True for _, again, _ in created):
         means = "two processes can hold the lock at once: no lock file of any implementation is safe between the two"
-        return Finding(name, UNUSABLE, "what the one has created, the other can create once more", means)
+        return Finding(name, UNUSABLE, "a file that one has created, the other can create again", means)
     if any((made, again) != (True, False) for made, again, _ in created):
         return Finding(name, WEAKER, "one of the two may not create files", "it cannot acquire a lock there")
-    return Finding(name, GOOD, "what the one has created, the other cannot create")
+    return Finding(name, GOOD, "a file that one has created, the other cannot create")
 
 
 def _of_links(works: bool | None) -> Finding:
     if works:
-        return Finding("links between", GOOD, "of two that link to one name, the first one wins")
+        return Finding("links between", GOOD, "of two links to one name, only the first succeeds")
     if works is None:
         means = "lock files are published by exclusive creation"
         return Finding("links between", NOTE, "no hard links can be made", means)
-    means = "dead holders' locks may be taken over by two: use another filesystem, or a server"
+    means = "two contenders may take over the same dead holder's lock: use another filesystem, or a server"
     return Finding("links between", UNUSABLE, "both can link to one name", means)
 
 
 def _of_guards(works: bool | None) -> Finding:
     if works:
-        return Finding("guard between", GOOD, "the one sees the kernel lock (flock) of the other, and its end")
-    text = "the one does not see the other's kernel locks (flock)"
+        return Finding("guard between", GOOD, "each sees the other's kernel lock (flock), and its release")
+    text = "one does not see the other's kernel locks (flock)"
     if works is None:
-        text = "no kernel lock (flock) can be had"
-    means = "-p flock does not exclude between the two, and a dead holder is waited for until its protocol's age"
+        text = "no kernel lock (flock) can be acquired"
+    means = "-p flock does not exclude between the two, and a dead holder's lock counts as held until its stale age"
     return Finding("guard between", WEAKER, text, means)
 
 
 def _of_fresh(works: bool | None, fresh: bool) -> Finding:
     if works and fresh:
-        return Finding("freshness between", GOOD, "a file that the one opened showed what the other had just written")
-    text = "a file that the one opens may show what was in it before"
+        return Finding("freshness between", GOOD, "a file that one opened showed what the other had just written")
+    text = "a file that one opens may show its old content"
     if works:
         text += ", by the mount options; tried once, it did not"
-    means = "a record or a beat may be seen late: mount it so that an open asks the server (docs/platforms.md)"
+    means = "a record or a heartbeat may be seen late: mount it so that an open asks the server (docs/platforms.md)"
     return Finding("freshness between", WEAKER, text, means)

@@ -75,10 +75,8 @@ Step = tuple[str, str, frozenset[str]]
 
 DIRECTORIES = "proper-lockfile"
 """The protocol whose locks are directories."""
-UNREAD = "its holder is alive; what its lock file says is not read, as that would wake those who wait"
-LEFT_EMPTY = (
-    "it is empty, as flock(1) leaves its files: by -p flock and -p ofd nobody holds it, by all others it counts as held"
-)
+UNREAD = "its holder is alive; its lock file is not read, as that would wake the waiters"
+LEFT_EMPTY = "it is empty, as flock(1) leaves its files: free for -p flock and -p ofd, held for all other protocols"
 
 
 class CachedEnvironment:
@@ -646,7 +644,7 @@ def own_view(status: Status) -> str:
     """Holdfast's own way with the lock, in words, as long as no option says otherwise."""
     record = status.record
     if record is None:
-        return "holdfast takes over nothing that it cannot read"
+        return "holdfast never takes over a lock that it cannot read"
     if status.liveness is Liveness.ALIVE and status.evidence.source == "guard":
         return "holdfast never robs a holder that has the kernel lock, whatever its age"
     if status.stale:
@@ -656,12 +654,12 @@ def own_view(status: Status) -> str:
     if status.liveness is Liveness.ALIVE:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
     if is_kept_fresh(status.protocol):
-        return "holdfast takes it over when it has not been refreshed for so long"
+        return "holdfast takes it over then, unless it is refreshed before"
     if get(status.protocol).fails_closed:
         return "holdfast does not take it over by itself: that is left to its users"
     if status.liveness is Liveness.DEAD:
         return "holdfast takes it over as soon as it is old enough for its protocol"
-    return "holdfast never takes over what it cannot know to be dead"
+    return "holdfast never takes over a lock whose holder may be alive"
 
 
 def heartbeat(status: Status) -> float | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..errors import HoldfastError
-    from ..model import Holder, SemaphoreStatus, Waiter
+    from ..model import Holder, Record, SemaphoreStatus, Waiter
     from .attempt import Refusal
     from .hold import HoldRef, HoldState
     from .options import Request
@@ -29,8 +29,8 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
     if own and all(ref.dropped for ref in own):
-        why = "by a handle that was dropped without release(), and would wait for itself forever. Keep the handle and "
-        why += "release it, or use `with`."
+        why = "through a handle that was dropped without release(), so it would wait for itself forever. Keep the "
+        why += "handle and release it, or use `with`."
     else:
         why = "which would wait for itself forever. Release first, pass a timeout, or pass the same owner= to both"
         why += " for a re-entrant lock."
@@ -56,7 +56,7 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
     """The error for a lock or slot that could not be acquired in time. `together`: how many were to be acquired."""
     status = refusal.statuses[0]
     within = f"within {timeout:g} s" if timeout else "at once"
-    all_or_none = f". It was one of {together} to be had together, so none of them is held" if together > 1 else ""
+    all_or_none = f". It was one of {together} to be acquired together, so none of them is held" if together > 1 else ""
     what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
     step = _advice_to_itself(refusal) or _next_step(refusal)
     return AcquireTimeout(
@@ -72,11 +72,11 @@ def no_answer(request: Request, server: str, timeout: float | None, seconds: flo
 
     `acquires`: the caller wants an AcquireTimeout when its time is up.
     """
-    what = f"could not get {request.target}" if acquires else f"nothing can be known of {request.target}"
+    what = f"could not get {request.target}" if acquires else f"the state of {request.target} cannot be known"
     within = "" if timeout is None else f" within {timeout:g} s" if timeout else " at once" if acquires else ""
     text = (
-        f"{what}{within}: {is_silent(server, seconds)}. Check that server and the way to it. Whatever was begun here "
-        "is given back when it answers"
+        f"{what}{within}: {is_silent(server, seconds)}. Check that server and the network to it. Whatever was begun "
+        "here is undone when the server answers"
     )
     kind = AcquireTimeout if acquires else EngineUnavailable
     return kind(text, path=request.target, protocol=request.protocol_name)
@@ -86,7 +86,7 @@ def away(request: Request, server: str, timeout: float, error: OSError) -> Acqui
     """The error for a lock file whose server was away when the time was up."""
     text = (
         f"could not get {request.target} within {timeout:g} s: {is_away(server, error)}. Check that server and the "
-        "way to it. If it runs, and this stays so, mount it again"
+        "network to it. If it runs and the error persists, mount it again"
     )
     return AcquireTimeout(text, path=request.target, protocol=request.protocol_name)
 
@@ -102,13 +102,13 @@ def is_silent(server: str, seconds: float) -> str:
 
 
 def is_away(server: str, error: OSError) -> str:
-    return f"{server} is away ({str(error.strerror).partition(';')[0]})"
+    return f"{server} cannot be reached ({str(error.strerror).partition(';')[0]})"
 
 
 def stale(refusal: Refusal) -> LockStale:
     """The error for a stale lock whose removal its protocol leaves to the caller."""
     status = refusal.statuses[0]
-    how = "pass a callable as stale=, which says so, or " if attempt.way_to_break is None else ""
+    how = "pass a callable as stale= that says so, or " if attempt.way_to_break is None else ""
     return LockStale(
         f"{status.path} is stale: {sentence(status)}. The {status.protocol} protocol does not remove such a lock by "
         f"itself. Make sure that its holder is gone; then {how}break the lock ({_way_to_break(status)})",
@@ -191,10 +191,10 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if is_persistent(status.protocol) and (len(status.holders) != 1 or holder is None or holder.pid is None):
         return _by_the_kernel(status, brief=brief)
     if status.record is not None and (holder is None or holder.pid is None) and is_kept_fresh(status.protocol):
-        when = "" if status.record_age is None else f", and refreshed {duration(status.record_age)} ago"
-        return f"it is held by a process that it does not name{when}; {printable(status.reason)}"
+        when = "" if status.record_age is None else f", and was refreshed {duration(status.record_age)} ago"
+        return f"the lock does not name its holder{when}; {printable(status.reason)}"
     if not _is_taken(status):
-        return "nobody holds it at this moment, as it changes hands"
+        return "nobody holds it at this moment: it is changing hands"
     if holder is None or holder.pid is None:
         return f"its record cannot be used ({printable(status.evidence.text)}), so it counts as held"
     heirs = _heirs(status)
@@ -232,7 +232,7 @@ def _left_to(status: Status) -> str:
     """The heirs in words."""
     seen = [_process(holder) for holder in _heirs(status) if holder.pid is not None]
     if not seen:
-        return f"what process {first_holder(status)} left it to when it ended"
+        return f"a process that inherited it from process {first_holder(status)}, which has ended"
     more = [f"{len(seen) - _SHOWN_HEIRS} more"] if len(seen) > _SHOWN_HEIRS else []
     return f"{_listed(seen[:_SHOWN_HEIRS] + more)}, to which process {first_holder(status)} left it when it ended"
 
@@ -271,7 +271,7 @@ def _by_the_kernel(status: Status, *, brief: bool) -> str:
     """The sentence for a lock that names no holder, if several hold it or none is visible."""
     seen = [holder for holder in status.holders if holder.pid is not None]
     if not seen and status.liveness is Liveness.ALIVE:
-        who = "held by a process that cannot be seen from here, or that has let go of it since"
+        who = "held by a process that cannot be seen from here, or that has released it since"
     elif not seen:
         return status.reason
     else:
@@ -312,13 +312,14 @@ def advice(status: Status) -> str:
     if status.record is None and status.holder is not None and status.holder.pid is not None:
         return f"Wait until process {status.holder.pid} releases it or ends"
     if status.record is None:
-        return f"Look at the file: if it is no lock, choose another path; if nobody uses it, break the lock ({way})"
+        return f"Look at the file: if it is not a lock, choose another path; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.UNKNOWN and is_kept_fresh(status.protocol):
-        return f"Wait until it is released, or not refreshed any more; if nobody uses it, break the lock ({way})"
+        return f"Wait until it is released, or no longer refreshed; if nobody uses it, break the lock ({way})"
     if heirs := _heirs(status):
         pids = [str(one.pid) for one in heirs if one.pid is not None]
         if not pids:
-            return f"Wait until what process {first_holder(status)} left the lock to releases it or ends"
+            first = first_holder(status)
+            return f"Wait until the process that inherited the lock from process {first} releases it or ends"
         ends = f"es {_listed(pids)} release it or end" if len(pids) > 1 else f" {pids[0]} releases it or ends"
         return f"Wait until process{ends}"
     pid, command = (status.holder.pid, status.holder.command) if status.holder else (None, None)
@@ -326,13 +327,15 @@ def advice(status: Status) -> str:
         return f"Wait until it is released; if nobody uses it, break the lock ({way})"
     if status.liveness is Liveness.ALIVE and status.evidence.source == "guard" and not command:
         # The process is not visible: it may have ended, and left the kernel lock to a child.
-        return f"Wait until process {pid}, or what it has left the lock to, releases it or ends"
+        return f"Wait until process {pid}, or a process that inherited the lock from it, releases it or ends"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
         return f"Any user who may write to the file can take it over, or break the lock ({way})"
     if status.liveness is Liveness.DEAD:
-        return f"Its protocol decides when it can be taken over; if its holder is surely gone, break the lock ({way})"
+        return (
+            f"Its protocol decides when it can be taken over; if its holder is certainly gone, break the lock ({way})"
+        )
     return f"Check where it was written; if its holder is gone, break the lock ({way})"
 
 

@@ -28,8 +28,8 @@ from .outcome import DONE, FAILED, HELD, USAGE, say, show
 
 _WORD = "break"
 _MEANS = (
-    "Its holder lives. Without the file it goes on all the same, and the next one gets in beside it: end the process "
-    "instead, or, if you are sure, use --force"
+    "Its holder is alive. Removing the file does not stop it, and another process could acquire the lock beside it: "
+    "end the holder instead, or, if you are sure, use --force"
 )
 
 
@@ -54,7 +54,7 @@ class _Breaking:
         return code
 
     def another(self, now: str | None) -> str:
-        return f"it is not the one with the id {self.wanted}, but {now}. Look at its status, and decide anew"
+        return f"its id is now {now}, not {self.wanted}. Check its status, and decide again"
 
     def end(self, result: str) -> int:
         if self.options.json:
@@ -77,15 +77,15 @@ class _Breaking:
             why = self._may_not()
             return self.refuse(why) if why else None
         if self.options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-            which = f"Where nobody can be asked, --yes means any acquisition, and --id the one that is named: {self.id}"
-            return self.refuse(f"{sentence(self.status)}. {which}", USAGE)
+            ways = f"Confirm with --yes whatever acquisition is there, or only this one with --id {self.id}"
+            return self.refuse(f"{sentence(self.status)}. {ways}", USAGE)
         if why := self._may_not():
             return self.refuse(why)  # so there is nothing to ask
         print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
         self.warn()
         print(f"Type {_WORD!r} to {self.aim}: ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip() != _WORD:
-            return self.refuse("that was not confirmed")
+            return self.refuse("you did not confirm it")
         self.wanted = self.id
         return None
 
@@ -94,7 +94,7 @@ class _Breaking:
 
     def warn(self) -> None:
         if self.status.liveness is Liveness.ALIVE:
-            print("Its holder lives, and is not stopped: the next one gets in beside it.", file=sys.stderr)
+            print("Its holder is alive and is not stopped: another process can get in beside it.", file=sys.stderr)
 
     def remove(self) -> int:
         """Remove the file if its id is still the wanted one."""
@@ -132,7 +132,7 @@ class _Breaking:
 
 class _OnServer(_Breaking):
     done, aim = "broken", "end this hold"
-    means = "Its holder lives: end that process, or, if you are sure, use --force"
+    means = "Its holder is alive: end that process, or, if you are sure, use --force"
 
     def needs_force(self) -> str | None:
         return f"{sentence(self.status)}. {self.means}" if self.status.evidence.proven else None
@@ -191,7 +191,7 @@ def _break_on_server(options: Namespace) -> int:
     if not status.locked:
         return one.end("not held")
     if one.id is None:
-        return one.refuse(f"{sentence(status)}. Look again in a moment")
+        return one.refuse(f"{sentence(status)}. Try again in a moment")
     if one.wanted not in (None, one.id):
         return one.refuse(one.another(one.id))
     code = one.ask()
@@ -204,5 +204,5 @@ def _break_on_server(options: Namespace) -> int:
     if drive(steps) is not None:
         return one.end("broken")
     if lock.status().locked:
-        return one.refuse("it has changed hands since it was looked at. Look at its status, and decide anew")
+        return one.refuse("it has changed hands since. Check its status, and decide again")
     return one.end("not held")

@@ -116,7 +116,7 @@ def _of_place(
         yield Unreadable(path, error)
         return
     if found is None:
-        say(f"{path} is no lock file of a known protocol, so it is left alone")
+        say(f"{path} is not a lock file of a known protocol, so it is left alone")
         return
     if found.advice is not None:
         say(f"{path} is a lock of {found.status.protocol}, so it is left alone. {found.advice}")
@@ -134,7 +134,7 @@ def _remove(env: Any, pending: list[Leftover], options: Namespace, report: _Repo
         if isinstance(removal, Removal) and removal.result == REMOVED:
             report.tell(REMOVED, one, one.why)
         elif isinstance(removal, Removal) and removal.result != BLOCKED:
-            report.tell(CHANGED, one, removal.why or "it is another one's by now")
+            report.tell(CHANGED, one, removal.why or "it belongs to another holder by now")
         else:
             report.tell(_FAILED, one, _problem(removal))
 

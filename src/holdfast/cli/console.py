@@ -314,7 +314,7 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         if holder.since is not None:
             rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
         elif status.record_age is not None:
-            rows.append(("refreshed", f"{duration(status.record_age)} ago; since when it is held is not known"))
+            rows.append(("refreshed", f"{duration(status.record_age)} ago; when it was acquired is not known"))
         own = _particulars(status.record) if status.record is not None else []
         rows += [(name, text) for name, text in own if text]
         if holder.tag is not None and ("tool", holder.tag) not in own and status.protocol != "sidecar":

@@ -66,7 +66,7 @@ def findings_of(url: str) -> list[Finding]:
             Finding(
                 "password",
                 NOTE,
-                "the URL has a password in it, which lists of processes may show",
+                "the URL has a password in it, which process lists may show",
                 "for PostgreSQL leave it out, and use a password file (~/.pgpass, PGPASSFILE) or PGPASSWORD; for etcd, "
                 "?password_file=…, HOLDFAST_ETCD_PASSWORD, or client certificates (?cert=…&key=…) without any",
             )
@@ -81,10 +81,11 @@ def _listing(url: str) -> Finding:
     except (HoldfastError, OSError) as error:
         return Finding("server", UNUSABLE, str(error), _NEXT)
     took = time.monotonic() - begun
+    many = "1 lock there is" if len(statuses) == 1 else f"{len(statuses)} locks there are"
     return Finding(
         "server",
         GOOD,
-        f"it has answered within {took * 1000:.0f} ms; {len(statuses)} locks there are held or waited for",
+        f"it has answered within {took * 1000:.0f} ms; {many} held or waited for",
     )
 
 
@@ -92,9 +93,7 @@ def _holding(url: str) -> list[Finding]:
     """Acquire a lock of our own twice: that asks for all that a lock needs."""
     probe = probe_of(url)
     if probe is None:
-        return [
-            Finding("lock", NOTE, "whether a lock can be acquired was not tried: how one is named there is not known")
-        ]
+        return [Finding("lock", NOTE, "acquiring a lock was not tried: how this engine names its locks is not known")]
     tokens, begun = [], time.monotonic()
     try:
         for _ in range(2):
@@ -103,7 +102,7 @@ def _holding(url: str) -> list[Finding]:
     except (HoldfastError, OSError) as error:
         return [Finding("lock", UNUSABLE, f"{masked(probe)} could not be acquired: {error}", _NEXT)]
     took = (time.monotonic() - begun) / len(tokens)
-    found = [Finding("lock", GOOD, f"{NAME} was acquired and released, in {took * 1000:.0f} ms with all that it needs")]
+    found = [Finding("lock", GOOD, f"{NAME} was acquired and released in {took * 1000:.0f} ms")]
     if tokens[0] < tokens[1]:
         found.append(Finding("fencing", GOOD, f"its tokens increase ({tokens[0]}, {tokens[1]})"))
     else:
@@ -223,12 +222,12 @@ def _impossible(directory: str, error: OSError) -> Finding:
             errno.EACCES: "choose a directory that you may write to and search; no lock can be acquired in this one, "
             "and those in it can only be looked at",
             errno.EPERM: "choose a directory that you may write to",
-            errno.EROFS: "choose a directory on a filesystem that may be written",
+            errno.EROFS: "choose a directory on a writable filesystem",
             errno.ENOSPC: "make room",
             errno.EDQUOT: "make room",
         }.get(error.errno or 0, "choose another directory")
     )
-    return Finding("directory", UNUSABLE, f"no file can be made here: {error.strerror or error}", means)
+    return Finding("directory", UNUSABLE, f"no file can be created here: {error.strerror or error}", means)
 
 
 def _as_text(directory: str, verdict: str, findings: list[Finding], on: Screen) -> list[str]:

@@ -61,7 +61,7 @@ def refuse(path: str, protocol: str | None) -> None:
         if whose is None:
             return
         why = (
-            f"{path} is where {whose} makes a lock of its own: {whose} would be kept out by a file there, which "
-            "nobody would know how to remove. Choose another name for yours"
+            f"{path} is where {whose} makes a lock of its own: a file of yours there would keep {whose} out, and "
+            "nothing would remove it. Choose another name for your lock"
         )
     raise ProtocolMismatch(why, path=path, protocol=protocol or "sema", holder=holder)

@@ -127,7 +127,7 @@ class Tree:
             self._told = True
             say(f"{_processes(left)} did not end within {self._kill_after:g} s of TERM: sending KILL")
         if kill and now - self._begun - self._kill_after > _PATIENCE:
-            say(f"{_processes(left)} could not be ended, by KILL either")
+            say(f"{_processes(left)} could not be ended, not even by KILL")
             return None
         for one in left:
             self._send(one, signal.SIGKILL if kill else signal.SIGTERM)
@@ -148,7 +148,7 @@ class Tree:
                 send(one, number)
         except PermissionError:
             self._denied.add(one.pid)
-            say(f"process {one.pid} is another user's by now, so it could not be ended")
+            say(f"process {one.pid} now belongs to another user, so it could not be ended")
 
 
 def named(left: list[Member]) -> str:

@@ -154,7 +154,8 @@ class _Command:
         elif self._left():
             if not quiet:
                 paths = " and ".join(hold.path for hold in holds)
-                say(f"{paths} stays held until what the command has left running has ended (--until)")
+                stay = "stay" if len(holds) > 1 else "stays"
+                say(f"{paths} {stay} held until the processes that the command left running have ended (--until)")
             if self._guardian is not None and self._guardian.lives:
                 for hold in holds:
                     let_go(hold)  # JG6
@@ -226,8 +227,8 @@ class _Guardian:
         asking.join(_STARTS_WITHIN)
         if answers == ["ready\n"]:
             return True
-        late = f"did not start within {_STARTS_WITHIN:g} s" if asking.is_alive() else "could not begin"
-        say(f"the command has no guardian, as that {late}: it ends with this process")
+        late = f"did not start within {_STARTS_WITHIN:g} s" if asking.is_alive() else "could not start"
+        say(f"the command has no guardian, as that {late}: if this process ends, so does the command")
         self._end()
         return False
 
@@ -268,7 +269,7 @@ def _guardian_of(holds: Sequence[Hold], job: Job, options: Namespace, terms: Ter
             creationflags=_APART,
         )  # fmt: skip
     except OSError as error:
-        say(f"the command has no guardian ({error.strerror}): it ends with this process")
+        say(f"the command has no guardian ({error.strerror}): if this process ends, so does the command")
         return None
     guardian = _Guardian(process)
     told = {

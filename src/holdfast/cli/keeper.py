@@ -156,7 +156,7 @@ class Keeper:
             os.close(ready)
             if said != _READY:
                 self._end()
-                raise ChildProcessError(f"{self._held.path} was not acquired: its keeper process could not begin")
+                raise ChildProcessError(f"{self._held.path} was not acquired: its keeper process could not start")
         finally:
             _unblock(before)
 

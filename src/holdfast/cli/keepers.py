@@ -66,7 +66,7 @@ def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
     """Like `why_not_for`, for a lock without a record: the keeper's title names the owner."""
     keeper = keeper_of(seen.identity)
     if keeper is None:
-        return "it does not say whose it is, and no keeper of a shell is seen to hold it"
+        return "it does not name its owner, and no shell's keeper can be seen to hold it"
     kept = kept_for(keeper)
     if kept != owner.pid:
         whose = f"process {kept}" if kept else "another process"

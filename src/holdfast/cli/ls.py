@@ -68,7 +68,7 @@ def ls_(options: Namespace) -> int:
         say(f"no {_described(options)} in {', '.join(printable(masked(place), 100) for place in places[:3])}")
     if wanted.ageless and not options.quiet:
         what = "1 lock is" if wanted.ageless == 1 else f"{wanted.ageless} locks are"
-        say(f"{what} not listed, as the time of the acquisition cannot be known (holdfast ls --held has all)")
+        say(f"{what} not listed, because the time of acquisition is not known (holdfast ls --held lists all)")
     if listing.shown and options.held_longer_than is not None:
         return HELD_CODE
     return DONE if complete else FAILED
@@ -181,7 +181,7 @@ def _of_place(
     except (OSError, ValueError) as error:
         yield Unreadable(path, error if isinstance(error, OSError) else OSError(0, str(error)))
         return
-    yield one if one is not None else f"{path} is no lock file of a known protocol"
+    yield one if one is not None else f"{path} is not a lock file of a known protocol"
 
 
 def _on_server(url: str) -> Iterator[Found | Unreadable]:
@@ -262,7 +262,7 @@ def _described(options: Namespace) -> str:
     kinds = [name for name in ("held", "stale") if getattr(options, name)]
     older = options.older_than is not None or options.held_longer_than is not None
     what = " or ".join(kinds) + " lock files" if kinds else "lock files"
-    return f"{what} that are so old" if older else what
+    return f"{what} that old" if older else what
 
 
 def _row(one: Found) -> list[Cell]:

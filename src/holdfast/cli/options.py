@@ -85,7 +85,7 @@ def payload(text: str) -> dict[str, Any]:
     import json
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         value = json.loads(text, parse_constant=refuse)
@@ -144,7 +144,7 @@ _OTHERS = {
     "clean": "remove what dead processes left: locks, temporary files, tickets",
     "break": "remove one lock, if it is still the one that was seen",
     "reap": "watch a directory, and remove the lock of each holder that dies",
-    "protocols": "say which protocol a lock needs, by what else uses it",
+    "protocols": "say which protocol a lock needs, given what else uses it",
     "postgresql": "init: prepare a PostgreSQL database for locks",
     "completion": "print a script that makes a shell complete this command line",
 }
@@ -163,8 +163,8 @@ PROTOCOLS = {
     "semats": "LOCK is the lock file, as with sema, or a symbolic link to it",
     "sidecar": "LOCK is a file to protect; its lock file LOCK.lock holds a JSON payload",
     "beads": "LOCK is the directory of a database; excludes the daemon of beads up to 0.49",
-    "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as flock(1)",
-    "ofd": "LOCK is a file that stays; a record lock on it is the lock, as lockf, dpkg and Java",
+    "flock": "LOCK is a file that stays; the kernel's lock on it is the lock, as with flock(1)",
+    "ofd": "LOCK is a file that stays; a record lock on it is the lock, as with lockf, dpkg and Java",
     "proper-lockfile": "LOCK is a file to protect; its lock is the directory LOCK.lock, kept fresh (npm)",
 }
 
@@ -186,8 +186,8 @@ _TAKEN = (
     "has ended, as far as can be seen here; protocol: the protocol calls it stale; never: not at all (default: safe)"
 )
 _UNTIL = (
-    "what has to end before LOCK is free. command: CMD; jobs: also what it has left in this session, but no daemons; "
-    "all: all that it has started (default: jobs)"
+    "what has to end before LOCK is free. command: CMD; jobs: also what it left running in this session, but not "
+    "daemons; all: everything that it started (default: jobs)"
 )
 _GROUPED = "order: wait (longest first), held (longest first), waiters (most first), path, pid, state (default: wait)"
 _LONG = "only those that have been held for longer; the exit status is 1 if there are any (for monitoring)"
@@ -227,7 +227,7 @@ _OPTIONS = {
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
     "lease": _option("--lease=DURATION", _LEASE,
         type=duration),
-    "line": _option("-c --command=LINE", "run this line of /bin/sh, of cmd on Windows, instead of CMD", dest="line"),
+    "line": _option("-c --command=LINE", "instead of CMD, run this line in /bin/sh (on Windows, in cmd)", dest="line"),
     "parents": _option("--parents", "create missing directories"),
     "mode": _option("--mode=OCTAL",
         "permission bits of a new lock file, before the umask (default: the protocol's; sema: 644)",
@@ -417,7 +417,7 @@ def completed(name: str, options: Namespace, rest: list[str], command: list[str]
     if rest:
         hint = ""
         if name == "release" and {"-f", "--force"}.intersection(rest):
-            hint = f". What another holds is removed by: holdfast break --force {options.lock}"
+            hint = f". To remove another's lock: holdfast break --force {options.lock}"
         return f"unrecognized arguments: {' '.join(rest)}{hint}"
     locks: list[str] | None = getattr(options, "locks", None)
     if locks is not None:
@@ -488,7 +488,7 @@ def _wrong_for_protocol(options: Namespace) -> str:
         if getattr(options, option, None) is not None and option not in protocol.options:
             those = [other for other in PROTOCOLS if option in protocols.get(other).options]
             flag = option_of(option)[0][-1]
-            return f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} has no such thing"
+            return f"{flag} is an option of -p {' and -p '.join(those)}; -p {name} does not have it"
     if name == "beads" and getattr(options, "slots", None) is not None:
         return "--slots makes no sense with -p beads: its daemon looks at one lock file only"
     if not protocol.has_age and getattr(options, "stale_after", None) is not None:

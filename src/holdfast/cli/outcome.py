@@ -99,7 +99,7 @@ def failed(error: Exception) -> int:
     if isinstance(error, HoldfastError):
         text = str(error)
     elif isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
-        text = "the working directory does not exist any more; change to another one, or begin paths with a /"
+        text = "the working directory no longer exists; change to another one, or begin paths with a /"
     elif isinstance(error, OSError):
         said = error.strerror or str(error)
         text = problem_at(error.filename, error) if error.filename and error.strerror else said
@@ -108,7 +108,7 @@ def failed(error: Exception) -> int:
         say(str(error))
         return USAGE
     elif is_refusal(error):
-        text = f"a thread or memory that is needed was refused; {_limit_reached()}"
+        text = f"the system refused a thread or memory; {_limit_reached()}"
     else:
         import traceback
 

@@ -81,12 +81,12 @@ def _folded(lines: list[str], width: int) -> str:
 # -- what the help says ------------------------------------------------------------------------------------------------
 
 _RUN_NOTE = """\
-CMD gets the signals TERM, INT, HUP, QUIT, USR1 and USR2 that this process gets. In
-its environment, HOLDFAST_LOCK is the path, HOLDFAST_RECOVERED the pid of a dead
-holder that was replaced, and HOLDFAST_TOKEN the fencing token (with --fencing, or on
-a server). If this process is killed, the lock stays held until CMD and all that it
-has started has ended. If the lock is lost, they get TERM, then KILL after
---kill-after seconds, and the exit status is 4.
+CMD gets the signals TERM, INT, HUP, QUIT, USR1 and USR2 that this process gets. In its
+environment, HOLDFAST_LOCK is the path, HOLDFAST_RECOVERED the pid of a dead holder
+that was replaced, and HOLDFAST_TOKEN the fencing token (with --fencing, or on a
+server). If this process is killed, the lock stays held until CMD and everything it has
+started have ended. If the lock is lost, they get TERM, then KILL after --kill-after
+seconds, and the exit status is 4.
 
 This process ends as soon as CMD has ended. Background jobs of CMD keep the lock,
 but daemons, which have a session of their own, do not: see --until.
@@ -100,8 +100,8 @@ first LOCK. Several LOCKs are acquired all or none, always in the same order, so
 no two processes wait for each other; HOLDFAST_LOCK then has a line for each.
 
 exit status: that of CMD; 75 held or timed out (-E): not 1 as elsewhere, since CMD
-may end with 1; 2 usage; 3 system error, or LOCK is of another protocol or program, or
-a stale one of sidecar; 4 lock lost; 126, 127 CMD cannot be run"""
+may end with 1; 2 usage; 3 system error, or LOCK belongs to another protocol or
+program, or is a stale sidecar lock; 4 lock lost; 126, 127 CMD cannot be run"""
 _SHELL_NOTE = """\
 The lock is bound to the calling shell, or to --owner-pid: a small process, the
 keeper, guards it and keeps it fresh as long as that process lives, and releases it
@@ -117,27 +117,27 @@ as free when the owner has ended. Other implementations may reclaim it from a li
 owner, at the age that their protocol states (sema: 3600 s).
 
 exit status: 0 acquired; 1 held or timed out (-E; run has 75, because 1 may be
-CMD's); 2 usage; 3 system error, or LOCK is of another protocol or program, or a stale
-one of sidecar"""
+CMD's); 2 usage; 3 system error, or LOCK belongs to another protocol or program, or is
+a stale sidecar lock"""
 _RELEASE_NOTE = """\
-It leaves alone what another process holds; holdfast break removes that.
+A lock that another process holds is left alone; holdfast break removes it.
 
 exit status: 0 released, or nobody held it; 1 held by another (run has 75, because 1
 may be CMD's); 2 usage; 3 system error, or another program's lock"""
 _WAIT_NOTE = """\
 LOCK may be another program's, such as .git/index.lock. With several LOCKs, it ends
-when one look finds all of them free.
+when a single check finds all of them free.
 
-exit status: 0 free; 1 still held when the time was up (-E; run has 75, because 1 may
-be CMD's); 2 usage; 3 system error, or LOCK is of another protocol, or a stale one of
-sidecar"""
+exit status: 0 free; 1 still held at the timeout (-E; run has 75, because 1 may
+be CMD's); 2 usage; 3 system error, or LOCK belongs to another protocol, or is a stale
+sidecar lock"""
 _STATUS_NOTE = """\
 If LOCK does not exist, but LOCK.0.lock and so on do, they are shown as the slots of
 a semaphore. LOCK may be another program's, such as .git/index.lock.
 
-exit status: 0 a contender would get it, or all of several; 1 held (run has 75,
-because 1 may be CMD's); 2 usage; 3 system error, or what run refuses with 3: a lock
-of another protocol, or a dead holder's lock on a read-only filesystem"""
+exit status: 0 a contender would get the lock, or all of them; 1 held (run has 75,
+because 1 may be CMD's); 2 usage; 3 system error, or what run refuses with 3: a lock of
+another protocol, or a dead holder's lock on a read-only filesystem"""
 _LS_NOTE = """\
 A directory is searched one level deep, or with -r to the bottom, hidden directories
 included. Symbolic links are not followed. These count as lock files: a record of one
@@ -150,34 +150,34 @@ if they are not named like a lock, those larger than 64 KiB or not writable by t
 owner. It does not enter the kernel's own filesystems. Locks of one directory that is
 listed by path are shown as they are found.
 
-states: held, dead (proven: the next contender takes it over at once), stale (by
-its protocol's rule), elsewhere (held, as far as can be known, on another host, before
-a reboot or in another container), malformed (counts as held), empty (an empty *.lock file: free
-for -p flock and ofd, held for all other protocols), leftover (of another program that seems
-to have ended), free (a file that stays, and that nobody holds)
+states: held, dead (proven: the next contender takes it over at once), stale (by its
+protocol's rule), elsewhere (counts as held: acquired on another host, before a reboot
+or in another container), malformed (counts as held), empty (an empty *.lock file: free
+for -p flock and ofd, held for all other protocols), leftover (of another program that
+seems to have ended), free (a file that stays, and that nobody holds)
 
---all adds every file of the machine that the kernel has locked, for any program: by
+--all adds every file on the machine that any program has locked in the kernel: by
 flock, by POSIX record locks of a process or of an open file description (ofd), by
 leases. The column TAG says if a lock is shared, or covers only part of the file. Only
 root sees the paths of other users' files. A file whose path is not known, or means
 another file here, is named by its device and inode.
 
 exit status: 0 done, also if nothing or held locks were found; 1 --held-longer-than
-has found some; 2 usage; 3 something could not be read"""
+found some; 2 usage; 3 something could not be read"""
 _WATCH_NOTE = """\
 A directory is watched one level deep. LOCK need not exist yet; LOCK.lock and the
 slots of a semaphore LOCK are watched as well. Each event is one line of JSON on
 stdout (docs/observability.md). The first ones describe the present state, and are
 marked "first_look"; then come waiting, acquired, released, reclaimed, stale, lost and
 gave-up. It works for holders in any language, takes no lock and wakes no process. A
-hold of a few milliseconds may be missed; the number of those is printed at the end.
+hold of a few milliseconds may be missed; their number is printed at the end.
 
 exit status: 0 the time is up; 2 usage; 3 something could not be watched or written"""
 _TOP_NOTE = """\
-Each row is a lock that is held, stale or waited for, with its holder, since when it
-is held, and who waits for how long. A directory is searched one level deep; LOCK need
-not exist yet. A pattern also finds files that appear later. top takes no lock and
-wakes no process.
+Each row is a lock that is held, stale or waited for: its holder, how long it has been
+held, its waiters, and how long they have waited. A directory is searched one level
+deep; LOCK need not exist yet. A pattern also finds files that appear later. top takes
+no lock and wakes no process.
 
 keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? help
 
@@ -200,35 +200,38 @@ tests whether each side sees what the other one creates, links, locks and writes
   holdfast doctor /mnt/share --listen      # on alpha
   holdfast doctor /mnt/share --with alpha  # on beta
 
-The two machines talk by files in DIR, not over a network. Both print the result.
+The two machines communicate through files in DIR, not over a network. Both print the
+result.
 
 exit status: 0 all promises hold; 1 some are weaker, or something is wrong;
 2 usage; 3 DIR cannot be used for locks, or no other machine answered"""
 _CLEAN_NOTE = """\
-Shows what dead processes left, and why it counts as such; with --yes, removes it:
+Shows what dead processes left, and how that is known; with --yes, removes it:
 
   locks            proven dead; or stale by their protocol's rule, with no living
-                   holder that can be seen. The rule of sidecar proves nothing, by
-                   its own specification: there, only what is proven dead
+                   holder that can be seen. By its own specification, the rule of
+                   sidecar proves nothing: of its locks, only those proven dead
   temporary files  of holdfast and semats processes that have ended
   queues           tickets of waiters that have ended, empty directories
   announcements    (.reclaim) of a removal whose process died
 
 Each is examined again before it is removed, and stays if it has changed. clean leaves
-alone what is alive, unreadable or of no known protocol, and flock files, which are
-not the locks themselves. --approve-stale also removes locks that are stale by their
-protocol's rule if nothing is known of their holders (on other hosts, for example).
+alone locks of living holders, unreadable files, files of no known protocol, and flock
+files, which are not the locks themselves. --approve-stale also removes locks that are
+stale by their protocol's rule if nothing is known of their holders (on other hosts,
+for example).
 
 exit status: 0 nothing was found, or all of it is gone; 1 something would be
 removed (without --yes), or could not be; 2 usage; 3 something could not be examined"""
 _BREAK_NOTE = """\
-LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol makes
-of it. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
-acquisition: if the lock has changed hands since, nothing is removed. Without --id,
-it asks on the terminal. --yes answers that, and means whatever lock is there.
+LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol derives
+it from. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
+acquisition: if the lock has changed hands since, nothing is removed. Without --id, it
+asks on the terminal. --yes does not ask, and removes whatever lock is there.
 
-A lock whose holder lives and keeps its kernel lock is removed with --force only.
-That does not stop the holder: it goes on, and the next one gets in beside it.
+A lock whose holder lives and keeps its kernel lock is removed only with --force. That
+does not stop the holder: it carries on, and another process can acquire the lock
+beside it.
 
 exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
 2 usage, or there is no terminal to ask; 3 system error, or another program's lock"""
@@ -243,20 +246,20 @@ process"""
 _POSTGRESQL_NOTE = """\
 init creates the schema and the table that locks need in the database of URL, if they
 do not exist yet. It changes nothing else, and may be run again. --grant gives a role
-the rights to use locks, also if schema and table exist. --print prints the SQL, for a
-migration or for an administrator with psql. URL is that of any lock in the database,
-with or without the lock's name: postgresql://user@host/database. The schema is the
-one in the URL (?schema=NAME), or holdfast. If it is another one, all locks need it
-in their URL. Passwords belong in ~/.pgpass (PGPASSFILE) or PGPASSWORD: lists of
-processes show what is typed.
+the rights to use locks, even if schema and table exist. --print prints the SQL, for a
+migration or for an administrator with psql. URL is the URL of any lock in the
+database, with or without the lock's name: postgresql://user@host/database. The schema
+is the one in the URL (?schema=NAME), or holdfast. If it is not holdfast, the URL of
+every lock needs it. Passwords belong in ~/.pgpass (PGPASSFILE) or PGPASSWORD: process
+lists show command lines.
 
-exit status: 0 all is there; 2 usage; 3 the server cannot be reached, or refuses"""
+exit status: 0 done; 2 usage; 3 the server cannot be reached, or refuses"""
 _PROTOCOLS_NOTE = """\
 A protocol is an agreement between the programs that share a lock: where the lock
 file is, what it contains, and when it may be taken over. Its users choose it; it is
 never guessed. docs/which-protocol.md has more.
 
-exit status: 0 printed; 2 usage; 3 it could not be written"""
+exit status: 0 printed; 2 usage; 3 the output could not be written"""
 _COMPLETION_NOTE = """\
 For one session:
   bash: eval "$(holdfast completion bash)"
@@ -268,7 +271,7 @@ For good:
   zsh:  holdfast completion zsh > DIR/_holdfast    (DIR is in $fpath)
   fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 
-exit status: 0 printed; 2 usage; 3 it could not be written"""
+exit status: 0 printed; 2 usage; 3 the output could not be written"""
 _CHECK_NOTE = """\
 Prints what a daemon would log, if anything:
   Skipping database (locked by HOLDER)
@@ -433,7 +436,7 @@ _HELP = {
         lock="the lock file, or a URL",
         yes="do not ask: remove whatever acquisition is there",
         force="remove it even if its holder lives; the holder is not stopped",
-        protocol="how the lock file is written (default: by what is in it)",
+        protocol="how the lock file is written (default: what its content says)",
         json=JSON,
     ),
     "reap": _Help(

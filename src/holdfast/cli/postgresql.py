@@ -10,7 +10,7 @@ from .outcome import DONE, masked, say, show
 def postgresql_(options: Namespace) -> int:
     """Create the schema and the table if they do not exist; or only print the SQL for that."""
     if engine_of(options.url).name != "postgresql":
-        raise ValueError(f"{masked(options.url)} is no postgresql:// URL")
+        raise ValueError(f"{masked(options.url)} is not a postgresql:// URL")
     from ..engines.postgresql import ddl, init, schema_of
 
     if options.print:

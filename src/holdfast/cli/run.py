@@ -262,7 +262,7 @@ class _Child:
         try:
             self._pid = guardian.start(self._command, environment_of(holds), mask)
         except NoGuardian as error:
-            say(f"{self._command[0]} was not started: there can be no guardian process for it ({error.strerror})")
+            say(f"{self._command[0]} was not started: its guardian process could not be started ({error.strerror})")
             return FAILED
         except OSError as error:
             guardian.dismiss()
@@ -362,11 +362,13 @@ class _Child:
         paths = " and ".join(hold.path for hold in holds)
         if not guardian.keeps:
             if not quiet:
-                say(f"{paths} is released, although {named(left)} of the command still at work: it cannot be kept "
-                    "without this process")  # fmt: skip
+                are = "are" if len(holds) > 1 else "is"
+                say(f"{paths} {are} released, although {named(left)} not ended, which the command has left running: "
+                    "only this process could have kept it")  # fmt: skip
             return False
         if not quiet:
-            say(f"{paths} stays held until {named(left)} ended, which the command has left running (--until)")
+            stay = "stay" if len(holds) > 1 else "stays"
+            say(f"{paths} {stay} held until {named(left)} ended, which the command has left running (--until)")
         for hold in holds:
             let_go(hold)
         guardian.keep()
@@ -386,7 +388,7 @@ class _Child:
                     else:
                         os.kill(self._pid, number)
                 except PermissionError:
-                    say(f"{name_of(number)} was not passed on: process {self._pid} is another user's by now")
+                    say(f"{name_of(number)} was not passed on: process {self._pid} now belongs to another user")
 
     def _stop_for_limit(self, holds: Iterable[Hold]) -> None:
         self.over = True
@@ -425,7 +427,7 @@ def let_go(hold: Hold) -> None:
 
 
 def _guardless() -> int:
-    say("the command's guardian was killed, so how the command has ended cannot be known")
+    say("the command's guardian was killed, so how the command ended is not known")
     return FAILED
 
 

@@ -68,7 +68,7 @@ _NOT_HERE = {
     "clean": "there is nothing to clean on a server, which forgets clients that are gone. For a living holder, use "
     "break",
     "reap": "there is nothing to reap on a server, which frees the locks of clients that are gone",
-    "top": "top shows lock files only; for locks on a server there are holdfast ls and holdfast watch",
+    "top": "top shows lock files only; for locks on a server, use holdfast ls or holdfast watch",
     "timeline": "events are read from a file; holdfast watch --record FILE records those of locks on a server",
 }
 

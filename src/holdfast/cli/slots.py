@@ -72,7 +72,7 @@ def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> li
     if not counted:
         kept = is_persistent(semaphore.protocol) or is_url(semaphore.path)
         unseen = "" if kept else ", as a slot that nobody holds has no file"
-        rows.append(("note", f"judged by the slots that are seen; there may be more{unseen}: --slots N"))
+        rows.append(("note", f"judged by the slots that were found; there may be more{unseen}: --slots N"))
     if note := why_refused(semaphore, status):
         rows.append(("note", note))
     rows += [(f"slot {number}", _line(one)) for number, one in enumerate(status)]
@@ -94,7 +94,7 @@ def why_refused(semaphore: Semaphore, status: SemaphoreStatus) -> str:
 def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
     """Why a contender would have to wait, and what to do next, by a look after a wait in vain."""
     if not status.locked:
-        return f"{semaphore.path} had no free slot all the time; one has become free since"
+        return f"{semaphore.path} had no free slot until the time was up; one has become free since"
     taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
     return f"{semaphore.path} has no free slot ({taken}{'; …' if len(status) > 3 else ''}). {advice(status[0])}"
 

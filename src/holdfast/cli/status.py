@@ -189,7 +189,7 @@ def _note(status: Status, found: Found | None, given: str | None) -> str:
         return LEFT_EMPTY
     if given is None:
         unknown = status.locked and not content
-        return f"nothing in it says which protocol it is of; judged as {status.protocol} (-p)" if unknown else ""
+        return f"nothing in it names its protocol; judged as {status.protocol} (-p)" if unknown else ""
     if not content or content == given or {content, given} <= _ALIKE or "flock" in (content, given):
         return ""
     return f"its content is a record of the {content} protocol (look at it with -p {content})"

@@ -77,7 +77,7 @@ def read(lines: Iterable[bytes]) -> History:
             event = json.loads(line)
             problem = _problem(event)
         except (ValueError, RecursionError):
-            problem = "it is no JSON" if line.endswith(b"\n") else "it is no JSON; it is the last one, and cut off"
+            problem = "it is not JSON" if line.endswith(b"\n") else "it is not JSON: the last line is cut off"
         if problem is None:
             events.append(event)
             continue
@@ -93,10 +93,10 @@ def read(lines: Iterable[bytes]) -> History:
 
 def _problem(event: Any) -> str | None:
     if not isinstance(event, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     kind, time, path = event.get("kind"), event.get("time"), event.get("path")
     if not isinstance(kind, str) or kind not in KINDS:
-        return f"its kind is {str(kind)[:40]!r}, which is none"
+        return f"its kind, {str(kind)[:40]!r}, is unknown"
     if not 0 <= _number(time) < _LATEST:
         return "it has no time"
     return None if isinstance(path, str) else "it has no path"
@@ -232,7 +232,7 @@ def timeline_(options: Namespace) -> int:
     if history.bad:
         named = history.named[:3]
         more = f", and {history.bad - len(named)} more" if history.bad > len(named) else ""
-        lines = "1 line is no event" if history.bad == 1 else f"{history.bad} lines are no events"
+        lines = "1 line is not an event" if history.bad == 1 else f"{history.bad} lines are not events"
         say(f"{lines}: {'; '.join(named)}{more}")
     if not history.events:
         say(f"{options.events} has no events; `holdfast watch --record FILE` records some")

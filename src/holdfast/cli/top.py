@@ -234,9 +234,9 @@ def header(scene: Scene, order: str, *, backwards: bool) -> list[str]:
     words.append(f"by {ORDERS[order][0]}" + (", backwards" if backwards else ""))
     if scene.gone:
         named = ", ".join(printable(place, 200) for place in scene.gone)
-        return ["; ".join(words), f"not there, and looked for every 10 s: {named}"]
+        return ["; ".join(words), f"missing, checked again every 10 s: {named}"]
     where = "in " + ", ".join(printable(place, 200) for place in scene.places)
-    return ["; ".join(words), f"without events, so looked at 4 times a second: {where}" if scene.polled else where]
+    return ["; ".join(words), f"no events here, so polled 4 times a second: {where}" if scene.polled else where]
 
 
 def table(rows: Sequence[Row], now: float, on: Screen, floors: dict[int, int] | None = None) -> list[str]:
@@ -267,14 +267,14 @@ r       reverse the order
 arrows, j, k, page up, page down, home, end: move
 
 Each row is a lock that is held, stale or waited for.
-HELD     for how long; > at least, where its begin was not seen
+HELD     for how long; > at least, where its start was not seen
 WAITS    how many processes wait for it
 LONGEST  for how long the first of them has waited
 STATE    held; dead: the next contender gets it; stale by its protocol's
          rule; elsewhere: on another host, before a reboot or in another
          container, counts as held; malformed: cannot be read, counts as held
 
-Nothing that is shown is touched.""".format(orders=", ".join(ORDERS))
+top changes nothing.""".format(orders=", ".join(ORDERS))
 
 
 class View:

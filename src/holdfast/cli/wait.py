@@ -80,7 +80,7 @@ class _Lock:
         """Why the wait was in vain, by a look after it."""
         status = self._lock.status()
         if not status.locked:
-            return f"{self.path} was held all the time; it has become free since"
+            return f"{self.path} was held until the time was up; it has become free since"
         why = sentence(status)
         still = f"is still {why}" if why.startswith("held ") else f"is not free: {why}"
         return f"{self.path} {still}. {advice(status)}"

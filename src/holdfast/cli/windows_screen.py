@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .._platform.windows_console import Console
 
-UNABLE = "what stdout leads to cannot be drawn on (NUL, a console older than Windows 10, or TERM=dumb)"
+UNABLE = "stdout cannot be drawn on (NUL, a console older than Windows 10, or TERM=dumb)"
 _ENCODING = "utf-16-le"
 _CONTROL_KEYS, _RESIZES = 0x1, 0x8
 _EDITING = 0x2 | 0x4 | 0x10 | 0x200

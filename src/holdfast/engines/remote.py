@@ -224,7 +224,7 @@ class RemoteHold(HoldState):
         return self._record
 
     def _how_lost(self) -> str:
-        why = self.why_lost or "its time has run out without a word from the server"
+        why = self.why_lost or "its lease ran out without an answer from the server"
         return f"was lost while it was held here: {why.rstrip('.')}. Another process may be inside."
 
     def _is_ours(self) -> bool:
@@ -254,7 +254,7 @@ def _check_options(engine: str, options: Options, allowed: frozenset[str]) -> No
             flag = _FLAGS.get(name, f" (--{name.replace('_', '-')})")
             raise ValueError(f"{name}{flag} has no meaning for a lock on {engine}; leave it out")
     if options.get("fair") is False:
-        raise ValueError(f"{engine} always lets waiters in by the order of their arrival; leave fair out")
+        raise ValueError(f"{engine} always serves waiters in order of arrival; leave fair out")
 
 
 _held: dict[tuple[object, ...], list[RemoteHold]] = {}

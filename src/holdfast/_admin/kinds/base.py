@@ -141,12 +141,12 @@ class View:
         process = self.env.inspect(pid) if 0 < pid < 2**31 else None
         who = (self.holder(pid, None, tag),)
         if process is None or process.presence is Presence.UNKNOWN:
-            return Verdict(HELD, Liveness.UNKNOWN, Evidence("none", f"process {pid} cannot be looked at"), who)
+            return Verdict(HELD, Liveness.UNKNOWN, Evidence("none", f"process {pid} cannot be inspected"), who)
         if process.has_ended:
             text = f"it names process {pid}, and there is no such process here"
             return self.of_nobody(text, (Holder(pid, host, None, tag),))
         if process.since is not None and process.since > self.found.st_mtime + _SLACK:
-            text = f"it names process {pid}, and the one of that number was started later"
+            text = f"it names process {pid}, but the process that has this pid now started later"
             return self.of_nobody(text, (Holder(pid, host, None, tag),))
         if host is None and self.env.storage(self.path).shared:
             text = f"it names process {pid}, but not its machine, and other machines may share this filesystem"
@@ -157,7 +157,7 @@ class View:
         """The verdict if no process is seen that could have the lock (KI3)."""
         files = self.files
         if not files.sees(self.found.st_uid):
-            text += "; not all processes of its user may be looked at, so that says little (try as root)"
+            text += "; not all processes of its user could be inspected, so that proves little (try as root)"
         elif self.env.storage(self.path).shared:
             text += "; but other machines may share this filesystem, and their processes cannot be seen"
         elif self.found.st_mtime > files.read_at:

@@ -33,7 +33,7 @@ def look(view: View) -> Found | None:
         advice = f"Run borg again; if it refuses: borg break-lock {repository}, when no other machine uses it"
         return view.described(verdict, reason, advice)
     who = "that command" if verdict.condition != ELSEWHERE else f"the command on {verdict.holders[0].host}"
-    reason = "others wait for --lock-wait seconds (1), and give up" if exclusive else "who writes waits for these"
+    reason = "others wait for --lock-wait seconds (1), and give up" if exclusive else "commands that write wait for it"
     return view.described(
         verdict, reason, f"Wait until {who} has ended: borg --lock-wait 600 …; never break it while that runs"
     )

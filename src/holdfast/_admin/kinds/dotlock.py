@@ -23,7 +23,7 @@ def look(view: View) -> Found | None:
     if pid > 0:
         verdict = view.of_process(pid)
         if verdict.condition == LEFTOVER:
-            advice = f"dotlockfile replaces it; what does not look at the pid needs: rm -f {quoted(view.path)}"
+            advice = f"dotlockfile replaces it; programs that ignore the pid need: rm -f {quoted(view.path)}"
             return view.described(verdict, "a lock whose process has gone is not valid", advice)
         return view.described(
             verdict, "it is valid as long as that process lives", f"Wait until process {pid} removes it"

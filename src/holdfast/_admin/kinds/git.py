@@ -38,7 +38,7 @@ _VALUED = frozenset(
 """Options of git itself whose value is the next word."""
 _ADVICE = (
     "Make sure that no git command and no editor or IDE works in this repository, in a container or on another machine "
-    "either; then rm -f {path}, and look at git status. What that command was about to change is as it was before"
+    "either; then rm -f {path}, and look at git status. The file that this lock protects is unchanged"
 )
 
 
@@ -54,7 +54,7 @@ def look(view: View) -> Found | None:
     advice = f"Wait until that command has ended (holdfast wait {quoted(view.path)})"
     if verdict.holders and not writers:
         advice += "; an editor may be open for a commit message"
-    return view.described(verdict, "git makes others wait, or refuses, as long as it exists", advice)
+    return view.described(verdict, "other git commands wait, or refuse, as long as it exists", advice)
 
 
 def reserves(view: View) -> bool:

@@ -19,7 +19,7 @@ def look(view: View) -> Found | None:
         return None
     verdict = view.of_process(int(pid))
     if verdict.condition == LEFTOVER:
-        return view.described(verdict, "the next start with this profile replaces it", "Nothing is to be done")
+        return view.described(verdict, "the next start with this profile replaces it", "Nothing needs to be done")
     reason = "the profile is in use: a second start with it is refused"
     advice = f"Close that window, or use another profile (-P); it was made at the address {address}"
     return view.described(verdict, reason, advice)

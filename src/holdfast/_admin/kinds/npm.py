@@ -24,8 +24,8 @@ def look(view: View) -> Found | None:
     age = max(0.0, view.env.time() - view.found.st_mtime)
     every = "which npx does every second" if of_npx else "when it was made"
     if age > _STALE:
-        verdict = view.by_age(LEFTOVER, f"it was not touched for a minute ({every})")
-        return view.described(verdict, "the next one replaces it", "Nothing is to be done")
+        verdict = view.by_age(LEFTOVER, f"it has not been touched for a minute ({every})")
+        return view.described(verdict, "the next one replaces it", "Nothing needs to be done")
     alive = Verdict(HELD, Liveness.ALIVE, Evidence("heartbeat", "it was touched within the last seconds"))
     verdict = alive if of_npx and age < _FRESH else view.by_age(HELD, f"it was last touched {age:.0f} s ago ({every})")
     reason = "others that install the same package wait for it"

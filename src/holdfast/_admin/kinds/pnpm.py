@@ -32,7 +32,7 @@ def _by_owner(view: View) -> Found | None:
     verdict = view.of_process(int(numbers[0]))
     if verdict.condition == LEFTOVER:
         reason = "the next command of pnpm replaces it"
-        return view.described(verdict, reason, "Nothing is to be done")
+        return view.described(verdict, reason, "Nothing needs to be done")
     reason = "other commands of pnpm wait for it, and go on without it in the end"
     return view.described(verdict, reason, f"Wait until {view.who(verdict)} has ended")
 

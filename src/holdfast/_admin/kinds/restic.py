@@ -23,7 +23,7 @@ def look(view: View) -> Found | None:
     repository = quoted(where)
     if view.env.time() - view.found.st_mtime > _STALE:
         verdict = view.by_age(
-            LEFTOVER, "it was not written anew for half an hour, which restic does every five minutes"
+            LEFTOVER, "it has not been refreshed for half an hour; restic refreshes its locks every five minutes"
         )
         reason = "restic calls it stale, but most commands still refuse if it is exclusive"
         return view.described(verdict, reason, f"restic -r {repository} unlock removes stale locks only", refuses=True)

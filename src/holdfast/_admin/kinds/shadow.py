@@ -22,12 +22,12 @@ def look(view: View) -> Found | None:
     pid = pid_in(view.data(most=64))
     if pid is None:
         verdict = view.of_nobody("there is no pid in it")
-        reason = "a command that finds no pid in it refuses, for it may be written just now"
+        reason = "a command that finds no pid in it refuses, because the pid may be about to be written"
         advice = f"If it is still so in a minute, and no such command runs: rm -f {quoted(view.path)}"
         return view.described(verdict, reason, advice, refuses=True)
     verdict = view.of_process(pid)
     if verdict.condition == LEFTOVER:
         reason = "the next command that changes users or groups replaces it"
-        return view.described(verdict, reason, "Nothing is to be done")
+        return view.described(verdict, reason, "Nothing needs to be done")
     reason = "commands that change users and groups wait for it, and give up (cannot lock /etc/passwd)"
     return view.described(verdict, reason, f"Wait until process {pid} has ended; vipw keeps it for its editor")

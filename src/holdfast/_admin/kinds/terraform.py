@@ -32,7 +32,7 @@ def look(view: View) -> Found | None:
     else:
         verdict = verdict.replaced(holders=tuple(one.replaced(tag=tag) for one in verdict.holders))
     if verdict.condition == LEFTOVER:
-        reason = "it keeps nobody out: the next command locks the state, and writes it anew"
+        reason = "it keeps nobody out: the next command locks the state, and rewrites it"
         return view.described(verdict, reason, f"rm {quoted(view.path)}, or leave it")
     advice = (
         "Wait until that command has ended (-lock-timeout=5m); terraform force-unlock does not unlock a local state"

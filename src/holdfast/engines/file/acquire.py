@@ -522,7 +522,9 @@ def _describe_miss(env: Environment, request: FileRequest) -> Status:
     """The status of a lock whose path was neither free nor readable."""
     rival = about_to_rename(env, request)
     if rival is None:
-        text = "the path is neither free nor there; others keep changing it, or a cache of this filesystem is behind"
+        text = (
+            "the file can be neither created nor opened: others keep changing it, or this filesystem's cache is behind"
+        )
     else:
         file, pid = rival
         text = f"no lock file is there, but process {pid} may be about to rename {file} to it, as semats does; "

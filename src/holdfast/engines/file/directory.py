@@ -195,8 +195,8 @@ def require_target(env: Environment, request: FileRequest) -> None:
     if request.more.get("realpath") is not False and target != request.path and not env.exists(target):
         raise request.error(
             InvalidPath,
-            f"{target} does not exist, and {request.protocol.name} locks what exists: make it first, or use "
-            "realpath=False (--realpath no), as all users of the lock have to then",
+            f"{target} does not exist, and {request.protocol.name} locks what exists: create it first, or use "
+            "realpath=False (--realpath no) in all users of the lock",
         )
 
 

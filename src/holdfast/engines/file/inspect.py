@@ -296,7 +296,7 @@ def require_regular(found: Stat, request: FileRequest) -> None:
     """Raise InvalidPath for anything but a regular file; the message says what it is."""
     if stat.S_ISREG(found.st_mode):
         return
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of an unknown type")
     is_directory = stat.S_ISDIR(found.st_mode)
     may_be_lock = is_directory and request.path.endswith(".lock")
     other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if may_be_lock else ""

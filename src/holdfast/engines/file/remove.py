@@ -84,7 +84,7 @@ def remove_if(
         pause = min(pause * 2, _LONGEST_PAUSE)
     raise request.error(
         HoldfastError,
-        f"{request.path} was not removed: it changed hands each time that it was looked at, for {PATIENCE:g} s. See "
+        f"{request.path} was not removed: it changed hands each time it was checked, for {PATIENCE:g} s. See "
         "its status, and try again.",
     )
 
@@ -99,7 +99,7 @@ def why_not_of(seen: Observation, assessed: Assessment, owner: Identity) -> str 
     if seen.record.pid != owner.pid:
         return f"it was acquired for process {seen.record.pid}, not for process {owner.pid}"
     if marker is not None and marker.identity != owner:
-        return f"it was acquired for another process {owner.pid}, of another time or container"
+        return f"it was acquired for another process {owner.pid}, an earlier one or one in another container"
     return None
 
 

@@ -152,8 +152,8 @@ def disconnected(env: Environment, path: str, error: OSError) -> str:
     if not env.reconnects(path):
         return f"the connection to {server} is lost for good, as this client does not reconnect: mount it again"
     return (
-        f"{server} fails, or the connection to it is lost: see whether the server runs. If it does, and this stays so, "
-        "mount it again"
+        f"{server} fails, or the connection to it is lost: check that the server runs. If it does and the error "
+        "persists, mount it again"
     )
 
 
@@ -197,7 +197,7 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
     path, directory = request.path, request.directory
     makes_none = error.errno == errno.ENOENT and env is not None and _exists(env, directory)  # such as /proc
     message = {
-        errno.ENOENT: f"no file can be made in {directory}, though it exists; choose another directory"
+        errno.ENOENT: f"no file can be created in {directory}, though it exists; choose another directory"
         if makes_none
         else f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
         "(parents=True, --parents)",

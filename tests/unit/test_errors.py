@@ -14,13 +14,14 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast._admin.scan import heartbeat, own_view
 from holdfast._core.attempt import AttemptEvents, Refusal
 from holdfast._core.messages import advice, duration, moment, printable, refused, sentence, waiting
 from holdfast._platform import environment
 from holdfast.errors import HoldfastError
 from holdfast.liveness import Liveness
 from holdfast.lock import requests_of
-from holdfast.model import Evidence, Holder, Record, Status
+from holdfast.model import Evidence, Holder, Identity, Marker, Record, Status
 from unit.stepping import Contender, sema_record
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, HoldfastError)]
@@ -177,7 +178,19 @@ def test_the_end_of_an_invisible_process_is_not_promised_to_free_the_lock() -> N
     seen = Status("/p", "sema", True, False, Liveness.ALIVE, Evidence("guard", "e"), Holder(pid=7, command="x"), record)
     assert advice(seen) == "Wait until process 7 releases it or ends"
     unseen = seen.replaced(holder=Holder(pid=7))
-    assert advice(unseen) == "Wait until process 7, or what it has left the lock to, releases it or ends"
+    assert advice(unseen) == "Wait until process 7, or a process that inherited the lock from it, releases it or ends"
+
+
+@pytest.mark.parametrize("liveness", [Liveness.UNKNOWN, Liveness.DEAD])
+def test_a_holder_with_a_lease_is_said_to_be_replaced_when_that_is_over(liveness: Liveness) -> None:
+    """Whatever the protocol's rule (policy.py, V8); so nobody is told to break its lock."""
+    marker = Marker(True, 5, Identity(7, "boot", "1.1", "t1", "other"), 1.0, 30.0)
+    record = Record("sidecar", {}, pid=7, created=1.0, marker=marker)
+    status = Status("/p", "sidecar", True, False, liveness, Evidence("none", "e"), Holder(pid=7), record)
+    assert advice(status) == "Wait until it is released, or its record has not changed for its lease of 30 s"
+    assert own_view(status) == "holdfast takes it over once its record has not changed for its lease of 30 s"
+    assert heartbeat(status) == 10.0
+    assert "lease" not in advice(status.replaced(record=record.replaced(marker=None)))
 
 
 def test_those_to_which_an_ended_process_has_left_the_lock_are_its_holders() -> None:

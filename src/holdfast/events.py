@@ -116,7 +116,7 @@ def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
 def check_callback(name: str, callback: object) -> None:
     """Raise TypeError, which uses the name, for anything that cannot be a callback."""
     if not callable(callback):
-        raise TypeError(f"{name} is a callable that takes a holdfast.events.Event, not {callback!r}")
+        raise TypeError(f"{name} must be a callable that takes a holdfast.events.Event, not {callback!r}")
     if getattr(getattr(callback, "__code__", None), "co_flags", 0) & _COROUTINE:
         raise TypeError(f"{name} is an `async def`, which would never be awaited; have a function start a task")
 

@@ -134,7 +134,7 @@ def options_of(protocol: str, stale_timeout: float | None, acquire_timeout: floa
     """The configuration as options of `Lock`."""
     limit = check_seconds("stale_timeout", stale_timeout, zero=True)
     if stale not in ("protocol", "safe"):
-        raise ValueError(f"stale is 'protocol' or 'safe', not {stale!r}")
+        raise ValueError(f"stale must be 'protocol' or 'safe', not {stale!r}")
     return {"protocol": protocol, "stale": stale, "stale_after": limit or math.inf, "timeout": acquire_timeout}
 
 

@@ -129,9 +129,9 @@ class Semaphore:
         stale: Stale = "protocol",
     ) -> None:
         if isinstance(max_tag_length, bool) or not isinstance(max_tag_length, int):
-            raise TypeError(f"max_tag_length is a whole number, not {max_tag_length!r}")
+            raise TypeError(f"max_tag_length must be a whole number, not {max_tag_length!r}")
         if not 0 <= max_tag_length <= MAX_TAG_CHARACTERS:
-            raise ValueError(f"max_tag_length is from 0 to {MAX_TAG_CHARACTERS}, not {max_tag_length!r}")
+            raise ValueError(f"max_tag_length must be from 0 to {MAX_TAG_CHARACTERS}, not {max_tag_length!r}")
         self._given = (stale_timeout, retry_interval, acquire_timeout, max_tag_length)
         self._more: Any = {"tag": tag, "stale": stale}
         self._stale_timeout, self._every, self._longest_tag = stale_timeout, retry_interval, max_tag_length

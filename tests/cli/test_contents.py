@@ -185,7 +185,7 @@ def test_an_empty_file_is_called_empty_and_is_free_for_flock(world: World, path:
     os.utime(path, (1000, 1000))
     text = world.do("status", path).stdout
     assert "held (empty)" in text
-    assert "by -p flock and -p ofd nobody holds it" in text
+    assert "free for -p flock and -p ofd" in text
     (listed,) = map(json.loads, world.do("ls", "-j", "--held", path.parent).stdout.splitlines())
     assert (listed["condition"], listed["state"], listed["protocol"]) == ("empty", "held", None)
     assert world.do("status", "-q", "-p", "flock", path).returncode == 0

@@ -75,7 +75,7 @@ def test_of_an_empty_file_that_nobody_has_locked_it_is_said_that_it_is_free_for_
     path = path.with_name("left.lock")
     path.touch()
     os.utime(path, (1, 1))
-    assert "-p ofd nobody holds it" in world.do("status", path).stdout
+    assert "free for -p flock and -p ofd" in world.do("status", path).stdout
     assert world.do("run", "-n", *LOCK, path, "--", "true").returncode == 0
 
 

@@ -281,7 +281,7 @@ def test_a_role_that_was_granted_locks_may_use_them(world: World, postgres: Post
         assert world.do("run", url, "--", "echo", "in").stdout == "in\n"
         refused = world.do("postgresql", "init", postgres.url(user=user), "--schema", "of_mine", "--grant", name)
         assert refused.returncode == 3
-        assert "runs what `holdfast postgresql init --print` prints" in refused.stderr
+        assert "run what `holdfast postgresql init --print` prints" in refused.stderr
     finally:
         postgres.ask(f"drop schema {schema} cascade")
         postgres.ask(f"drop role {quoted}")

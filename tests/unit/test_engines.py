@@ -252,7 +252,7 @@ def test_a_promise_that_has_run_out_counts_as_lost(toy: Toy) -> None:
     hold = Lock(URL).acquire()
     hold._held.term.extend(remote.moment(environment()), 0)
     assert hold.lost
-    with pytest.raises(holdfast.LockLost, match="time has run out"):
+    with pytest.raises(holdfast.LockLost, match="its lease ran out"):
         hold.release()
 
 

@@ -840,15 +840,15 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"retry": Retry(min_timeout=float("nan"))}, ValueError, "min_timeout"),
     ({"retry": {"max_timeout": -1}}, ValueError, "max_timeout"),
     ({"retry": {"min_timeout": 2}}, ValueError, "above max_timeout"),
-    ({"retry": {"minTimeout": 2}}, TypeError, "retry is a Retry"),
-    ({"retry": 3}, TypeError, "retry is a Retry"),
+    ({"retry": {"minTimeout": 2}}, TypeError, "retry must be a Retry"),
+    ({"retry": 3}, TypeError, "retry must be a Retry"),
     ({"stale_recovery": "remove"}, ValueError, "stale_recovery"),
     ({"reentrant_owner": 3}, TypeError, "reentrant_owner"),
-    ({"reentrant_owner": "one", "allow_reentrant": True}, ValueError, "give one of them"),
-    ({"parse_payload": "json"}, TypeError, "parse_payload is a function"),
-    ({"parse_payload": _coroutine}, TypeError, "parse_payload is a plain function"),
-    ({"on_compromised": 3}, TypeError, "on_compromised is a function"),
-    ({"on_compromised": _coroutine}, TypeError, "on_compromised is a plain function"),
+    ({"reentrant_owner": "one", "allow_reentrant": True}, ValueError, "pass only one of them"),
+    ({"parse_payload": "json"}, TypeError, "parse_payload must be a function"),
+    ({"parse_payload": _coroutine}, TypeError, "parse_payload must be a plain function"),
+    ({"on_compromised": 3}, TypeError, "on_compromised must be a function"),
+    ({"on_compromised": _coroutine}, TypeError, "on_compromised must be a plain function"),
     ({"compromise_check_interval": -1}, ValueError, "compromise_check_interval"),
     ({"compromise_check_interval": 0.0001}, ValueError, "compromise_check_interval"),
     ({"compromise_check_interval": 2147484}, ValueError, "compromise_check_interval"),
@@ -856,13 +856,13 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lock_root": "/dev/null"}, InvalidPath, "is not a directory"),
     ({"lock_root": "/nowhere/at/all"}, InvalidPath, "cannot be used"),
     ({"lock_root": "/usr"}, InvalidPath, "does not contain"),
-    ({"should_reclaim": True}, TypeError, "should_reclaim is a function"),
-    ({"should_remove_stale_lock": "yes"}, TypeError, "should_remove_stale_lock is a function"),
+    ({"should_reclaim": True}, TypeError, "should_reclaim must be a function"),
+    ({"should_remove_stale_lock": "yes"}, TypeError, "should_remove_stale_lock must be a function"),
     ({"stale": -(10**400)}, ValueError, "stale"),
     ({"retry": {"max_timeout": 10**400}}, ValueError, "max_timeout"),
     ({"payload": None}, TypeError, "payload is missing"),
-    ({"payload": [1]}, TypeError, "payload is a mapping"),
-    ({"payload": lambda: 3}, TypeError, "payload is a mapping"),
+    ({"payload": [1]}, TypeError, "payload must be a mapping"),
+    ({"payload": lambda: 3}, TypeError, "payload must be a mapping"),
     ({"payload": {"x": object()}}, ValueError, "JSON"),
     ({"payload": {"holdfast": "1 g"}}, ValueError, "holdfast's own"),
     ({"manager_key": 3}, TypeError, "key"),
@@ -923,7 +923,7 @@ def test_a_root_that_was_exchanged_is_not_locked_in(face: Face, disk: Path) -> N
 def test_a_coroutine_is_refused_as_a_parsed_payload(face: Face, target: Path, lock: Path) -> None:
     put(lock, b"x", LONG)
     for parse in COROUTINES[-2:]:
-        with pytest.raises(TypeError, match="parse_payload is a plain function"):
+        with pytest.raises(TypeError, match="parse_payload must be a plain function"):
             face.acquire(target, parse_payload=parse)
     assert lock.read_bytes() == b"x"
 

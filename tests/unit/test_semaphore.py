@@ -49,13 +49,13 @@ def test_making_one_touches_nothing(base: Path) -> None:
 
 @pytest.mark.parametrize("slots", [0, -1, 1001, 10**30])
 def test_a_number_that_makes_no_sense_is_refused(base: Path, slots: int) -> None:
-    with pytest.raises(ValueError, match="slots is from 1 to 1000"):
+    with pytest.raises(ValueError, match="slots must be from 1 to 1000"):
         Semaphore(base, slots)
 
 
 @pytest.mark.parametrize("slots", [True, 2.0, "2", None, b"2"])
 def test_anything_but_a_number_is_refused(base: Path, slots: Any) -> None:
-    with pytest.raises(TypeError, match="slots is how many"):
+    with pytest.raises(TypeError, match="slots, how many"):
         Semaphore(base, slots)
 
 

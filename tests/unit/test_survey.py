@@ -174,7 +174,7 @@ def test_an_old_empty_lock_file_is_called_empty(disk: Path, contend: Contend, en
         "unseen.lock": ("flock", "held"),
         BEADS_NAME: ("beads", "malformed"),
     }
-    assert "by all others" in found["old.lock"].status.reason
+    assert "for all other protocols" in found["old.lock"].status.reason
     assert conditions(environments(kind="generic"), disk)["old.lock"] == ("", "malformed"), "who could know"
 
 

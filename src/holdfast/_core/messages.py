@@ -29,7 +29,7 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
     target = request.target
     held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
     if own and all(ref.dropped for ref in own):
-        why = "through a handle that was dropped without release(), so it would wait for itself forever. Keep the "
+        why = "by a handle that was dropped without release(), so it would wait for itself forever. Keep the "
         why += "handle and release it, or use `with`."
     else:
         why = "which would wait for itself forever. Release first, pass a timeout, or pass the same owner= to both"

@@ -96,7 +96,7 @@ class Request:
         hash(self.owner)  # an unhashable owner fails now, not at the first contention
         self.on_lost = options.get("on_lost")
         if self.on_lost is not None and not callable(self.on_lost):
-            raise TypeError("on_lost is a callable that takes the LockLost error")
+            raise TypeError("on_lost must be a callable that takes the LockLost error")
         self.on_event = options.get("on_event")
         if self.on_event is not None:
             check_callback("on_event", self.on_event)
@@ -138,10 +138,10 @@ def check_timeout(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
+        raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")
     timeout = as_float(timeout)
     if not timeout >= 0:  # nor is NaN
-        raise ValueError(f"timeout is 0 (try once), a number of seconds, or None (forever), not {timeout!r}")
+        raise ValueError(f"timeout must be 0 (try once), a number of seconds, or None (forever), not {timeout!r}")
     return None if timeout == INFINITY else timeout
 
 
@@ -150,10 +150,10 @@ def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number of seconds, not {value!r}")
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     value = as_float(value)
     if not value >= 0 or (value == 0 and not zero):  # nor is NaN
-        raise ValueError(f"{name} is a number of seconds {'not below' if zero else 'above'} 0, not {value!r}")
+        raise ValueError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds, not {value!r}")
     return value
 
 
@@ -168,9 +168,9 @@ def as_float(value: float) -> float:
 def check_slots(slots: int) -> None:
     """Raise TypeError or ValueError for anything that is no number of slots of a semaphore."""
     if isinstance(slots, bool) or not isinstance(slots, int):
-        raise TypeError(f"slots is how many may hold the semaphore at once, a whole number, not {slots!r}")
+        raise TypeError(f"slots, how many may hold the semaphore at once, must be a whole number, not {slots!r}")
     if not 1 <= slots <= _MOST_SLOTS:
-        raise ValueError(f"slots is from 1 to {_MOST_SLOTS}, not {slots!r}")
+        raise ValueError(f"slots must be from 1 to {_MOST_SLOTS}, not {slots!r}")
 
 
 def check_tag(tag: str | None) -> str | None:
@@ -178,5 +178,5 @@ def check_tag(tag: str | None) -> str | None:
     if tag is None:
         return None
     if not isinstance(tag, str):
-        raise TypeError(f"tag is a str, not {tag!r}")
+        raise TypeError(f"tag must be a str, not {tag!r}")
     return clean_tag(tag)

@@ -265,7 +265,7 @@ _ROWS: dict[str, Row] = {
     "virtiofs": _plain(None, f"{_UNKNOWN}: they do not unless virtiofsd passes them on"),
     # fs/vboxsf: neither flock nor hard links.
     "vboxsf": _plain(False, links=False),
-    "autofs": lambda kind, _options: _served(kind).replaced(text="not mounted yet: it may come to be any filesystem"),
+    "autofs": lambda kind, _options: _served(kind).replaced(text="not mounted yet: it could be any filesystem"),
     "macfuse": lambda kind, _options: _served(kind),
     "osxfuse": lambda kind, _options: _served(kind),
 }  # fmt: skip

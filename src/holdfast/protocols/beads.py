@@ -41,7 +41,7 @@ class Beads(Protocol):
     def check_options(self, more: Mapping[str, Any]) -> None:
         for name, value in more.items():
             if not isinstance(value, str):
-                raise TypeError(f"{name} is a str, not {value!r}")
+                raise TypeError(f"{name} must be a str, not {value!r}")
             _require_unicode(name, value)
             if len(value) > MAX_TAG_CHARACTERS:
                 raise ValueError(f"{name} has more than {MAX_TAG_CHARACTERS} characters")

@@ -87,7 +87,7 @@ def plain(value: object, depth: int = 0) -> Any:
     copy: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise ValueError(f"the name of a JSON member is a str, not {key!r:.80}")
+            raise ValueError(f"the name of a JSON member must be a str, not {key!r:.80}")
         copy[str(key)] = plain(item, depth + 1)
     return copy
 

@@ -32,10 +32,12 @@ class Ofd(Flock):
     def check_options(self, more: Mapping[str, Any]) -> None:
         given = more["range"]
         if not isinstance(given, tuple) or len(given) != 2 or not all(type(number) is int for number in given):
-            raise TypeError(f"range is a tuple of two whole numbers, start and length, not {given!r}")
+            raise TypeError(f"range must be a tuple of two whole numbers, start and length, not {given!r}")
         start, length = given
         if start < 0 or length < 0 or start + length > _LARGEST:
-            raise ValueError(f"range is (start, length) in bytes, neither below 0; a length of 0 is all, not {given!r}")
+            raise ValueError(
+                f"range must be (start, length) in bytes, both 0 or more (a length of 0: to the end), not {given!r}"
+            )
 
     def decode(self, data: bytes) -> Record:  # noqa: ARG002
         raise MalformedRecord("the file of a record lock has no record of its holder", protocol=self.name)

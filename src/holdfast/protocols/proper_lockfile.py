@@ -45,7 +45,7 @@ class ProperLockfile(Protocol):
 
     def check_options(self, more: Mapping[str, Any]) -> None:
         if not isinstance(more["realpath"], bool):
-            raise TypeError(f"realpath is True or False, not {more['realpath']!r}")
+            raise TypeError(f"realpath must be True or False, not {more['realpath']!r}")
 
     def decode(self, data: bytes) -> Record:
         if data:

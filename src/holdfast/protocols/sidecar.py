@@ -49,7 +49,7 @@ class Sidecar(Protocol):
             called = getattr(payload, "func", payload)  # of a functools.partial
             code = getattr(called, "__code__", None) or getattr(type(called).__call__, "__code__", None)
             if code is not None and code.co_flags & _ASYNCHRONOUS:
-                raise TypeError("payload is a mapping or a callable that returns one, not a coroutine function")
+                raise TypeError("payload must be a mapping or a callable that returns one, not a coroutine function")
         elif payload is not None:
             _checked(payload)
 
@@ -84,7 +84,7 @@ class Sidecar(Protocol):
     def encode(self, record: Record) -> bytes:
         payload = record.fields.get("payload")
         if not isinstance(payload, dict):
-            raise ValueError(f"a sidecar record is a JSON object, not {payload!r:.80}")
+            raise ValueError(f"a sidecar record must be a JSON object, not {payload!r:.80}")
         data = _text(payload)
         if len(data) > MAX_RECORD_BYTES:
             raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
@@ -154,7 +154,7 @@ def _checked(payload: object) -> dict[str, Any]:
     if not isinstance(payload, Mapping):
         if callable(getattr(payload, "close", None)) and hasattr(payload, "__await__"):
             payload.close()  # type: ignore[attr-defined]  # a coroutine that will never be awaited
-        raise TypeError(f"payload is a mapping or a callable that returns one, not {payload!r:.80}")
+        raise TypeError(f"payload must be a mapping or a callable that returns one, not {payload!r:.80}")
     plain: dict[str, Any] = jsontext.plain(payload)
     if MARKER in plain or MARKER_PID in plain:
         raise ValueError(f"payload has a member {MARKER!r} or {MARKER_PID!r}; these are holdfast's own")

@@ -241,7 +241,7 @@ def _close(awaitable: object) -> None:
 
 def _check_callable(name: str, function: object) -> None:
     if function is not None and not callable(function):
-        raise TypeError(f"{name} is a function, not {function!r}")
+        raise TypeError(f"{name} must be a function, not {function!r}")
 
 
 def is_asynchronous(function: Any) -> bool:
@@ -314,9 +314,9 @@ class Retry(Value):
     def _check(self) -> None:
         retries = self.retries
         if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int)):
-            raise TypeError(f"retries is a whole number, or None for no limit, not {retries!r}")
+            raise TypeError(f"retries must be a whole number, or None for no limit, not {retries!r}")
         if retries is not None and not 0 <= retries <= _MOST_RETRIES:
-            raise ValueError(f"retries is from 0 (try once) to 2**53 - 1, or None for no limit, not {retries!r}")
+            raise ValueError(f"retries must be from 0 (try once) to 2**53 - 1, or None for no limit, not {retries!r}")
         for name in ("factor", "min_timeout", "max_timeout"):
             _check_number(name, getattr(self, name), infinite=False)
         if self.min_timeout > self.max_timeout:
@@ -431,7 +431,7 @@ class Wanted:
         self.metadata = dict(options.get("metadata") or {})
         self._recovery = options.get("stale_recovery", "fail-closed")
         if self._recovery not in _RECOVERIES:
-            raise ValueError(f"stale_recovery is {' or '.join(map(repr, _RECOVERIES))}, not {self._recovery!r}")
+            raise ValueError(f"stale_recovery must be {' or '.join(map(repr, _RECOVERIES))}, not {self._recovery!r}")
         self.functions = functions
         self._should_reclaim = functions.check("should_reclaim", options.get("should_reclaim"))
         self._should_remove = functions.check("should_remove_stale_lock", options.get("should_remove_stale_lock"))
@@ -470,9 +470,11 @@ class Wanted:
         self.key = key or options.get("manager_key") or f"holdfast.sidecar:{self.normalized_target_path}"
         owner, anyone = options.get("reentrant_owner"), bool(options.get("allow_reentrant", False))
         if owner is not None and not isinstance(owner, str):
-            raise TypeError(f"reentrant_owner is a str, not {owner!r}")
+            raise TypeError(f"reentrant_owner must be a str, not {owner!r}")
         if owner is not None and anyone:
-            raise ValueError("allow_reentrant lets in all with the key, reentrant_owner one owner: give one of them")
+            raise ValueError(
+                "allow_reentrant admits every caller with the key, reentrant_owner one owner: pass only one of them"
+            )
         self.owner = _Owner(self.key, owner)
         if owner is not None or anyone:
             request.owner = _Owner(self.key, owner, anyone=anyone)
@@ -619,16 +621,16 @@ def _check_names(options: FileLockOptions, key: str | None) -> None:
 
 def check_key(key: str) -> str:
     if not isinstance(key, str) or not key:
-        raise TypeError(f"a manager's key is a str that is not empty, not {key!r}")
+        raise TypeError(f"a manager's key must be a non-empty str, not {key!r}")
     return key
 
 
 def _check_number(name: str, value: float, *, infinite: bool) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {value!r}")
     number = as_float(value)
     if not number >= 0 or (number == math.inf and not infinite):  # nor is NaN
-        raise ValueError(f"{name} is a number not below 0, not {value!r}")
+        raise ValueError(f"{name} must be a number, 0 or more, not {value!r}")
     return number
 
 
@@ -638,7 +640,7 @@ def _check_interval(interval: float | None) -> float:
         return 1.0
     seconds = _check_number("compromise_check_interval", interval, infinite=False)
     if seconds and not 0.001 <= seconds <= _LONGEST_INTERVAL:
-        raise ValueError(f"compromise_check_interval is 0 (never), or from 0.001 to {_LONGEST_INTERVAL} s")
+        raise ValueError(f"compromise_check_interval must be 0 (never), or from 0.001 to {_LONGEST_INTERVAL} s")
     return seconds
 
 
@@ -658,7 +660,7 @@ def _settled(name: str, result: Any) -> Any:
 
 
 def _asynchronous(name: str) -> TypeError:
-    return TypeError(f"{name} is a plain function, as in fs-safe: what it returns is not awaited")
+    return TypeError(f"{name} must be a plain function, as in fs-safe: what it returns is not awaited")
 
 
 def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
@@ -668,4 +670,4 @@ def _retry(retry: Retry | Mapping[str, Any] | None) -> Retry:
         return Retry(**retry)
     except TypeError:
         names = ", ".join(Retry.__annotations__)
-        raise TypeError(f"retry is a Retry or a mapping with some of {names}, not {retry!r}") from None
+        raise TypeError(f"retry must be a Retry or a mapping with some of {names}, not {retry!r}") from None

@@ -190,7 +190,7 @@ def test_a_password_is_taken_from_its_url_a_variable_or_a_file(
     lock.acquire(timeout=10).release()
     monkeypatch.delenv("HOLDFAST_ETCD_PASSWORD")
     etcd_client.cluster_of(environment(), lock._request.lock_url.access)._token = ""  # type: ignore[attr-defined]
-    with pytest.raises(holdfast.EngineUnavailable, match="not set any more"):
+    with pytest.raises(holdfast.EngineUnavailable, match="is no longer set"):
         lock.try_acquire()
 
 
@@ -226,8 +226,8 @@ def test_a_wait_outlasts_a_token(guarded: Node) -> None:
 def test_an_error_says_which_right_is_missing(guarded: Node) -> None:
     """EC5."""
     wrong = {
-        f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*See the user in the URL, and the password",
-        f"etcd://{guarded.host}/mine/a": "it wants a user",
+        f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*Check the user, and the password",
+        f"etcd://{guarded.host}/mine/a": "it requires a user",
         f"etcd://me:s3cr%2Fet@{guarded.host}/theirs": "permission denied.*etcdctl role grant-.*holdfast/theirs",
     }
     for url, why in wrong.items():

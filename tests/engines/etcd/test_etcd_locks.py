@@ -342,7 +342,7 @@ def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
     lease = hold._held.entrant.lease  # type: ignore[attr-defined]
     lease._job.stop()
     lease.extend(remote.moment(environment()), 0)
-    with pytest.raises(holdfast.LockLost, match="time has run out"):
+    with pytest.raises(holdfast.LockLost, match="its lease ran out"):
         hold.release()
     assert len(lost) == 1
     assert hold.lost

@@ -231,7 +231,7 @@ def test_a_caller_without_time_gives_a_server_some(node: Node, monkeypatch: pyte
 
 def test_what_is_no_etcd_is_recognised() -> None:
     for answer, why in {
-        whole(b"<html>"): "no JSON",
+        whole(b"<html>"): "not JSON",
         whole(b"\netcd received your request, but the Host header was unrecognized.\n\nTo fix this, choose one"): (
             r"etcd received your request, but the Host header was unrecognized\. To fix this"
         ),

@@ -363,7 +363,7 @@ def test_a_role_without_rights_is_told_which(postgres: Postgres) -> None:
     try:
         with pytest.raises(holdfast.EngineUnavailable, match=r"USAGE on the schema holdfast.*GRANT"):
             Lock(postgres.url("a", user="poor")).acquire(timeout=5)
-        with pytest.raises(holdfast.HoldfastError, match=r"runs what `holdfast postgresql init --print` prints$"):
+        with pytest.raises(holdfast.HoldfastError, match=r"run what `holdfast postgresql init --print` prints$"):
             init(postgres.url(user="poor"), "of_poor")
         postgres.ask("grant usage on schema holdfast to poor")
         postgres.ask("grant select, insert, update on holdfast.lock to poor")

@@ -152,9 +152,9 @@ def _refusal(lock_url: LockUrl, error: Refused) -> HoldfastError:
         begin = f"{lock_url.prefix}{lock_url.name}"
         what = f"{text}. Grant its role: etcdctl role grant-permission ROLE readwrite --prefix=true {begin!r}"
     elif "user name is empty" in text:
-        what = f"{text}: it wants a user. Write etcd://USER@HOST/NAME, with the password in HOLDFAST_ETCD_PASSWORD"
+        what = f"{text}: it requires a user. Write etcd://USER@HOST/NAME, with the password in HOLDFAST_ETCD_PASSWORD"
     elif "authentication" in text:
-        what = f"{text}. See the user in the URL, and the password: there, in the file, or in the variable"
+        what = f"{text}. Check the user, and the password: in the URL, its password_file=, or HOLDFAST_ETCD_PASSWORD"
     elif "space exceeded" in text:
         what = f"{text}. Compact and defragment it, then etcdctl alarm disarm"
     else:

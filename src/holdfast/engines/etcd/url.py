@@ -76,7 +76,7 @@ class Access(Value):
         if not self.password_file:
             found = os.environ.get(PASSWORD, "")
             if not found:
-                raise ValueError(f"the variable {PASSWORD} is not set any more")
+                raise ValueError(f"the variable {PASSWORD} is no longer set")
             return found
         fd = os.open(self.password_file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would be waited for
         try:
@@ -159,16 +159,16 @@ def _endpoint(url: str, text: str) -> Endpoint:
     plain = re.fullmatch(r"([^\s:/@\[\]\\\x00-\x20]+)(?::(\d+))?", text)
     found = bracket or plain
     if found is None:
-        _refuse(url, "names no server, or one that is none: etcd://HOST:2379,HOST2:2379/NAME")
+        _refuse(url, "names no server, or an invalid one: etcd://HOST:2379,HOST2:2379/NAME")
     port = int(found[2] or _PORT)
     if not 0 < port < 65536:
-        _refuse(url, f"has a port that is none: {port}")
+        _refuse(url, f"has an invalid port: {port}")
     host = found[1]
     if not host.isascii():
         try:
             host = host.encode("idna").decode("ascii")  # HTTP takes no other
         except UnicodeError:
-            _refuse(url, f"has a host that is none: {host}")
+            _refuse(url, f"has an invalid host: {host}")
     return Endpoint(host, port)
 
 
@@ -178,7 +178,7 @@ def _check_name(url: str, name: str, *, many: bool) -> None:
     if len(name.encode(errors="replace")) > _LONGEST_NAME:
         _refuse(url, f"has a name of more than {_LONGEST_NAME} bytes")
     if any(ord(c) < 32 or c in "#\x7f" or 0xD800 <= ord(c) < 0xE000 for c in name):
-        _refuse(url, "has a name with a '#', with control characters, or that is no UTF-8")
+        _refuse(url, "has a name with a '#', with control characters, or that is not UTF-8")
     if name and not many and ("" in name.split("/")):
         _refuse(url, "has a name with an empty part: nothing before, after or between two '/'")
 
@@ -188,7 +188,7 @@ def _check_password(url: str, user: str, password: str, colon: str, given: dict[
     if file and not user:
         _refuse(url, "has password_file= without a user: etcd://USER@HOST/NAME?password_file=FILE")
     if file and (password or not given["password_file"]):
-        _refuse(url, "says the password twice" if password else "has a password_file= without a file")
+        _refuse(url, "gives the password twice" if password else "has a password_file= without a file")
     if user and not password and not file and (colon or not os.environ.get(PASSWORD)):
         _refuse(
             url,
@@ -203,7 +203,7 @@ def _parameters(url: str, query: str, *, tls: bool) -> dict[str, str]:
         if name not in _PARAMETERS:
             _refuse(url, f"has an unknown parameter {name!r}; there are: {', '.join(_PARAMETERS)}")
         if name in given:
-            _refuse(url, f"says {name}= twice")
+            _refuse(url, f"gives {name}= twice")
         if name in ("ca", "cert", "key") and not tls:
             _refuse(url, f"has {name}=, which is for TLS: write etcds://")
         if name in ("ca", "cert", "key") and not value:
@@ -216,7 +216,7 @@ def _ttl(url: str, text: str | None) -> int:
     if text is None:
         return TTL
     if not re.fullmatch(r"[0-9]{1,10}", text) or not SMALLEST_TTL <= int(text) <= _LONGEST_TTL:
-        _refuse(url, f"has a ttl= that is no whole number of seconds from {SMALLEST_TTL} on")
+        _refuse(url, f"has a ttl= that is not a whole number of seconds from {SMALLEST_TTL} on")
     return int(text)
 
 
@@ -238,7 +238,8 @@ class EtcdRequest(RemoteRequest):
         super().__init__(engine, resource, self.lock_url.shown, options, frozenset({"stale_after"}))
         if self.lease is not None and not SMALLEST_TTL <= self.lease <= _LONGEST_TTL:
             raise ValueError(
-                f"stale_after is how long etcd waits for a silent holder, at least {SMALLEST_TTL} s, not {self.lease!r}"
+                f"stale_after, how long etcd waits for a silent holder, must be from {SMALLEST_TTL} to {_LONGEST_TTL} "
+                f"seconds, not {self.lease!r}"
             )
         self.lease_seconds = self.lock_url.ttl if self.lease is None else math.ceil(self.lease)
         one = self.lock_url.slot

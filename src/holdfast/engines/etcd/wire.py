@@ -70,9 +70,9 @@ def result_of(line: bytes) -> Json:
         answer = json.loads(line)
     except ValueError:
         text = " ".join(line[:200].decode(errors="replace").split())  # etcd itself may say why it refuses all of it
-        raise Unreachable(f"it gave no JSON, as etcd from 3.4 on does, but {text!r}") from None
+        raise Unreachable(f"its answer is not JSON, as that of etcd from 3.4 on would be, but {text!r}") from None
     if not isinstance(answer, dict):
-        raise Unreachable("it gave JSON that is no answer of etcd")
+        raise Unreachable("its answer is JSON, but not an answer of etcd")
     error = answer.get("error")
     if isinstance(error, dict):
         raise Refused(str(error.get("message", "")), number(error.get("grpc_code", error.get("code", 0))))

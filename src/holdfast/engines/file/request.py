@@ -220,10 +220,12 @@ def _require_possible(protocol: Protocol, options: Options) -> None:
     after = protocol.stale_after if after is None else after
     every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
     if after < SHORTEST_STALE:
-        raise ValueError(f"stale_after is at least {SHORTEST_STALE:g} seconds with {protocol.name!r}, not {after:g}")
+        raise ValueError(
+            f"stale_after must be at least {SHORTEST_STALE:g} seconds with {protocol.name!r}, not {after:g}"
+        )
     if every is not None and not SHORTEST_UPDATE <= every <= min(after, protocol.stale_after) / 2:
         raise ValueError(
-            f"heartbeat is from {SHORTEST_UPDATE:g} second to half of the age from which others may take it over, "
+            f"heartbeat must be from {SHORTEST_UPDATE:g} second to half of the age from which others may take it over, "
             f"{min(after, protocol.stale_after) / 2:g} seconds, with {protocol.name!r}, not {every:g}"
         )
 
@@ -231,13 +233,15 @@ def _require_possible(protocol: Protocol, options: Options) -> None:
 def _lease(lease: float | None) -> float | None:
     lease = check_seconds("lease", lease, zero=True)
     if lease is not None and not (lease == 0 or _SHORTEST_LEASE <= lease < INFINITY):
-        raise ValueError(f"lease is 0 (none) or a finite number of seconds from {_SHORTEST_LEASE:g}, not {lease!r}")
+        raise ValueError(
+            f"lease must be 0 (none) or a finite number of seconds, at least {_SHORTEST_LEASE:g}, not {lease!r}"
+        )
     return lease
 
 
 def _stale(stale: Stale) -> Stale:
     if not callable(stale) and stale not in ("safe", "protocol", "never"):
-        raise ValueError(f"stale is 'safe', 'protocol', 'never' or a callable, not {stale!r}")
+        raise ValueError(f"stale must be 'safe', 'protocol', 'never' or a callable, not {stale!r}")
     return stale
 
 
@@ -245,7 +249,7 @@ def _mode(mode: int | None, default: int) -> int:
     if mode is None:
         return default
     if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
-        raise ValueError(f"mode is permission bits from 0 to 0o777, not {mode!r}")
+        raise ValueError(f"mode must be permission bits from 0 to 0o777, not {mode!r}")
     if mode & 0o600 != 0o600:
         raise ValueError(f"mode {mode:#o} would keep the holder itself from reading and writing its lock file")
     return mode

@@ -102,7 +102,7 @@ def _break(
             return record
         if connection.env.monotonic() >= until:
             raise HoldfastError(
-                f"{lock_url.shown} was not broken: it changed hands each time that it was looked at",
+                f"{lock_url.shown} was not broken: it changed hands each time it was checked",
                 path=lock_url.shown,
             )
 
@@ -113,7 +113,7 @@ def _require_gone(connection: Connection, lock_url: LockUrl, record: Record, unt
     if status.record is not None and status.record.fields == record.fields:
         raise HoldfastError(
             f"{lock_url.shown} was not broken: the server has told its session {record.fields['session']} to end, and "
-            f"it has not within {_BREAK_WITHIN_MS / 1000:g} s. Look what the server's process of that number does",
+            f"it has not within {_BREAK_WITHIN_MS / 1000:g} s. Check what the server process with that pid does",
             path=lock_url.shown,
             protocol=NAME,
             holder=status.holder,

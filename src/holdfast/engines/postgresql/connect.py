@@ -56,7 +56,7 @@ _SECRET = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_cl
 _TARGETS = frozenset({"any", "read-write", "primary"})
 _SHAPE = "postgresql://user@host:5432/database#name"
 _HOW = (
-    f"A lock in PostgreSQL is {_SHAPE}; write what is special in a user, a password or a name in percent-encoding "
+    f"A lock in PostgreSQL is {_SHAPE}; percent-encode special characters in a user, a password or a name "
     "(# is %23, @ is %40, / is %2F)"
 )
 
@@ -102,9 +102,11 @@ def quoted(identifier: str) -> str:
 
 def check_schema(schema: object) -> str:
     if not isinstance(schema, str):
-        raise TypeError(f"schema is a str, not {schema!r}")
+        raise TypeError(f"schema must be a str, not {schema!r}")
     if not schema or "\0" in schema or len(schema.encode()) > _LONGEST_SCHEMA:
-        raise InvalidPath(f"schema is the name of a PostgreSQL schema, of 1 to {_LONGEST_SCHEMA} bytes", protocol=NAME)
+        raise InvalidPath(
+            f"schema must be the name of a PostgreSQL schema, of 1 to {_LONGEST_SCHEMA} bytes", protocol=NAME
+        )
     return schema
 
 
@@ -160,7 +162,7 @@ def _decoded(text: str, what: str) -> str:
     try:
         return unquote_to_bytes(text.encode()).decode()
     except UnicodeError:
-        raise InvalidPath(f"{what} is no UTF-8 once it is percent-decoded. {_HOW}", protocol=NAME) from None
+        raise InvalidPath(f"{what} is not UTF-8 once it is percent-decoded. {_HOW}", protocol=NAME) from None
 
 
 def _parsed(masked: str, whole: str) -> dict[str, str]:
@@ -181,7 +183,7 @@ def _parsed(masked: str, whole: str) -> dict[str, str]:
 def _check_url(given: dict[str, str]) -> None:
     for port in given.get("port", "").split(","):
         if port and not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
-            raise InvalidPath(f"a port in this URL is no number from 1 to 65535. {_HOW}", protocol=NAME)
+            raise InvalidPath(f"a port in this URL is not a number from 1 to 65535. {_HOW}", protocol=NAME)
     wanted = given.pop("target_session_attrs", "any")
     if wanted not in _TARGETS:
         raise InvalidPath(
@@ -380,7 +382,7 @@ def refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
             f"there has to run, once: holdfast postgresql init --schema {lock_url.schema} URL"
         )
     elif refused.code == "22P05":
-        text += "The encoding of that database does not have all that names and tags may have: use one in UTF8"
+        text += "The encoding of that database lacks characters that names and tags may contain: use one in UTF8"
     elif refused.code == "53200":
         text += "Each lock, of whatever kind, takes a place there: raise max_locks_per_transaction"
     elif refused.code == "42501":
@@ -401,17 +403,17 @@ def _advice(why: str) -> str:
         "pg_hba.conf": "The server's pg_hba.conf has to let this user in from here",
         "certificate": "Check sslmode, sslrootcert, and whether the certificate has the host's name as the URL has it",
         "authentication failed": "Check the user, and what the server's pg_hba.conf asks of it",
-        "too many": "Each hold and each one who waits has a connection: raise max_connections, or have fewer wait",
-        "remaining connection slots": "Each hold and each one who waits has a connection: raise max_connections",
-        "no more connections": "Each hold and each one who waits has a connection: raise the pooler's limits",
-        _NO_PRIMARY: "If a failover is under way, it has to end first. Otherwise, see that one of them is the "
-        "primary, and that it can be reached from here",
-        "standby": "Give the URL the host that can be written to, or all hosts: the right one is found",
+        "too many": "Each hold and each waiter has a connection: raise max_connections, or have fewer waiters",
+        "remaining connection slots": "Each hold and each waiter has a connection: raise max_connections",
+        "no more connections": "Each hold and each waiter has a connection: raise the pooler's limits",
+        _NO_PRIMARY: "If a failover is under way, it has to end first. Otherwise, make sure that one of them is "
+        "the primary, and that it can be reached from here",
+        "standby": "Name the host that can be written to in the URL, or all hosts: the right one is found",
         "pooler": "Connect to the server itself, or to a port of the pooler with pool_mode = session",
         "is too old": "Use a newer server",
         "does not exist": "Check the names of the database and of the user",
-        "does not answer": "Something there takes connections and then says nothing. If it is a pooler, its pool may "
-        "be used up: each hold and each one who waits has a connection (pgbouncer: default_pool_size)",
+        "does not answer": "Something there accepts connections and then does not answer. If it is a pooler, its pool "
+        "may be used up: each hold and each waiter has a connection (pgbouncer: default_pool_size)",
     }
     otherwise = "Check host and port, that the server runs, and that it accepts connections from here"
     return next((text for word, text in texts.items() if word in why), otherwise)

@@ -278,7 +278,7 @@ class AcquireAttempt(Contender):
                 raise Silent(f"{connection.label} does not answer")
             if now >= ask_at:
                 if doubted:
-                    raise Silent(f"{connection.label} has forgotten us")
+                    raise Silent(f"{connection.label} no longer knows this session")
                 doubted = not (yield from self._is_known(connection))
                 ask_at = env.monotonic() + (_REACH_WITHIN if doubted else _ASK_EVERY)
                 continue  # PG8
@@ -440,12 +440,13 @@ class PostgresqlRequest(RemoteRequest):
         super().__init__(engine, resource, self.lock_url.shown, options, frozenset({"heartbeat", "stale_after"}))
         if self.lease is not None and not _SHORTEST <= self.lease <= _LONGEST:
             raise ValueError(
-                f"stale_after is from {_SHORTEST:g} to {_LONGEST:g} seconds for a lock on {NAME}, not {self.lease:g}"
+                f"stale_after must be from {_SHORTEST:g} to {_LONGEST:g} seconds for a lock on {NAME}, not "
+                f"{self.lease:g}"
             )
         if self.lease is not None and self.every != math.inf and self.every > self.lease / 3:
             raise ValueError(
-                f"heartbeat is at most a third of stale_after ({self.lease / 3:g} s), not {self.every:g} s: a hold "
-                "lapses after two thirds without an answer"
+                f"heartbeat must be at most a third of stale_after ({self.lease / 3:g} s), not {self.every:g} s: a "
+                "hold lapses after two thirds without an answer"
             )
 
     @property
@@ -521,8 +522,8 @@ class PostgresqlHold(RemoteHold):
                         due = self._heard(connection, asked, due)
                     if not self._is_ours() or self.lost:
                         raise Broken(
-                            f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the way there, "
-                            "or this process has stood still"
+                            f"no heartbeat was answered for {self._patience:g} s; {connection.label}, the network, "
+                            "or this process has stalled"
                         )
             except (Broken, Refused) as error:
                 with connection.mutex:
@@ -565,7 +566,7 @@ class PostgresqlHold(RemoteHold):
             return False
         _silent.pop(connection.label, None)
         if not was_ours:
-            self.why_lost = "the server says that this session did not have it"
+            self.why_lost = "the server says that this session did not hold it"
             return False
         connection.spotless = True
         return True

@@ -93,7 +93,7 @@ def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
     if holding is None:
         if not waiting:
             return free(path)
-        text = "the server is about to grant it to the first of those who wait"
+        text = "the server is about to grant it to the first waiter"
         return Status(
             path, NAME, True, False, Liveness.UNKNOWN, Evidence("server", text), reason=text, waiters=tuple(waiters)
         )

@@ -96,7 +96,7 @@ def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Step
 def _refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     return HoldfastError(
         f"{lock_url.base} does not let this role prepare the schema {lock_url.schema}: {refused}. Its owner, or a "
-        "superuser, does it with the same command, or runs what `holdfast postgresql init --print` prints",
+        "superuser, can do it with the same command, or run what `holdfast postgresql init --print` prints",
         path=lock_url.shown,
         protocol=NAME,
     )

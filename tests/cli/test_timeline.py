@@ -231,6 +231,10 @@ def test_bad_lines_are_not_fatal(world: World, recorded: Callable[..., Path]) ->
     assert file.with_suffix(".html").read_text().startswith("<!doctype html>")
 
 
+def test_one_event_of_one_lock_is_counted_as_one(world: World, recorded: Callable[..., Path]) -> None:
+    assert "shows 1 event of 1 lock" in world.do("timeline", recorded(event("acquired", 1))).stderr
+
+
 def test_a_file_without_events_is_an_error(world: World, recorded: Callable[..., Path]) -> None:
     done = world.do("timeline", recorded(more=b"nonsense\n"))
     assert done.returncode == 3

@@ -145,7 +145,7 @@ def test_the_limit_of_descriptors_loses_no_hold_and_leaks_none(
     assert count > 180
     said = process.hear()
     assert f"this process, with {count} holds, has reached its limit of 200" in said
-    assert "each hold needs one" in said
+    assert "each hold needs a descriptor" in said
     assert "release some holds" in said
     assert "ulimit -n" in said
     process.expect("True 24 True")

@@ -137,7 +137,7 @@ def test_one_slot_is_a_lock(base: Path) -> None:
         with pytest.raises(AcquireTimeout, match="its one slot is taken") as caught:
             semaphore.acquire(timeout=0.01)
         assert caught.value.path == str(base)
-        with pytest.raises(WouldDeadlock, match="all 1 slots"):
+        with pytest.raises(WouldDeadlock, match=r"the one slot of .* is held"):
             semaphore.acquire()
 
 

@@ -425,7 +425,7 @@ def test_a_small_screen_shows_a_lock() -> None:
 
 def test_what_is_odd_is_in_the_header() -> None:
     first, second = header(Scene([], ["/a", "/b\x1b"], polled=True, rate=0.25, missed=4), "held", backwards=True)
-    assert first == "0 held, 0 waiting, 0 stale; 0.2 events/s; 4 too short to be seen; by longest hold, backwards"
+    assert first == "0 held, 0 waiting, 0 stale; 0.2 events/s; 4 holds too short to be seen; by longest hold, backwards"
     assert second == "no events here, so polled 4 times a second: in /a, /b\\x1b"
     assert header(Scene([], gone=["/a"]), "wait", backwards=False)[1] == "missing, checked again every 10 s: /a"
     frame = View("wait").frame(Scene([]), NOW, (80, 24), colours=False)

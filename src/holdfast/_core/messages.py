@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadlock:
     """The error for a caller that itself holds the lock, or all slots, and would wait forever; `own`: its shares."""
     target = request.target
-    held = f"{target} is" if request.slot is None else f"all {slots} slots of {target} are"
+    held = f"{target} is"
+    if request.slot is not None:
+        held = f"the one slot of {target} is" if slots == 1 else f"all {slots} slots of {target} are"
     if own and all(ref.dropped for ref in own):
         why = "by a handle that was dropped without release(), so it would wait for itself forever. Keep the "
         why += "handle and release it, or use `with`."

@@ -252,8 +252,9 @@ def timeline_(options: Namespace) -> int:
             set_error_path(error, where)
             raise
         if not options.quiet:
-            one = len(history.locks) == 1
-            say(f"{where} shows {history.events} events of {'1 lock' if one else f'{len(history.locks)} locks'}")
+            events = "1 event" if history.events == 1 else f"{history.events} events"
+            locks = "1 lock" if len(history.locks) == 1 else f"{len(history.locks)} locks"
+            say(f"{where} shows {events} of {locks}")
     return DONE
 
 

@@ -230,7 +230,7 @@ def header(scene: Scene, order: str, *, backwards: bool) -> list[str]:
     """The two lines at the top; on a small screen only the first is shown."""
     words = [counts(scene.rows), rate_of(scene.rate)]
     if scene.missed:
-        words.append(f"{scene.missed} too short to be seen")
+        words.append(f"{scene.missed} hold{'s' if scene.missed > 1 else ''} too short to be seen")
     words.append(f"by {ORDERS[order][0]}" + (", backwards" if backwards else ""))
     if scene.gone:
         named = ", ".join(printable(place, 200) for place in scene.gone)

@@ -257,5 +257,6 @@ def watch_(options: Namespace) -> int:
     for found in lock_events(follower, until):
         tell(found or [])
     if follower.missed and not options.quiet:
-        say(f"{follower.missed} acquisitions ended before they could be seen")
+        many = follower.missed
+        say(f"{many} acquisition{'s' if many > 1 else ''} ended before {'they' if many > 1 else 'it'} could be seen")
     return DONE

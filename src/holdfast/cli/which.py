@@ -61,7 +61,7 @@ CHOICES = (
     Choice(
         "filelock's SoftFileLock, PID files, or any other lock file with rules of its own",
         "",
-        "no protocol excludes them: move all users to one that holdfast has",
+        "holdfast has no protocol for them: move all users to one that it has",
     ),
 )
 

@@ -30,10 +30,10 @@ UNFINISHED = stat.S_ISVTX
 _OWNER = stat.S_IRUSR | stat.S_IWUSR
 _DISCONNECTED = (errno.EIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN)
 _NEEDS = {  # what is missing, by the error that says so
-    errno.EMFILE: "each hold needs one{slots}, and this process, with {holds} holds, has reached its limit{limit}: "
-    "{remedy}",
-    errno.ENFILE: "each hold needs one, and all processes together have reached the limit of the system (fs.file-max): "
-    "release some, or raise it",
+    errno.EMFILE: "each hold needs a descriptor{slots}, and this process, with {holds} holds, has reached its "
+    "limit{limit}: {remedy}",
+    errno.ENFILE: "each hold needs a descriptor, and all processes together have reached the system's limit "
+    "(fs.file-max): release some holds, or raise it",
     errno.ENOSPC: "the filesystem of {directory} has neither space nor files left for a lock file; make room there",
     errno.EDQUOT: "no lock file may be added to {directory}; make room there",
 }

@@ -412,7 +412,7 @@ def test_a_path_with_nothing_is_not_watched_joined_or_taken_over(path: Path, env
 
 def test_a_time_longer_than_any_is_for_ever(path: Path) -> None:
     assert Lock(path, timeout=10**400)._request.timeout is None
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="more than 0"):
         Lock(path, stale_after=-(10**400))
     with pytest.raises(ValueError, match="not -inf"):
         Lock(path, timeout=-(10**400))

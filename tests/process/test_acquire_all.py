@@ -103,7 +103,7 @@ say(rounds, timeouts)
 
 
 @pytest.mark.parametrize("env", [{}, {"HOLDFAST_OS": "generic"}], ids=["linux", "portable"])
-def test_processes_do_not_wait_for_each_other_in_a_circle(
+def test_processes_that_acquire_several_locks_do_not_deadlock(
     spawn: Callable[..., Peer], shm: Path, env: dict[str, str]
 ) -> None:
     """D3, with hundreds of acquisitions by processes that name the same locks in other orders and spellings."""
@@ -125,7 +125,7 @@ def test_processes_do_not_wait_for_each_other_in_a_circle(
     assert left == ([] if env["HOLDFAST_OS"] else ["f"])
 
 
-def test_processes_that_nest_with_blocks_do_wait_in_a_circle(spawn: Callable[..., Peer], tmp_path: Path) -> None:
+def test_processes_that_nest_with_blocks_deadlock(spawn: Callable[..., Peer], tmp_path: Path) -> None:
     """The test above can fail: the same without acquire_all comes to a standstill."""
     code = """
     first, second = [Lock(f"{path}/{name}") for name in sys.argv[2:4]]
@@ -147,7 +147,7 @@ def test_processes_that_nest_with_blocks_do_wait_in_a_circle(spawn: Callable[...
 
 
 @pytest.mark.needs("flock")
-def test_a_process_that_is_killed_keeps_none_of_several(spawn: Callable[..., Peer], tmp_path: Path) -> None:
+def test_a_killed_process_keeps_none_of_its_locks(spawn: Callable[..., Peer], tmp_path: Path) -> None:
     """D4, as far as a killed process goes: what it had is free at once, what it waited for was never its own."""
     code = """
     locks = [Lock(f"{path}/a"), holdfast.Semaphore(f"{path}/b", 2), Lock(f"{path}/c")]

@@ -219,7 +219,7 @@ def test_no_increment_is_lost_among_tasks_threads_and_loops(
 
 
 @pytest.mark.parametrize("first", ["the task", "the thread"])
-def test_a_busy_loop_does_not_keep_a_thread_waiting(shm: Path, run: Run, first: str, events_only: None) -> None:
+def test_a_busy_loop_does_not_delay_a_waiting_thread(shm: Path, run: Run, first: str, events_only: None) -> None:
     """A task waits, and then its loop does something else. A thread that waits for another lock is to be served."""
     mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
     served = threading.Event()
@@ -247,7 +247,7 @@ def test_a_busy_loop_does_not_keep_a_thread_waiting(shm: Path, run: Run, first: 
     run(main())
 
 
-def test_a_waiting_task_leaves_a_plain_lock_on_its_loop_its_event(shm: Path, run: Run, events_only: None) -> None:
+def test_a_waiting_task_leaves_a_synchronous_lock_on_its_loop_its_event(shm: Path, run: Run, events_only: None) -> None:
     mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
 
     async def main() -> None:
@@ -262,7 +262,7 @@ def test_a_waiting_task_leaves_a_plain_lock_on_its_loop_its_event(shm: Path, run
     run(main())
 
 
-def test_a_stopped_loop_keeps_no_other_waiting(shm: Path, events_only: None) -> None:
+def test_a_stopped_loop_delays_no_other_waiter(shm: Path, events_only: None) -> None:
     """Its task waits, but nobody runs it; a task on another loop and a thread are to be served."""
     for kind in LOOPS:
         mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()

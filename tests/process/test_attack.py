@@ -23,7 +23,7 @@ LONG = 30.0
 @needs_root
 @pytest.mark.needs("unnamed", "flock", "proc", "events")
 @pytest.mark.unmeasured("its processes are killed, and one of them is another user")
-def test_an_attacker_changes_nothing_outside_and_breaks_no_lock_but_its_own(disk: Path) -> None:
+def test_an_attacker_changes_no_file_outside_and_breaks_only_its_own_locks(disk: Path) -> None:
     """Two attackers; contenders of each kind, killed all the while; clean --yes, reap, doctor and ls in loops."""
     outside = Outside(disk / "outside")
     disk.chmod(0o755)

@@ -94,7 +94,7 @@ WAITS = """
 """
 
 
-def test_what_waits_runs_elsewhere_and_is_reported_as_always(project: Path) -> None:
+def test_a_test_that_waits_runs_in_a_companion_and_is_reported_as_usual(project: Path) -> None:
     """BS1, BS2: with what it prints and why it fails; it shares nothing that was set up, and is nobody's child."""
     done = play(project, WAITS)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -108,7 +108,7 @@ def test_what_waits_runs_elsewhere_and_is_reported_as_always(project: Path) -> N
     assert pids(project, "torn") == pids(project, "quick")
 
 
-def test_what_a_killed_companion_has_not_run_the_workers_run(project: Path) -> None:
+def test_the_workers_run_the_tests_left_by_a_killed_companion(project: Path) -> None:
     """BS3."""
     killed = "if number == 4 and not pathlib.Path('killed').exists():"
     killed += " pathlib.Path('killed').touch(), os.kill(os.getpid(), 9)"

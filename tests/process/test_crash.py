@@ -174,7 +174,7 @@ def test_a_takeover_of_a_long_record_leaves_no_piece_of_it(spawn: Callable[..., 
         assert b"x" not in Path(path).read_bytes().split(b"tag=")[1]
 
 
-def test_a_half_made_lock_that_proves_nothing_is_held(spawn: Callable[..., Peer], path: str) -> None:
+def test_an_unfinished_lock_without_a_proof_counts_as_held(spawn: Callable[..., Peer], path: str) -> None:
     # The one crash that cannot be proven: no record yet, and no kernel lock that would be gone. It stays held, and the
     # message says why and what to do.
     env = {**LINUX, "HOLDFAST_WITHOUT": "unnamed,link,flock"}

@@ -65,11 +65,11 @@ def storm(place: Path, share: float, env: dict[str, str], shell: str = "") -> Ou
     return outcome
 
 
-def test_a_kill_at_any_moment_lets_in_one_and_loses_no_increment(shm: Path) -> None:
+def test_kills_at_random_moments_admit_one_holder_and_lose_no_increment(shm: Path) -> None:
     storm(shm, 1, {})
 
 
-def test_a_kill_on_a_disk_lets_in_one_and_loses_no_increment(tmp_path: Path) -> None:
+def test_kills_on_a_disk_admit_one_holder_and_lose_no_increment(tmp_path: Path) -> None:
     storm(tmp_path, SOME, {})
 
 
@@ -84,7 +84,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
-def test_a_lesser_way_of_publishing_or_waiting_lets_in_one(shm: Path, env: dict[str, str]) -> None:
+def test_a_fallback_for_publishing_or_waiting_admits_one_holder_at_a_time(shm: Path, env: dict[str, str]) -> None:
     storm(shm, SOME, {**LINUX, **env})
 
 

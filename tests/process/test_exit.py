@@ -34,7 +34,7 @@ def ids(table: dict[str, object]) -> list[str]:
 
 
 @pytest.mark.parametrize(("ending", "status"), ENDINGS.values(), ids=ids(ENDINGS))
-def test_a_process_that_ends_in_order_releases_its_lock(
+def test_a_process_that_exits_normally_releases_its_lock(
     spawn: Callable[..., Peer], path: str, ending: str, status: int
 ) -> None:
     process = spawn(f"hold = Lock(path).acquire()\nsay('holding')\n{ending}", path)
@@ -54,7 +54,7 @@ def test_every_kind_of_hold_is_released_at_exit(spawn: Callable[..., Peer], path
 @pytest.mark.parametrize(
     "ending", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)"]
 )
-def test_a_process_that_ends_at_once_leaves_a_lock_proven_dead(
+def test_a_process_that_exits_at_once_leaves_a_lock_proven_dead(
     spawn: Callable[..., Peer], path: str, ending: str
 ) -> None:
     process = spawn(f"hold = Lock(path, tag='gone').acquire(); {ending}", path)
@@ -104,9 +104,7 @@ def test_a_ctrl_c_at_exit_releases_the_lock(spawn: Callable[..., Peer], path: st
     assert not os.path.exists(path)
 
 
-def test_daemon_threads_that_never_stop_neither_hang_the_exit_nor_keep_the_lock(
-    spawn: Callable[..., Peer], path: str
-) -> None:
+def test_endless_daemon_threads_neither_block_the_exit_nor_keep_the_lock(spawn: Callable[..., Peer], path: str) -> None:
     for _ in range(3):
         process = spawn(
             """
@@ -182,7 +180,7 @@ def test_a_lock_lost_before_the_end_is_reported_at_exit(spawn: Callable[..., Pee
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_the_library_takes_over_no_signal(spawn: Callable[..., Peer], path: str) -> None:
+def test_the_library_installs_no_signal_handler(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(
         """
         def handlers():
@@ -238,7 +236,7 @@ def test_a_finalizer_at_the_very_end_may_make_the_first_acquisition(spawn: Calla
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_finalizer_that_comes_too_late_to_load_what_it_needs_is_told_so(
+def test_a_finalizer_that_is_too_late_to_import_modules_gets_a_clear_error(
     spawn: Callable[..., Peer], path: str
 ) -> None:
     process = spawn("options = {'fencing': True}" + LATE, path, real=True)

@@ -217,7 +217,9 @@ def faults(calls: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_no_real_call_that_fails_leaks_or_lies(operation: str, tmp_path: Path, traced: Callable[..., Traced]) -> None:
+def test_no_failed_system_call_leaks_or_is_misreported(
+    operation: str, tmp_path: Path, traced: Callable[..., Traced]
+) -> None:
     if operation == "flock":
         need("flock")
     path = tmp_path / "locks" / "l"
@@ -273,7 +275,7 @@ def test_a_command_never_ends_with_a_traceback(command: list[str], tmp_path: Pat
             assert str(tmp_path) in done.stderr, where
 
 
-def test_a_write_that_the_kernel_cuts_short_leaves_no_half_record(path: str) -> None:
+def test_a_short_write_leaves_no_partial_record(path: str) -> None:
     """A limit of the file size: the kernel writes as much as is allowed, and then says EFBIG."""
     child = os.fork()
     if child == 0:

@@ -63,7 +63,7 @@ def order(log: Path) -> list[str]:
     return re.findall(r"^\S+::(\S+) (?:PASSED|FAILED)", log.read_text(), re.MULTILINE)
 
 
-def test_a_test_that_needs_another_is_found_and_found_again(project: Path) -> None:
+def test_a_test_that_depends_on_the_order_is_found_and_reproduced_by_its_seed(project: Path) -> None:
     """What a module shares is not made for each of its tests, between which those of others could stand."""
     files = {"test_order": ORDER, "test_others": OTHERS}
     done = play(project, flaky(project, "--times=3", "--jobs=0", "--load=0", "--seed=1", **files))
@@ -81,7 +81,7 @@ def test_a_test_that_needs_another_is_found_and_found_again(project: Path) -> No
     assert order(log) == order(kept[-1])
 
 
-def test_the_workers_agree_about_the_order(project: Path) -> None:
+def test_workers_use_the_same_order(project: Path) -> None:
     done = play(project, flaky(project, "--times=1", "--jobs=2", "--load=0", test_others=OTHERS))
     assert (done.returncode, done.stdout.count("40 passed")) == (0, 2), done.stdout  # in its turn, and in the table
     assert "nothing failed in 1 rounds" in done.stdout
@@ -94,7 +94,7 @@ def test_a_run_without_tests_does_not_count_as_passed(project: Path) -> None:
     assert "1 of 1  pytest itself, with status 5" in done.stdout
 
 
-def test_the_busy_loops_end_with_a_run_that_is_killed(project: Path) -> None:
+def test_the_busy_loops_end_with_a_killed_run(project: Path) -> None:
     waits = """
         import os, time
         def test_that_waits_for_the_end_of_the_run():

@@ -202,7 +202,7 @@ def test_another_library_and_holdfast_exclude_each_other(library: str, path: str
         pass
 
 
-def test_a_foreign_user_that_removes_the_file_lets_in_one(path: str, lock: Lock) -> None:
+def test_exclusion_holds_beside_a_foreign_user_that_removes_the_file(path: str, lock: Lock) -> None:
     """Some do, when they are done; never two of those who find the path are inside."""
     stop = threading.Event()
 
@@ -308,7 +308,7 @@ def test_a_stream_of_overlapping_readers_lets_a_writer_in(spawn: Callable[..., P
             hold.ensure_held()
 
 
-def test_a_reader_does_not_pass_a_writer_that_waits(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
+def test_a_reader_does_not_overtake_a_waiting_writer(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
     """Not even one that asks only once; when the writer has been inside, it may."""
     shared = Lock(path, protocol="flock", shared=True)
     hold = shared.acquire(timeout=5)
@@ -411,7 +411,7 @@ def test_a_thousand_cycles_leave_neither_descriptor_nor_file(path: str, lock: Lo
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
 
 
-def test_threads_that_share_are_kept_apart(path: str) -> None:
+def test_the_shared_holds_of_one_process_are_independent(path: str) -> None:
     """Several holds of one file in one process, taken and released in any order."""
     shared, alone = Lock(path, protocol="flock", shared=True), Lock(path, protocol="flock")
     readers, problems = 0, []

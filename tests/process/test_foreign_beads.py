@@ -28,7 +28,7 @@ def lock_of(database: str) -> Path:
     return Path(database, ".exclusive-lock")
 
 
-def test_each_respects_what_the_other_holds(play: Play, database: str) -> None:
+def test_beads_and_holdfast_exclude_each_other(play: Play, database: str) -> None:
     tool, daemon = play("beads", database), play("beads", database)
     assert daemon.ask("cycle") == "proceed"
     with Lock(database, **OURS) as hold:
@@ -104,7 +104,7 @@ def test_a_tool_that_writes_over_our_lock_is_noticed(play: Play, database: str, 
     assert lock_of(database).read_bytes() == record
 
 
-def test_a_lock_that_was_written_over_is_seen_as_theirs(play: Play, database: str) -> None:
+def test_a_lock_that_a_tool_wrote_over_is_shown_as_the_tools(play: Play, database: str) -> None:
     """Its inode is ours still, and so is the guard on it: who holds it is who is written in it."""
     tool = play("beads", database)
     hold = Lock(database, **OURS).acquire()
@@ -156,7 +156,7 @@ def test_a_takeover_survives_the_removal_by_a_daemon(play: Play, database: str) 
     assert daemon.ask("cycle") == "skip ours"
 
 
-def test_a_daemon_that_removes_a_lock_far_too_late_is_noticed(play: Play, database: str) -> None:
+def test_a_daemons_late_removal_of_our_lock_is_noticed(play: Play, database: str) -> None:
     tool, daemon = play("beads", database), play("beads", database)
     tool.ask("create", "theirs")
     tool.kill(signal.SIGKILL)

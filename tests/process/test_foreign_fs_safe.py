@@ -28,7 +28,7 @@ def lock_of(target: str) -> Path:
     return Path(target + ".lock")
 
 
-def test_neither_enters_while_the_other_holds(fs_safe: Play, play: Play, target: str) -> None:
+def test_fs_safe_and_holdfast_exclude_each_other(fs_safe: Play, play: Play, target: str) -> None:
     theirs, ours = fs_safe(target), play("ours", target, "sidecar")
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
@@ -58,7 +58,7 @@ def test_a_release_of_ours_ends_their_wait(fs_safe: Play, target: str) -> None:
     theirs.expect("acquired")
 
 
-def test_what_they_write_can_be_read_by_us(fs_safe: Play, target: str) -> None:
+def test_holdfast_reads_a_record_of_fs_safe(fs_safe: Play, target: str) -> None:
     theirs = fs_safe(target)
     theirs.ask("take")
     status = Lock(target, protocol="sidecar").status()
@@ -69,7 +69,7 @@ def test_what_they_write_can_be_read_by_us(fs_safe: Play, target: str) -> None:
     assert status.data == lock_of(target).read_bytes()
 
 
-def test_what_we_write_can_be_read_by_them(fs_safe: Play, play: Play, target: str) -> None:
+def test_fs_safe_reads_a_record_of_holdfast(fs_safe: Play, play: Play, target: str) -> None:
     """They tell whether its process is dead from our record, whose marker is there for us all the same."""
     theirs = fs_safe(target)
     hold = Lock(target, protocol="sidecar", payload={"pid": os.getpid(), "note": "ü"}).acquire()
@@ -82,7 +82,7 @@ def test_what_we_write_can_be_read_by_them(fs_safe: Play, play: Play, target: st
     hold.release()
 
 
-def test_a_file_that_they_have_yet_to_write_is_held(fs_safe: Play, target: str) -> None:
+def test_a_file_that_fs_safe_has_yet_to_write_is_held(fs_safe: Play, target: str) -> None:
     """0.3.0 has created the file when it asks for the payload, 0.21.0 has not."""
     theirs = fs_safe(target)
     theirs.stop_at("payload", "take")
@@ -97,7 +97,7 @@ def test_a_file_that_they_have_yet_to_write_is_held(fs_safe: Play, target: str) 
         hold.release()
 
 
-def test_a_release_leaves_the_others_lock(fs_safe: Play, target: str) -> None:
+def test_a_release_leaves_a_lock_that_the_other_has_put_in_its_place(fs_safe: Play, target: str) -> None:
     """Neither removes what has been replaced meanwhile."""
     theirs = fs_safe(target)
     theirs.ask("take")
@@ -139,7 +139,9 @@ def test_a_held_lock_of_ours_never_becomes_stale_for_them(fs_safe: Play, target:
         assert theirs.ask("acquire", 1500) == "held"
 
 
-def test_a_storm_with_both_lets_in_one_at_a_time(fs_safe: Play, play: Play, target: str, tmp_path: Path) -> None:
+def test_a_storm_with_fs_safe_admits_one_holder_at_a_time(
+    fs_safe: Play, play: Play, target: str, tmp_path: Path
+) -> None:
     players = {
         "theirs": (fs_safe(target), 0.0),
         "their other": (fs_safe(target), 0.0),

@@ -228,7 +228,7 @@ WANTED: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("scenario", WANTED)
-def test_every_option_and_method_of_theirs_does_the_same_here(scenario: str, places: Callable[[str], Path]) -> None:
+def test_every_option_and_method_of_fs_safe_does_the_same_here(scenario: str, places: Callable[[str], Path]) -> None:
     for who, run in (("ours", ours), ("theirs", lambda *about: theirs(node.VERSIONS[-1], *about))):
         directory = places(who)
         told = run(scenario, directory)
@@ -255,7 +255,7 @@ def test_a_manager_is_told_that_its_process_holds_the_target_elsewhere(who: str,
     assert told == [True, False]
 
 
-def test_a_retained_lock_is_held_for_us_and_can_be_seized_by_them(
+def test_a_retained_lock_is_held_for_holdfast_and_can_be_seized_by_fs_safe(
     fs_safe_new: Any, places: Callable[[str], Path]
 ) -> None:
     """Kept by us, judged by them: they are told the payload, find the process dead, and take it."""

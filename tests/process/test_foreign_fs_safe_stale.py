@@ -59,7 +59,7 @@ def leave_dead(holder: Player, target: str, old: float = 0) -> bytes:
     return lock_of(target).read_bytes()
 
 
-def test_a_stale_lock_of_theirs_fails_closed(fs_safe: Play, target: str) -> None:
+def test_a_stale_lock_of_fs_safe_is_not_taken_over(fs_safe: Play, target: str) -> None:
     """Its rule fails closed: whether it may be removed is not for us to say, nor for them."""
     leave_dead(fs_safe(target), target, 31)
     with pytest.raises(LockStale) as caught:
@@ -69,7 +69,7 @@ def test_a_stale_lock_of_theirs_fails_closed(fs_safe: Play, target: str) -> None
     assert lock_of(target).exists()
 
 
-def test_the_old_lock_of_a_living_process_of_theirs_is_waited_for(fs_safe: Play, target: str) -> None:
+def test_an_old_lock_of_a_living_fs_safe_process_is_waited_for(fs_safe: Play, target: str) -> None:
     """It is waited for by us, and taken over by nobody."""
     theirs = fs_safe(target, 200)
     assert theirs.ask("take") == "acquired"
@@ -81,7 +81,7 @@ def test_the_old_lock_of_a_living_process_of_theirs_is_waited_for(fs_safe: Play,
     lock.acquire(timeout=0).release()
 
 
-def test_the_callers_word_is_enough_to_take_over(fs_safe: Play, target: str) -> None:
+def test_the_callers_approval_is_enough_for_a_takeover(fs_safe: Play, target: str) -> None:
     holder = fs_safe(target)
     leave_dead(holder, target)
     asked = []
@@ -95,7 +95,9 @@ def test_the_callers_word_is_enough_to_take_over(fs_safe: Play, target: str) -> 
     assert not reclaim_of(target).exists()
 
 
-def test_their_callers_can_remove_the_lock_of_our_dead(fs_safe: Play, play: Play, target: str) -> None:
+def test_callers_of_fs_safe_can_remove_the_lock_of_a_dead_holdfast_process(
+    fs_safe: Play, play: Play, target: str
+) -> None:
     leave_dead(play("ours", target, "sidecar"), target)
     theirs = fs_safe(target)
     assert theirs.ask("seize") == "acquired"
@@ -119,7 +121,7 @@ def test_a_takeover_waits_for_or_notices_a_removal_under_way(fs_safe: Play, play
     assert ours.ask("lost") == "kept"
 
 
-def test_what_they_leave_of_a_removal_does_not_stop_us(fs_safe_new: Play, play: Play, target: str) -> None:
+def test_an_unfinished_removal_by_fs_safe_does_not_stop_a_takeover(fs_safe_new: Play, play: Play, target: str) -> None:
     """Killed in it, 0.21.0 leaves the directory, for which all the others of its kind wait for ever."""
     leave_dead(play("ours", target, "sidecar"), target)
     theirs = fs_safe_new(target)
@@ -137,7 +139,7 @@ def test_what_they_leave_of_a_removal_does_not_stop_us(fs_safe_new: Play, play: 
     assert other.ask("take") == "acquired"
 
 
-def test_what_they_leave_of_a_removal_does_not_stop_us_at_a_free_lock(fs_safe_new: Play, target: str) -> None:
+def test_an_unfinished_removal_by_fs_safe_does_not_stop_holdfast_at_a_free_lock(fs_safe_new: Play, target: str) -> None:
     """They wait for ever, though nobody holds the lock."""
     reclaim_of(target).mkdir()
     theirs = fs_safe_new(target)
@@ -152,7 +154,9 @@ def test_what_they_leave_of_a_removal_does_not_stop_us_at_a_free_lock(fs_safe_ne
     os.environ.get("HOLDFAST_OS") == "generic" or "flock" in os.environ.get("HOLDFAST_WITHOUT", ""),
     reason="without kernel locks, what a crash has left is known by its age",
 )
-def test_what_we_leave_of_a_takeover_is_taken_away_by_the_next(fs_safe_new: Play, play: Play, target: str) -> None:
+def test_the_leftover_of_a_killed_takeover_is_removed_by_the_next_holdfast_process(
+    fs_safe_new: Play, play: Play, target: str
+) -> None:
     """Killed in the midst of it, we leave our directory, which the next of us takes away at once."""
     leave_dead(play("ours", target, "sidecar"), target)
     victim = play("ours", target, "sidecar", "", "announce_removal")
@@ -167,7 +171,7 @@ def test_what_we_leave_of_a_takeover_is_taken_away_by_the_next(fs_safe_new: Play
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
-def test_a_removal_beside_a_takeover_lets_in_one(fs_safe: Play, play: Play, target: str, whose: str) -> None:
+def test_a_removal_beside_a_takeover_admits_one_contender(fs_safe: Play, play: Play, target: str, whose: str) -> None:
     """They remove the lock of a dead process, and we take it over, at the same time."""
     stale = leave_dead(play("ours", target, "sidecar") if whose == "ours" else fs_safe(target), target)
     theirs, ours = fs_safe(target), [play("ours", target, "sidecar") for _ in range(2)]

@@ -43,7 +43,7 @@ def kill(holder: Player) -> None:
     holder.wait()
 
 
-def test_neither_enters_while_the_other_holds(proper_lockfile: Play, play: Play, target: str) -> None:
+def test_proper_lockfile_and_holdfast_exclude_each_other(proper_lockfile: Play, play: Play, target: str) -> None:
     theirs, ours = proper_lockfile(target), play("ours", target, PROTOCOL)
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
@@ -75,7 +75,7 @@ def test_a_release_of_ours_ends_their_wait(proper_lockfile: Play, target: str) -
     theirs.expect("acquired")
 
 
-def test_what_they_hold_is_of_an_unknown_holder_and_a_known_age(proper_lockfile: Play, target: str) -> None:
+def test_a_lock_of_proper_lockfile_has_an_unknown_holder_and_a_known_age(proper_lockfile: Play, target: str) -> None:
     theirs = proper_lockfile(target)
     theirs.ask("take")
     status = ours(target).status()
@@ -86,7 +86,7 @@ def test_what_they_hold_is_of_an_unknown_holder_and_a_known_age(proper_lockfile:
     assert status.record_age < 5
 
 
-def test_a_refresh_of_theirs_that_comes_late_robs_us_and_we_are_told(proper_lockfile: Play, target: str) -> None:
+def test_a_late_refresh_by_proper_lockfile_takes_our_lock_and_is_reported(proper_lockfile: Play, target: str) -> None:
     """DL3: it has seen its own time, is stopped for longer than its lock lasts, and then sets it anew."""
     theirs = proper_lockfile(target, 2000, 1000)
     assert theirs.ask("take") == "acquired"
@@ -113,7 +113,7 @@ def test_a_held_lock_of_ours_never_becomes_stale_for_them(proper_lockfile: Play,
 
 
 @pytest.mark.needs("flock")
-def test_a_dead_holder_of_ours_is_replaced_by_us_at_once_and_by_them_when_it_is_stale(
+def test_a_dead_holder_of_ours_is_replaced_by_holdfast_at_once_and_by_proper_lockfile_once_stale(
     proper_lockfile: Play, play: Play, target: str
 ) -> None:
     holder, theirs = play("ours", target, PROTOCOL), proper_lockfile(target)
@@ -130,7 +130,9 @@ def test_a_dead_holder_of_ours_is_replaced_by_us_at_once_and_by_them_when_it_is_
     assert ours(target).status().liveness is Liveness.UNKNOWN
 
 
-def test_a_holder_of_ours_that_they_have_robbed_is_told(proper_lockfile: Play, play: Play, target: str) -> None:
+def test_a_holder_of_ours_is_told_when_proper_lockfile_takes_its_lock(
+    proper_lockfile: Play, play: Play, target: str
+) -> None:
     holder, theirs = play("ours", target, PROTOCOL), proper_lockfile(target)
     assert holder.ask("take") == "acquired"
     holder.kill(signal.SIGSTOP)
@@ -143,7 +145,7 @@ def test_a_holder_of_ours_that_they_have_robbed_is_told(proper_lockfile: Play, p
     assert lock_of(target).is_dir(), "theirs stays"
 
 
-def test_a_holder_of_theirs_that_we_have_robbed_is_told(proper_lockfile: Play, target: str) -> None:
+def test_a_holder_of_proper_lockfile_is_told_when_holdfast_takes_its_lock(proper_lockfile: Play, target: str) -> None:
     theirs = proper_lockfile(target, 2000, 1000)
     assert theirs.ask("take") == "acquired"
     theirs.kill(signal.SIGSTOP)
@@ -154,7 +156,7 @@ def test_a_holder_of_theirs_that_we_have_robbed_is_told(proper_lockfile: Play, t
         assert theirs.ask("release") == "lost"
 
 
-def test_a_storm_with_both_lets_in_one_at_a_time(
+def test_a_storm_with_proper_lockfile_admits_one_holder_at_a_time(
     proper_lockfile: Play, play: Play, target: str, tmp_path: Path
 ) -> None:
     players = {
@@ -167,7 +169,9 @@ def test_a_storm_with_both_lets_in_one_at_a_time(
     assert not lock_of(target).exists()
 
 
-def test_they_and_we_at_one_stale_lock_never_stay_in_together(proper_lockfile: Play, play: Play, target: str) -> None:
+def test_holdfast_and_proper_lockfile_never_both_keep_one_stale_lock(
+    proper_lockfile: Play, play: Play, target: str
+) -> None:
     """DL4: one of theirs that has judged may remove ours; then we are out before the lock counts, or are told."""
 
     def plant() -> None:
@@ -183,7 +187,7 @@ def test_they_and_we_at_one_stale_lock_never_stay_in_together(proper_lockfile: P
     assert seen["theirs"] > 0
 
 
-def test_a_removal_that_comes_late_robs_us_and_we_are_told(proper_lockfile: Play, target: str) -> None:
+def test_a_late_removal_by_proper_lockfile_takes_our_lock_and_is_reported(proper_lockfile: Play, target: str) -> None:
     """DL4: what its protocol cannot prevent: it has judged, is stopped for long, and then removes what is there."""
     lock_of(target).mkdir()
     age(target, 11)
@@ -199,7 +203,9 @@ def test_a_removal_that_comes_late_robs_us_and_we_are_told(proper_lockfile: Play
     assert lock_of(target).is_dir()
 
 
-def test_links_lead_both_to_one_lock(proper_lockfile: Play, target: str, tmp_path: Path) -> None:
+def test_links_lead_holdfast_and_proper_lockfile_to_one_lock(
+    proper_lockfile: Play, target: str, tmp_path: Path
+) -> None:
     link = tmp_path / "link.json"
     link.symlink_to(target)
     theirs = proper_lockfile(link)

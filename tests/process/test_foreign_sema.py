@@ -75,7 +75,7 @@ def tool(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_each_is_refused_while_the_other_holds(play: Play, path: str, tool: str) -> None:
+def test_sema_or_semats_and_holdfast_exclude_each_other(play: Play, path: str, tool: str) -> None:
     theirs, ours = play(tool, path), play("ours", path, tool)
     assert theirs.ask("take") == "acquired"
     assert ours.ask("take") == "held"
@@ -135,13 +135,15 @@ def _settled(tool: str, whose: str, step: str) -> None:
         ("semats", "theirs", "rename"),
     ],
 )
-def test_a_takeover_settles_beside_one_who_removes_the_stale_lock(tool: str, whose: str, step: str, ran: Ran) -> None:
+def test_a_takeover_settles_while_a_foreign_contender_removes_the_stale_lock(
+    tool: str, whose: str, step: str, ran: Ran
+) -> None:
     """Stopped between its look and its unlink, or at the rename after that, it must find us still settling, whosever
     lock it was (T5)."""
     ran()
 
 
-def test_one_who_removes_a_stale_lock_far_too_late_is_noticed(play: Play, path: str, gone: int, tool: str) -> None:
+def test_a_late_removal_of_a_stale_lock_is_noticed(play: Play, path: str, gone: int, tool: str) -> None:
     plant(path, gone)
     theirs = play(tool, path)
     theirs.stop_at("unlink", "take")
@@ -154,7 +156,7 @@ def test_one_who_removes_a_stale_lock_far_too_late_is_noticed(play: Play, path: 
     assert Lock(path, protocol=tool).status().holder.pid == theirs.pid
 
 
-def test_a_dead_holder_of_ours_is_replaced_before_their_hour_is_over(play: Play, path: str, tool: str) -> None:
+def test_a_dead_holder_of_ours_is_replaced_before_its_age_limit(play: Play, path: str, tool: str) -> None:
     """Proven dead, its lock is ours at once, while they wait for it to be old."""
     holder = play("ours", path, tool)
     assert holder.ask("take") == "acquired"
@@ -187,7 +189,9 @@ def _stormed(tool: str, protocol: str, beside: int) -> None:
     ("tool", "protocol", "beside"),
     [("sema", "sema", 0), ("semats", "semats", 0), ("semats", "sema", 0), ("semats", "sema", 5000)],
 )
-def test_a_storm_with_them_lets_one_in_at_a_time(tool: str, protocol: str, beside: int, ran: Ran) -> None:
+def test_a_storm_with_sema_or_semats_admits_one_holder_at_a_time(
+    tool: str, protocol: str, beside: int, ran: Ran
+) -> None:
     """Y1; and Y7, as a directory that is large is not listed for long."""
     ran()
 
@@ -213,7 +217,7 @@ def _raced(tool: str, protocol: str, whose: str) -> dict[str, int]:
         ("semats", "sema", "theirs"),
     ],
 )
-def test_a_stale_lock_lets_one_in(tool: str, protocol: str, whose: str, ran: Ran) -> None:
+def test_a_stale_lock_is_taken_over_by_one_contender(tool: str, protocol: str, whose: str, ran: Ran) -> None:
     seen = ran()
     assert seen["together"] == 0
     assert seen["theirs"] + seen["ours"] > 0
@@ -229,7 +233,7 @@ def test_a_release_of_ours_ends_their_wait(play: Play, path: str) -> None:
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_lock_made_between_their_look_and_their_creation_keeps_them_out(play: Play, path: str) -> None:
+def test_a_lock_made_between_semas_look_and_its_creation_keeps_it_out(play: Play, path: str) -> None:
     theirs = play("sema", path)
     theirs.stop_at("create", "take")
     with Lock(path) as hold:
@@ -250,7 +254,7 @@ def test_a_lock_without_its_content_yet_is_held(play: Play, path: str) -> None:
     assert Lock(path).status().holder.pid == theirs.pid
 
 
-def test_a_lock_that_they_steal_is_noticed_by_its_holder(play: Play, path: str) -> None:
+def test_a_holder_notices_that_sema_took_its_lock(play: Play, path: str) -> None:
     """The age rule of sema takes a living holder's lock, if nothing refreshes it."""
     theirs, told = play("sema", path, -1), []
     hold = Lock(path, heartbeat=0, on_lost=told.append).acquire()
@@ -266,7 +270,7 @@ def test_a_lock_that_they_steal_is_noticed_by_its_holder(play: Play, path: str) 
     assert theirs.ask("release") == "released"
 
 
-def test_a_release_of_theirs_that_hits_our_lock_is_noticed(play: Play, path: str) -> None:
+def test_a_release_by_sema_that_removes_our_lock_is_noticed(play: Play, path: str) -> None:
     """They unlink what lies there, also when it was taken from them long ago."""
     theirs = play("sema", path)
     assert theirs.ask("take") == "acquired"

@@ -75,7 +75,7 @@ def test_a_rival_that_is_about_to_rename_is_waited_for(play: Play, path: str) ->
     ours.expect("acquired")
 
 
-def test_a_rival_that_is_stopped_does_not_stop_the_others(play: Play, path: str) -> None:
+def test_a_stopped_rival_does_not_stop_the_others(play: Play, path: str) -> None:
     """Y2: an old temporary file is nobody's; and should it come back all the same, the holder is told."""
     theirs, told = play("semats", path), []
     theirs.stop_at("rename", "take")
@@ -111,7 +111,7 @@ def test_the_temporary_file_of_a_dead_process_is_not_waited_for(play: Play, path
     assert temporary(path).exists()  # not ours to remove
 
 
-def test_a_temporary_file_from_the_future_stops_no_contender(play: Play, path: str) -> None:
+def test_a_temporary_file_dated_in_the_future_stops_no_contender(play: Play, path: str) -> None:
     """Y2: after the clock was set back, its age says nothing."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")

@@ -94,7 +94,7 @@ def sema_shell(path: str, more: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats"])
-def test_the_lock_of_the_sema_example_is_a_lock(
+def test_holdfast_waits_for_the_lock_of_the_sema_example(
     bash: Callable[[str], Player], play: Play, path: str, protocol: str
 ) -> None:
     script = bash(sema_shell(path, f"echo made\nread -r _\nrm {path}"))
@@ -135,7 +135,7 @@ def test_a_lock_that_the_example_is_still_writing_is_held(bash: Callable[[str], 
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats"])
-def test_our_record_is_what_the_python_example_reads(path: str, protocol: str) -> None:
+def test_the_python_example_reads_our_record(path: str, protocol: str) -> None:
     with Lock(path, protocol=protocol, tag="a = b, ü c") as hold:
         found = parsed(path)
         assert found["pid"] == str(os.getpid())
@@ -145,7 +145,7 @@ def test_our_record_is_what_the_python_example_reads(path: str, protocol: str) -
         hold.ensure_held()
 
 
-def test_the_sema_example_that_writes_over_our_lock_is_noticed(bash: Callable[[str], Player], path: str) -> None:
+def test_a_holder_notices_that_the_sema_example_wrote_over_its_lock(bash: Callable[[str], Player], path: str) -> None:
     """It does not ask whether anybody holds the lock."""
     hold = Lock(path).acquire()
     assert bash(sema_shell(path, "")).wait() == 0
@@ -154,7 +154,9 @@ def test_the_sema_example_that_writes_over_our_lock_is_noticed(bash: Callable[[s
     assert parsed(path)["tag"] == "shell-script"
 
 
-def test_the_lock_of_the_beads_example_is_a_lock(bash: Callable[[str], Player], play: Play, tmp_path: Path) -> None:
+def test_holdfast_respects_the_lock_of_the_beads_example(
+    bash: Callable[[str], Player], play: Play, tmp_path: Path
+) -> None:
     database = tmp_path / ".beads"
     database.mkdir()
     script = bash(BEADS_SHELL)
@@ -189,7 +191,7 @@ def test_a_killed_beads_example_is_not_waited_for(bash: Callable[[str], Player],
         assert list(found)[:5] == ["holder", "pid", "hostname", "started_at", "version"]
 
 
-def test_the_clean_up_that_beads_recommends_is_noticed(tmp_path: Path) -> None:
+def test_a_holder_notices_the_clean_up_that_beads_recommends(tmp_path: Path) -> None:
     """A tool that removes the lock at its end, whosever it is: what is lost is told."""
     (tmp_path / ".beads").mkdir()
     hold = Lock(tmp_path / ".beads", protocol="beads", holder="ours").acquire()

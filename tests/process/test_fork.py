@@ -338,7 +338,7 @@ def test_a_fork_in_the_middle_of_a_wait_gives_the_child_no_lock(spawn: Callable[
     process.finish()
 
 
-def test_a_handle_in_a_child_says_that_it_is_not_held(path: str) -> None:
+def test_a_hold_in_a_child_says_that_it_is_not_held(path: str) -> None:
     hold = Lock(path).acquire()
     read, write = os.pipe()
     pid = os.fork()

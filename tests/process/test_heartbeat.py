@@ -217,7 +217,7 @@ def test_a_holder_is_told_of_its_loss_once(path: str, steal: Callable[[str], Non
 
 
 @pytest.mark.parametrize("steal", THEFTS)
-def test_a_loss_is_noticed_without_asking_to_be_told(path: str, steal: Callable[[str], None]) -> None:
+def test_a_loss_is_noticed_without_a_callback(path: str, steal: Callable[[str], None]) -> None:
     lock = Lock(path, heartbeat=0).acquire()
     steal(path)
     with pytest.raises(LockLost):
@@ -229,7 +229,7 @@ def test_a_loss_is_noticed_without_asking_to_be_told(path: str, steal: Callable[
         assert Path(path).read_bytes() == THIEF
 
 
-def test_a_beat_does_not_write_into_the_file_of_the_thief(path: str) -> None:
+def test_a_heartbeat_does_not_write_into_a_file_that_replaced_the_record(path: str) -> None:
     lock = Lock(path, heartbeat=0.002).acquire()
     overwrite(path)
     eventually(lambda: lock._held.lost, what="the discovery")
@@ -293,7 +293,7 @@ def test_a_callback_that_takes_its_time_leaves_the_beats_of_other_holds(path: st
         lock.release()
 
 
-def test_a_released_handle_does_not_say_that_it_was_robbed(path: str) -> None:
+def test_a_released_hold_does_not_report_a_loss(path: str) -> None:
     told: list[LockLost] = []
     lock = Lock(path, on_lost=told.append).acquire()
     lock.release()

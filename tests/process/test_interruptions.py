@@ -31,7 +31,7 @@ def _interrupted(kind: str, operation: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.ahead(body=_interrupted)
 @pytest.mark.parametrize("operation", EVERY)
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_left_or_broken_by_what_comes_between_two_steps(kind: str, operation: str, ran: Ran) -> None:
+def test_an_interruption_between_two_steps_leaves_and_breaks_nothing(kind: str, operation: str, ran: Ran) -> None:
     done = ran()
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

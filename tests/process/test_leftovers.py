@@ -145,7 +145,7 @@ def bystander(project: Path) -> Iterator[subprocess.Popen[bytes]]:
     assert (project / "temporary" / "holdfast-00000abcde").exists()
 
 
-def test_whatever_is_left_is_reported(project: Path) -> None:
+def test_every_kind_of_leftover_is_reported(project: Path) -> None:
     """LO1, LO2, LO3, LO5."""
     done = play(project, LEAVES, "-n", "2")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -188,7 +188,7 @@ def test_an_empty_run_is_not_blamed(project: Path) -> None:
     assert list((project / "temporary").iterdir()) == []
 
 
-def test_the_evidence_of_a_failure_is_kept_and_is_no_leftover(project: Path) -> None:
+def test_the_evidence_of_a_failure_is_kept_and_not_reported_as_a_leftover(project: Path) -> None:
     done = play(project, FAILS)
     assert (done.returncode, done.stdout.count("left behind")) == (1, 0), done.stdout
     (evidence,) = (project / "temporary").rglob("evidence")

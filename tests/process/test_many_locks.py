@@ -47,7 +47,7 @@ def test_ten_thousand_locks_of_one_process_are_held_and_released(spawn: Callable
 
 @pytest.mark.needs("unnamed", "events")
 @pytest.mark.unmeasured("it counts calls")
-def test_a_lock_costs_no_more_the_more_others_are_held(spawn: Callable[..., Peer], path: str) -> None:
+def test_the_cost_of_a_lock_does_not_grow_with_the_number_held(spawn: Callable[..., Peer], path: str) -> None:
     """Counted in calls, of functions in Python and in C: an acquisition, a release at once, and one after a while."""
     process = spawn(
         """

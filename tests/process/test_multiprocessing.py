@@ -105,7 +105,7 @@ def test_a_child_has_none_of_its_parents_holds_and_can_take_its_own(path: str, c
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_handle_that_a_child_inherits_does_not_free_the_lock(path: str) -> None:
+def test_a_hold_that_a_child_inherits_does_not_free_the_lock(path: str) -> None:
     with Lock(path) as hold:
         with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _keep_in_child, (hold,)) as pool:
             assert pool.submit(_touch_kept).result(20) == (False, True)
@@ -149,7 +149,7 @@ def test_no_increment_is_lost_between_an_executor_and_its_parent(shm: Path, cont
 
 
 @pytest.mark.parametrize(("how", "status"), [("a return", 0), ("an exception", 1), ("sys.exit", 3)])
-def test_a_child_that_ends_in_order_releases_its_lock(
+def test_a_child_that_exits_normally_releases_its_lock(
     path: str, context: BaseContext, how: str, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(context, targets.take_and_end, Lock(path), how) == status

@@ -272,7 +272,7 @@ def test_an_event_reaches_another_container(
 @pytest.mark.parametrize(
     "wheres", [(OTHER_CLOCK, HERE), (HERE, OTHER_CLOCK)], ids=["later clock first", "later clock second"]
 )
-def test_a_waiter_whose_clock_is_shifted_is_served_in_its_turn(
+def test_a_waiter_with_a_shifted_clock_is_served_in_its_turn(
     spawn: Callable[..., Peer], path: str, wheres: tuple[tuple[str, ...], ...]
 ) -> None:
     """A time namespace shifts the monotonic clock, by which those who wait are told apart; five days here."""

@@ -36,7 +36,7 @@ def lock(path: str, **more: object) -> Lock:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neither_enters_while_the_other_holds(kind: str, play: Play, path: str) -> None:
+def test_other_users_of_record_locks_and_holdfast_exclude_each_other(kind: str, play: Play, path: str) -> None:
     """F10."""
     theirs, ours = play("lockf", path, kind), play("ours", path, "ofd")
     assert theirs.ask("take") == "acquired"
@@ -50,7 +50,7 @@ def test_neither_enters_while_the_other_holds(kind: str, play: Play, path: str) 
 
 
 @pytest.mark.parametrize("kind", ["lockf", "open"])
-def test_readers_of_both_are_inside_together_and_no_writer(kind: str, play: Play, path: str) -> None:
+def test_readers_of_both_kinds_share_the_lock_and_exclude_writers(kind: str, play: Play, path: str) -> None:
     theirs = play("lockf", path, kind)
     with lock(path, shared=True):
         assert theirs.ask("share") == "acquired"
@@ -79,7 +79,7 @@ def test_ranges_that_do_not_meet_are_held_side_by_side(kind: str, play: Play, pa
 
 @pytest.mark.parametrize("how", ["release", "close", "kill"])
 @pytest.mark.parametrize("kind", ["lockf", "open"])
-def test_a_waiter_wakes_when_they_are_done(how: str, kind: str, play: Play, path: str) -> None:
+def test_a_waiter_wakes_at_a_foreign_release(how: str, kind: str, play: Play, path: str) -> None:
     """F8, F10: an unlock without a close makes no event."""
     theirs, ours = play("lockf", path, kind), play("ours", path, "ofd")
     assert theirs.ask("take") == "acquired"
@@ -94,7 +94,7 @@ def test_a_waiter_wakes_when_they_are_done(how: str, kind: str, play: Play, path
 
 
 @pytest.mark.needs("linux")
-def test_they_wake_when_we_are_done_and_are_seen_to_wait(play: Play, path: str) -> None:
+def test_a_foreign_waiter_is_seen_and_wakes_at_our_release(play: Play, path: str) -> None:
     theirs = play("lockf", path)
     hold = lock(path).acquire()
     theirs.say("block")
@@ -144,7 +144,7 @@ def test_a_child_that_inherited_the_lock_is_named(path: str, spawn: Callable[...
     eventually(lambda: not lock(path).status().locked, what="the end")
 
 
-def test_a_look_takes_nothing(play: Play, path: str) -> None:
+def test_a_look_never_takes_the_lock(play: Play, path: str) -> None:
     """F7, F10: whoever tries in that very instant is not refused."""
     theirs = play("lockf", path)
     end = threading.Event()
@@ -165,7 +165,9 @@ def test_a_look_takes_nothing(play: Play, path: str) -> None:
         looking.join()
 
 
-def test_a_storm_with_both_lets_in_one_at_a_time(play: Play, path: str, tmp_path: Path) -> None:
+def test_a_storm_with_other_users_of_record_locks_admits_one_holder_at_a_time(
+    play: Play, path: str, tmp_path: Path
+) -> None:
     players = {
         "lockf": (play("lockf", path), 0.001),
         "by open file": (play("lockf", path, "open"), 0.001),
@@ -176,7 +178,7 @@ def test_a_storm_with_both_lets_in_one_at_a_time(play: Play, path: str, tmp_path
     storm(tmp_path / "state", players, 2.0)
 
 
-def test_the_two_kinds_of_kernel_lock_do_not_meet(path: str) -> None:
+def test_flock_and_record_locks_are_independent(path: str) -> None:
     """As everywhere else: the kernel keeps them apart, and so does the queue."""
     with Lock(path, protocol="flock"), lock(path):
         assert Lock(path, protocol="flock").status().locked
@@ -185,7 +187,7 @@ def test_the_two_kinds_of_kernel_lock_do_not_meet(path: str) -> None:
         assert not Lock(path, protocol="flock").status().locked
 
 
-def test_a_hold_outlives_whatever_else_closes_the_file(path: str, play: Play) -> None:
+def test_a_hold_outlives_the_closing_of_other_descriptors_of_the_file(path: str, play: Play) -> None:
     """Unlike the locks of `F_SETLK`, which a process loses with any descriptor of the file."""
     theirs = play("lockf", path)
     with lock(path):
@@ -218,7 +220,7 @@ def test_a_holder_whose_file_is_replaced_is_told(path: str) -> None:
 
 
 @needs_root
-def test_who_may_only_read_gets_it_shared_and_is_told_why_not_alone(disk: Path) -> None:
+def test_a_user_who_may_only_read_gets_only_a_shared_lock(disk: Path) -> None:
     """F10: the kernel wants a descriptor that can write (EBADF)."""
     path = str(disk / "l")
     Path(path).touch(0o644)
@@ -329,7 +331,7 @@ def test_shadow_and_holdfast_exclude_each_other() -> None:
     assert elsewhere(both, mounts=own_etc, limit=20) == (True, True, 0)
 
 
-def test_where_there_are_none_it_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_record_locks_refuses_them(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F10."""
     monkeypatch.setattr(type(environment()), "guard_records", lambda *_: False)
     with pytest.raises(Exception, match="no record locks here"):

@@ -141,12 +141,12 @@ def _stormed(env: dict[str, str]) -> None:
 
 @pytest.mark.ahead(body=_stormed)
 @pytest.mark.parametrize("env", VARIANTS.values(), ids=[name.replace(" ", "-") for name in VARIANTS])
-def test_a_lesser_way_of_publishing_or_waiting_lets_in_no_more_than_the_slots(env: dict[str, str], ran: Ran) -> None:
+def test_a_fallback_for_publishing_or_waiting_lets_in_no_more_than_the_slots(env: dict[str, str], ran: Ran) -> None:
     ran()
 
 
 @pytest.mark.needs("flock")
-def test_locks_of_the_kernel_alone_let_in_no_more_than_the_slots(shm: Path) -> None:
+def test_kernel_locks_let_in_no_more_than_the_slots(shm: Path) -> None:
     storm(shm, SOME, {"HOLDFAST_TEST_PROTOCOL": "flock"}, told=False)
 
 
@@ -212,7 +212,7 @@ def test_two_slots_released_at_once_let_in_two(wait: Callable[..., Peer], base: 
             waiter.finish()
 
 
-def test_a_killed_waiter_does_not_keep_the_next_one_from_a_slot(wait: Callable[..., Peer], base: str) -> None:
+def test_a_killed_waiter_does_not_block_the_next(wait: Callable[..., Peer], base: str) -> None:
     holds = fill(base)
     first, second = wait(), wait()
     first.kill()
@@ -252,7 +252,7 @@ def test_a_ctrl_c_while_waiting_leaves_nothing(spawn: Callable[..., Peer], base:
         hold.release()
 
 
-def test_a_process_that_ends_in_order_releases_its_slots(spawn: Callable[..., Peer], base: str) -> None:
+def test_a_process_that_exits_normally_releases_its_slots(spawn: Callable[..., Peer], base: str) -> None:
     peer = spawn("holds = [holdfast.Semaphore(path, 3).acquire() for _ in range(3)]", base)
     peer.finish()
     assert os.listdir(os.path.dirname(base)) == []

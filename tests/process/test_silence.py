@@ -15,7 +15,7 @@ from process.filesystem import UNABLE, Unable, command
 HERE = Path(__file__).parent
 
 
-def test_a_filesystem_whose_process_is_stopped_keeps_no_call_waiting(shm: Path) -> None:
+def test_a_filesystem_whose_process_is_stopped_blocks_no_call(shm: Path) -> None:
     if any(os.environ.get(name) for name in ("HOLDFAST_OS", "HOLDFAST_WITHOUT", "HOLDFAST_TEST_PLACE")):
         pytest.skip("says how it is with all that Linux can, on a filesystem of its own")
     try:

@@ -120,7 +120,7 @@ def test_shared_holders_are_listed_one_by_one_as_shared(file: Path, spawn: Calla
     assert sorted(int(each[1]) for each in seen if each) == sorted(holder.pid for holder in holders)
 
 
-def test_other_kinds_of_locks_are_not_called_flock(file: Path, opened: Callable[..., int]) -> None:
+def test_other_kinds_of_kernel_locks_have_their_own_names(file: Path, opened: Callable[..., int]) -> None:
     process, description, lease = opened(file), opened(file), opened(file)
     fcntl.lockf(process, fcntl.LOCK_EX, 1, 0)
     F_OFD_SETLK = 37
@@ -137,7 +137,7 @@ def test_other_kinds_of_locks_are_not_called_flock(file: Path, opened: Callable[
     assert [re.split(" +", each)[1] for each in table(alone)] == ["LEASE"]
 
 
-def test_the_descriptor_of_a_holder_tells_and_that_of_a_waiter_does_not(
+def test_the_descriptor_of_a_holder_shows_the_lock_and_that_of_a_waiter_does_not(
     file: Path, opened: Callable[..., int], spawn: Callable[..., Peer]
 ) -> None:
     fd = opened(file)
@@ -178,7 +178,7 @@ def test_a_lock_is_remembered_after_the_process_that_took_it(file: Path, spawn: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1)")
-def test_a_container_sees_no_locks_of_the_outside_or_of_the_dead(file: Path, spawn: Callable[..., Peer]) -> None:
+def test_a_container_sees_no_locks_of_the_host_or_of_ended_processes(file: Path, spawn: Callable[..., Peer]) -> None:
     # Neither its own, if the process that took them has ended, nor those from outside, nor who waits for either.
     outside = spawn(HOLD, file, "exclusive")
     outside.expect("held")

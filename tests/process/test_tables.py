@@ -187,7 +187,7 @@ def test_a_shell_that_locked_by_flock_is_shown_as_the_holder(file: Path) -> None
         shell.communicate(b"\n")
 
 
-def test_a_lock_whose_taker_has_ended_is_shown_as_its_heirs(file: Path, spawn: Spawn) -> None:
+def test_a_lock_whose_taker_has_ended_is_attributed_to_the_process_that_inherited_it(file: Path, spawn: Spawn) -> None:
     taker = spawn(BEQUEATH, file)
     heir = int(taker.hear())
     taker.wait()
@@ -197,7 +197,7 @@ def test_a_lock_whose_taker_has_ended_is_shown_as_its_heirs(file: Path, spawn: S
         eventually(lambda: owners(file) == {(heir, True, False), (waiter.pid, True, True)}, what="and the waiter")
 
 
-def test_a_lock_that_was_passed_on_is_shown_as_its_new_holders(file: Path, spawn: Spawn) -> None:
+def test_a_lock_that_was_passed_on_is_attributed_to_its_new_holder(file: Path, spawn: Spawn) -> None:
     # The taker lives, but has closed its copy: to name it would be wrong.
     taker = spawn(
         """
@@ -262,7 +262,7 @@ hear()
 """
 
 
-def test_only_a_watch_for_the_same_thing_is_taken_for_a_waiter(file: Path, spawn: Spawn) -> None:
+def test_only_a_watch_for_the_same_events_is_taken_for_a_waiter(file: Path, spawn: Spawn) -> None:
     kinds = {"ours": "2000c0c", "without DONT_FOLLOW": "c0c", "with CLOSE_NOWRITE": "2000c1c"}
     others = {"tail -f": "c06", "all": "fff", "less": "404", "once": "80000c0c", "linked": "4000c0c"}
     pids = {}
@@ -304,7 +304,7 @@ def test_holders_and_watchers_are_found_on_an_overlay_of_two_filesystems(
     assert watchers(path) == [watcher.pid]
 
 
-def test_on_btrfs_holders_are_found_and_those_of_another_subvolume_told_apart(btrfs: Path, spawn: Spawn) -> None:
+def test_on_btrfs_holders_of_two_subvolumes_are_told_apart(btrfs: Path, spawn: Spawn) -> None:
     one, other = btrfs / "one" / "l", btrfs / "other" / "l"
     one.touch()
     other.touch()
@@ -326,7 +326,7 @@ def test_on_btrfs_holders_are_found_and_those_of_another_subvolume_told_apart(bt
     assert watchers(one) == [watcher.pid]
 
 
-def test_a_lock_on_btrfs_is_listed_as_its_own_protocols_with_a_waiter(btrfs: Path, spawn: Spawn) -> None:
+def test_a_lock_on_btrfs_is_listed_with_its_protocol_and_waiter(btrfs: Path, spawn: Spawn) -> None:
     """W8: a waiter of it seems to hear of readers; the file that its holder has open tells that none does."""
     path = btrfs / "one" / "l"
     holder = spawn(KEEP, path, env=LINUX)
@@ -340,7 +340,7 @@ def test_a_lock_on_btrfs_is_listed_as_its_own_protocols_with_a_waiter(btrfs: Pat
     assert [each.pid for each in one.status.waiters] == [waiter.pid]
 
 
-def test_the_files_of_a_source_tree_on_btrfs_are_not_asked_about(btrfs: Path, spawn: Spawn) -> None:
+def test_files_of_a_source_tree_on_btrfs_are_not_looked_up(btrfs: Path, spawn: Spawn) -> None:
     """W8: directories list the numbers of the tables there, too."""
     path = btrfs / "one" / "l.py"
     assert LinuxEnvironment().proc_locks().locked_numbers(path.parent.stat().st_dev) is not None
@@ -352,7 +352,7 @@ def test_the_files_of_a_source_tree_on_btrfs_are_not_asked_about(btrfs: Path, sp
 
 
 @root
-def test_on_an_overlay_a_stranger_finds_the_holder_of_an_open_file_only(overlay: Path, spawn: Spawn) -> None:
+def test_on_an_overlay_another_user_finds_only_the_holder_of_an_open_file(overlay: Path, spawn: Spawn) -> None:
     path = overlay / "new"
     holder = spawn(HOLD, path, "exclusive")
     holder.hear()
@@ -371,7 +371,7 @@ def test_on_an_overlay_a_stranger_finds_the_holder_of_an_open_file_only(overlay:
 
 
 @root
-def test_a_stranger_is_told_what_is_permitted(file: Path, spawn: Spawn) -> None:
+def test_another_user_sees_every_holder_and_only_permitted_watchers(file: Path, spawn: Spawn) -> None:
     abilities.need_own_device(file)
     looker = spawn(LOOK, file, STRANGER)
     holder = spawn(HOLD, file, "exclusive")
@@ -390,7 +390,7 @@ def test_a_stranger_is_told_what_is_permitted(file: Path, spawn: Spawn) -> None:
 
 
 @root
-def test_a_stranger_is_not_told_the_number_of_a_process_that_has_ended(file: Path, spawn: Spawn) -> None:
+def test_another_user_is_not_told_the_pid_of_a_process_that_has_ended(file: Path, spawn: Spawn) -> None:
     abilities.need_own_device(file)
     looker = spawn(LOOK, file, STRANGER)
     taker = spawn(BEQUEATH, file)
@@ -414,7 +414,7 @@ def test_processes_that_proc_hides_are_not_taken_for_ended(file: Path, spawn: Sp
 
 
 @container
-def test_a_container_does_not_see_the_numbers_of_the_outside(file: Path, spawn: Spawn) -> None:
+def test_a_container_does_not_see_pids_of_the_host(file: Path, spawn: Spawn) -> None:
     outside = spawn(HOLD, file, "shared")
     outside.hear()
     inside = spawn(LOOK, file, prefix=CONTAINER)
@@ -427,7 +427,7 @@ def test_a_container_does_not_see_the_numbers_of_the_outside(file: Path, spawn: 
 
 
 @container
-def test_a_waiter_outside_of_a_container_is_shown_without_a_number(file: Path, spawn: Spawn) -> None:
+def test_a_waiter_outside_the_container_is_shown_without_a_pid(file: Path, spawn: Spawn) -> None:
     inside = spawn(LOOK, file, prefix=CONTAINER)
     inside.say("lock")
     inside.expect("locked 1")
@@ -437,7 +437,7 @@ def test_a_waiter_outside_of_a_container_is_shown_without_a_number(file: Path, s
 
 
 @container
-def test_a_container_sees_its_own(file: Path, spawn: Spawn) -> None:
+def test_a_container_sees_its_own_holders(file: Path, spawn: Spawn) -> None:
     look = LOOK.replace("become(", "(lambda number: None)(")
     inside = spawn(
         f"""

@@ -63,7 +63,7 @@ def test_a_release_in_another_thread_wakes_a_waiter_in_this_process(path: str, e
     assert got
 
 
-def test_a_thread_cannot_wait_for_itself_for_ever(path: str) -> None:
+def test_a_thread_that_would_wait_for_itself_is_refused(path: str) -> None:
     with Lock(path), pytest.raises(WouldDeadlock, match="this very thread"):
         Lock(path).acquire()
     with Lock(path):
@@ -178,7 +178,7 @@ def test_an_owner_is_never_left_with_a_hold_just_released_by_another_thread(shm:
     assert os.listdir(shm) == []
 
 
-def test_an_owner_whose_bodies_fail_leaves_with_the_last(shm: Path) -> None:
+def test_an_owner_releases_with_the_last_of_its_failing_bodies(shm: Path) -> None:
     # Eight threads of one owner enter again and again, as deep as it happens, and fail at any depth. A stranger gets in
     # between, and only when all of them are out.
     path = shm / "owner.lock"
@@ -254,7 +254,7 @@ def test_a_wait_that_another_thread_can_end_is_not_called_a_deadlock(path: str) 
         pass
 
 
-def test_the_first_locks_of_many_threads_agree_about_who_holds(spawn: Callable[..., Peer], path: str) -> None:
+def test_the_first_locks_of_many_threads_share_one_table_of_holds(spawn: Callable[..., Peer], path: str) -> None:
     # The first use sets things up; two threads that do so at once must end up with one table of holds.
     process = spawn(
         """

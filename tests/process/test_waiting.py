@@ -309,7 +309,7 @@ def test_a_thread_that_gives_up_leaves_the_others_their_wake_ups(spawn: Callable
     waiter.finish()
 
 
-def test_a_callback_that_takes_its_time_keeps_no_other_thread_waiting(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_slow_callback_delays_no_other_thread(spawn: Callable[..., Peer], path: str) -> None:
     # While the caller's on_lost runs, in the thread that reads the events, other threads must still be woken.
     hold = Lock(path).acquire()
     other = spawn(

@@ -104,7 +104,7 @@ def terminal() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("way", ["code", "module", "script"])
-def test_it_finds_itself_in_the_state_of_a_started_one(tmp_path: Path, way: str) -> None:
+def test_a_forked_process_has_the_state_of_a_started_one(tmp_path: Path, way: str) -> None:
     """W1"""
     (tmp_path / "told.py").write_text(TELL)
     words = {"code": ["-c", TELL, ODD, "x"], "module": ["-m", "told", ODD], "script": [tmp_path / "told.py", ODD]}[way]
@@ -114,7 +114,7 @@ def test_it_finds_itself_in_the_state_of_a_started_one(tmp_path: Path, way: str)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_it_is_on_its_terminal_as_a_started_one_is(tmp_path: Path, terminal: int, unbuffered: str) -> None:
+def test_a_forked_process_is_on_its_terminal_like_a_started_one(tmp_path: Path, terminal: int, unbuffered: str) -> None:
     started, forked = (
         told(
             real,
@@ -131,7 +131,7 @@ def test_it_is_on_its_terminal_as_a_started_one_is(tmp_path: Path, terminal: int
     assert forked == started
 
 
-def test_it_has_the_same_descriptors(tmp_path: Path) -> None:
+def test_a_forked_process_has_the_descriptors_of_a_started_one(tmp_path: Path) -> None:
     """W1: those that it was given, under their numbers, though the server has others there."""
     given = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     high = os.dup2(given[0], 700)
@@ -168,7 +168,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
-def test_it_ends_as_a_started_one_does(ending: str) -> None:
+def test_a_forked_process_ends_like_a_started_one(ending: str) -> None:
     """W3"""
     code = f"import atexit, os, signal, sys, threading\n{ending}"
     ends = []
@@ -189,7 +189,7 @@ def test_it_ends_as_a_started_one_does(ending: str) -> None:
     assert ends[0] == ends[1]
 
 
-def test_its_number_is_free_only_after_it_was_waited_for() -> None:
+def test_the_pid_of_a_forked_process_is_free_only_after_the_wait_for_it() -> None:
     """W2"""
     process = warm.popen([sys.executable, "-c", ""], start_new_session=True)
     eventually(lambda: state(process.pid) == "Z")
@@ -226,7 +226,7 @@ sys.stdin.read()
         "warm.popen([sys.executable, '-c', 'while True: pass'], start_new_session=True)",
     ],
 )
-def test_the_server_ends_with_a_killed_process_that_asks(then: str) -> None:
+def test_the_server_ends_with_its_killed_client(then: str) -> None:
     """W4: it and what it has forked, though forks of that process go on, and ones of its own."""
     env = {**os.environ, "PYTHONPATH": str(Path(warm.__file__).parent)}
     command = [sys.executable, "-c", ASK.format(then=then)]
@@ -238,7 +238,7 @@ def test_the_server_ends_with_a_killed_process_that_asks(then: str) -> None:
             eventually(lambda pid=pid: state(pid) in ("", "Z"), what=f"the end of {pid}")
 
 
-def test_a_request_that_is_given_up_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_request_does_not_affect_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """W5"""
 
     def give_up(_connection: object) -> bytes:
@@ -253,7 +253,7 @@ def test_a_request_that_is_given_up_does_not_spoil_the_next(monkeypatch: pytest.
     assert process.communicate(timeout=20)[0] == b"other\n"
 
 
-def test_what_cannot_be_forked_is_reported(tmp_path: Path) -> None:
+def test_a_failed_fork_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         warm.popen([sys.executable, "-c", ""], start_new_session=True, cwd=tmp_path / "missing")
 
@@ -269,7 +269,7 @@ def test_what_cannot_be_forked_is_reported(tmp_path: Path) -> None:
         (["--version"], {"stdout": subprocess.DEVNULL}),
     ],
 )
-def test_what_would_be_another_thing_is_started_and_not_forked(words: list[str], options: dict[str, Any]) -> None:
+def test_a_process_that_a_fork_cannot_imitate_is_started(words: list[str], options: dict[str, Any]) -> None:
     process = warm.popen([sys.executable, *words], **{"start_new_session": True, **options})
     assert not isinstance(process, warm._Forked)
     assert process.wait(20) == 0

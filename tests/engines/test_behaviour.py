@@ -41,7 +41,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Any]:
     eventually(lambda: not [held for held in environment().holds.values() if held.waits], what="the end of all holds")
 
 
-def test_one_is_inside_at_a_time(prefix: str, face: Any) -> None:
+def test_one_holder_is_inside_at_a_time(prefix: str, face: Any) -> None:
     lock = face.Lock(prefix + "a", tag="deploy v1")
     hold = lock.acquire(timeout=10)
     assert face.Lock(prefix + "a").try_acquire() is None
@@ -110,7 +110,9 @@ def test_a_waiter_that_times_out_leaves_the_queue(prefix: str, face: Any) -> Non
     face.Lock(prefix + "a").acquire(timeout=1).release()
 
 
-def test_many_that_give_up_at_once_do_not_search_all_packages(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_timeouts_do_not_search_all_installed_packages(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What took most of the time, and is not done for each of them: a search of all packages that are installed."""
     searched: list[str] = []
     real = plugins._entries
@@ -133,7 +135,7 @@ def test_many_that_give_up_at_once_do_not_search_all_packages(prefix: str, monke
     assert not searched
 
 
-def test_a_cancelled_task_neither_holds_nor_waits(prefix: str) -> None:
+def test_a_cancelled_task_leaves_the_queue_and_holds_nothing(prefix: str) -> None:
     face = Tasks()
     try:
         hold = face.Lock(prefix + "a").acquire(timeout=10)
@@ -147,7 +149,7 @@ def test_a_cancelled_task_neither_holds_nor_waits(prefix: str) -> None:
         face.close()
 
 
-def test_the_status_knows_what_the_error_knows(prefix: str, face: Any) -> None:
+def test_the_status_names_the_holder(prefix: str, face: Any) -> None:
     lock = face.Lock(prefix + "a", tag="deploy v1")
     assert not lock.status().locked
     hold = lock.acquire(timeout=10)
@@ -165,7 +167,7 @@ def test_the_status_knows_what_the_error_knows(prefix: str, face: Any) -> None:
     assert lock.status().holder is None
 
 
-def test_waiting_until_it_is_free_does_not_take_it(prefix: str, face: Any) -> None:
+def test_waiting_for_a_free_lock_does_not_acquire_it(prefix: str, face: Any) -> None:
     lock = face.Lock(prefix + "a")
     assert lock.wait(timeout=0)
     hold = lock.acquire(timeout=10)
@@ -181,7 +183,7 @@ def test_waiting_until_it_is_free_does_not_take_it(prefix: str, face: Any) -> No
     assert not lock.status().locked
 
 
-def test_waiting_until_it_is_free_makes_no_events(prefix: str, face: Any) -> None:
+def test_waiting_for_a_free_lock_makes_no_events(prefix: str, face: Any) -> None:
     """One that waits for the next time it is free is none of the contenders that metrics count."""
     heard: list[events.Event] = []
     lock = face.Lock(prefix + "a", on_event=heard.append)
@@ -192,7 +194,7 @@ def test_waiting_until_it_is_free_makes_no_events(prefix: str, face: Any) -> Non
     assert heard == []
 
 
-def test_a_caller_cannot_wait_for_itself_for_ever(prefix: str, face: Any) -> None:
+def test_a_caller_that_would_wait_for_itself_is_refused(prefix: str, face: Any) -> None:
     with pytest.raises(holdfast.WouldDeadlock, match="owner="):
         twice(face, prefix + "a")
     with pytest.raises(holdfast.AcquireTimeout):
@@ -212,7 +214,7 @@ def test_a_holder_may_wait_for_a_lock_on_a_file_that_is_held(prefix: str, face: 
             lock.acquire()
 
 
-def test_another_spelling_is_the_same_lock(prefix: str, face: Any) -> None:
+def test_another_spelling_of_a_url_is_the_same_lock(prefix: str, face: Any) -> None:
     """KN3: to an owner, to a caller that would wait for itself, and to a list of several."""
     before, hash_, after = prefix.partition("#")
     parameter = "connect_timeout=5" if hash_ else "ttl=20"
@@ -228,7 +230,7 @@ def test_another_spelling_is_the_same_lock(prefix: str, face: Any) -> None:
         holdfast.acquire_all([holdfast.Lock(prefix + "a"), holdfast.Lock(other)])
 
 
-def test_only_the_hold_that_was_looked_at_is_broken(prefix: str) -> None:
+def test_a_break_ends_only_the_hold_it_has_seen(prefix: str) -> None:
     """The lock changes hands between the look and the end of the hold; the next holder keeps it."""
     lock, env = holdfast.Lock(prefix + "a"), environment()
     first = lock.acquire(timeout=10)
@@ -264,7 +266,7 @@ def test_an_owner_does_not_wait_for_itself(prefix: str, face: Any) -> None:
     face.Lock(prefix + "a").acquire(timeout=0).release()
 
 
-def test_an_owner_does_not_wait_behind_itself(prefix: str, face: Any) -> None:
+def test_an_owner_does_not_queue_behind_itself(prefix: str, face: Any) -> None:
     """Two calls of one owner wait; the first that gets in lets the other in too."""
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     waiters = [face.begin(face.Lock(prefix + "a", owner="me").acquire) for _ in range(2)]
@@ -420,7 +422,7 @@ def test_the_locks_of_a_prefix_are_listed(prefix: str, face: Any) -> None:
     assert drive(engine.survey(env, prefix + "list")) == ()
 
 
-def test_a_child_does_not_release_what_its_parent_holds(prefix: str, face: Any) -> None:
+def test_a_child_does_not_release_its_parents_lock(prefix: str, face: Any) -> None:
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     other = face.Lock(prefix + "b").acquire(timeout=10)
     other.release()  # its connection may be kept for the next
@@ -483,7 +485,7 @@ def test_a_pickled_lock_is_the_same(prefix: str, face: Any) -> None:
         assert again.try_acquire() is None
 
 
-def test_a_contender_that_waits_releases_what_a_with_has_dropped(
+def test_a_waiter_releases_a_hold_that_a_with_statement_dropped(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J5: its last resort."""
@@ -504,7 +506,7 @@ async def _inside(lock: Any, entered: list[object]) -> None:
 
 
 @pytest.mark.parametrize("way", ["a dropped with", "a closed coroutine"])
-def test_what_nobody_can_wait_for_is_released_without_a_word_to_the_server(
+def test_a_finalizer_releases_without_a_request_to_the_server(
     prefix: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EH2: a finalizer runs in any thread, a closed coroutine in an event loop, and the server may be silent."""

@@ -82,7 +82,7 @@ def test_a_holder_is_shown_and_can_be_ended(world: World, url: str) -> None:
     assert world.do("status", f"{url}a").returncode == 0
 
 
-def test_a_command_has_a_higher_token_each_time(world: World, url: str) -> None:
+def test_each_command_has_a_higher_token(world: World, url: str) -> None:
     words = ["run", f"{url}a", "--", "sh", "-c", "echo $HOLDFAST_TOKEN"]
     first, second = int(world.do(*words).stdout), int(world.do(*words, env={"HOLDFAST_TOKEN": "x"}).stdout)
     assert first < second
@@ -95,7 +95,7 @@ def test_the_example_refuses_the_late_writer(world: World, url: str) -> None:
     assert said.endswith("the report is 'by the second'\n")
 
 
-def test_a_waiter_is_woken_or_ends_by_its_signal(world: World, url: str) -> None:
+def test_a_waiter_is_woken_by_a_release_or_ended_by_a_signal(world: World, url: str) -> None:
     holder = holding(world, f"{url}a")
     lock = holdfast.Lock(f"{url}a")
     waiter = world.start([*HOLDFAST, "run", f"{url}a", "--", "echo", "mine"])
@@ -135,7 +135,7 @@ def test_a_shells_lock_ends_with_it_and_is_not_released_for_another(world: World
     assert not holdfast.Lock(f"{url}b").status().locked
 
 
-def test_a_command_that_is_ended_leaves_no_keeper_that_waits(world: World, url: str) -> None:
+def test_a_killed_command_leaves_no_waiting_keeper(world: World, url: str) -> None:
     """S7, S8."""
     lock = holdfast.Lock(f"{url}a")
     numbers = (signal.SIGTERM, signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_events_are_reported(world: World, url: str) -> None:
     assert json.loads(watch.hear("{"))["kind"] == "released"
 
 
-def test_doctor_says_all_is_well_after_having_looked(world: World, url: str) -> None:
+def test_doctor_tries_the_server_a_lock_and_fencing(world: World, url: str) -> None:
     done = world.do("doctor", "-j", url)
     assert done.returncode == 0
     seen = json.loads(done.stdout)
@@ -228,7 +228,7 @@ def test_a_password_is_not_printed(world: World) -> None:
     assert ends == ["3", "2"] * 18
 
 
-def test_a_password_is_not_seen_in_the_list_of_processes(world: World, postgresql_prefix: str) -> None:
+def test_a_password_is_not_shown_in_the_list_of_processes(world: World, postgresql_prefix: str) -> None:
     secret = postgresql_prefix.replace("://postgres@", "://postgres:SECRET@")
     assert secret != postgresql_prefix
     with holdfast.Lock(f"{postgresql_prefix}a"):

@@ -55,7 +55,7 @@ def guarded() -> Iterator[Node]:
         yield node
 
 
-def test_a_token_that_has_ended_is_fetched_again(guarded: Node) -> None:
+def test_an_expired_token_is_replaced(guarded: Node) -> None:
     """EC3: it is fetched again, for the keep-alives, for the waits, and for the release."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=5"
     lost: list[Any] = []
@@ -101,7 +101,9 @@ def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) ->
     assert len(logins) == 2
 
 
-def test_a_login_that_stands_still_is_not_waited_for_for_long(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_without_an_answer_does_not_block_the_others_for_long(
+    guarded: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """EC3: its event loop is busy, say; keep-alives are sent all the same."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/still"
     env, request = environment(), Lock(url)._request
@@ -116,7 +118,7 @@ def test_a_login_that_stands_still_is_not_waited_for_for_long(guarded: Node, mon
     assert not cluster._logins._lines
 
 
-def test_an_operation_that_logs_in_again_and_again_keeps_no_trace_of_it() -> None:
+def test_repeated_logins_of_one_operation_leave_no_trace_in_it() -> None:
     """A wait may last for days, and a token for five minutes."""
     env, turnstile = environment(), Turnstile(1)
 
@@ -131,7 +133,7 @@ def test_an_operation_that_logs_in_again_and_again_keeps_no_trace_of_it() -> Non
 
 
 @pytest.mark.parametrize("step", ["admits", "leave"])
-def test_ctrl_c_during_a_login_leaves_nobody_behind_it(
+def test_ctrl_c_during_a_login_does_not_block_later_logins(
     guarded: Node, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """EC3, J3: else nobody of this process could log in any more."""
@@ -156,7 +158,7 @@ def test_ctrl_c_during_a_login_leaves_nobody_behind_it(
     assert not Lock(url).status().locked
 
 
-def test_a_deletion_that_is_refused_for_its_token_is_none_whose_answer_is_lost(guarded: Node) -> None:
+def test_a_deletion_refused_for_its_token_is_not_one_whose_answer_was_lost(guarded: Node) -> None:
     """EQ4: the key had gone before, so the lock was lost."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b"
     hold = Lock(url).acquire()
@@ -168,7 +170,7 @@ def test_a_deletion_that_is_refused_for_its_token_is_none_whose_answer_is_lost(g
         hold.release()
 
 
-def test_a_password_is_taken_from_its_url_a_variable_or_a_file(
+def test_a_password_comes_from_its_url_a_variable_or_a_file(
     guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a variable or a file, as it is when a server wants it; without one, the error says where to put it."""
@@ -223,7 +225,7 @@ def test_a_wait_outlasts_a_token(guarded: Node) -> None:
     got[0].release()
 
 
-def test_an_error_says_which_right_is_missing(guarded: Node) -> None:
+def test_an_error_names_the_missing_permission(guarded: Node) -> None:
     """EC5."""
     wrong = {
         f"etcd://me:nonsense@{guarded.host}/mine/a": "refuses the user 'me'.*Check the user, and the password",
@@ -275,7 +277,7 @@ def encrypted(files: Path) -> Iterator[Node]:
         yield made[0]
 
 
-def test_tls_is_spoken(encrypted: Node, files: Path) -> None:
+def test_locks_work_over_tls(encrypted: Node, files: Path) -> None:
     """With the client's certificate, by name and by address; a wait, a loss and a release go the same way."""
     tls = f"ca={files}/ca.pem&cert={files}/client.pem&key={files}/client.key&ttl=2"
     for host in (encrypted.host, f"localhost:{encrypted.port}"):
@@ -298,7 +300,7 @@ def _try(lock: Lock) -> Any:
         return None
 
 
-def test_a_server_is_trusted_only_with_reason(encrypted: Node, files: Path) -> None:
+def test_a_server_is_trusted_only_with_a_valid_certificate(encrypted: Node, files: Path) -> None:
     host = encrypted.host
     own = f"cert={files}/client.pem&key={files}/client.key"
     wrong = {

@@ -75,7 +75,9 @@ def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
     asyncio.run(main())
 
 
-def test_a_waiter_reads_no_more_the_more_there_are(url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_reads_no_more_however_many_waiters_there_are(
+    url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ET6: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.2)
     monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.2)
@@ -209,7 +211,7 @@ while True:
 """
 
 
-def test_a_counter_misses_none_under_kills(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_counter_misses_no_increment_under_kills(arms: dict[str, Callable[[], None]]) -> None:
     """Workers are killed and stopped; the resource (etcd itself, by the guard) takes only what a holder writes. So no
     number is written twice, and none is missing; tokens go up with them."""
     arms["counter"]()
@@ -281,7 +283,7 @@ while True:
 """
 
 
-def test_two_never_believe_at_once_and_no_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
+def test_no_two_holders_overlap_and_no_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
     """EL1, EQ1, EQ5, ET3: of those who held it until their last look, no two overlap, in a lock and in each slot; and
     who came later has the higher token. One of three servers is killed now and then, holders are killed and stopped,
     waits are given up."""

@@ -180,7 +180,7 @@ def test_a_look_for_a_free_lock_keeps_its_timeout_when_the_server_falls_silent(
         monkeypatch.undo()
 
 
-def test_a_stuck_stream_is_not_believed_for_ever(
+def test_a_waiter_whose_stream_is_stuck_notices_the_release(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ET1: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
@@ -201,7 +201,7 @@ def test_a_stuck_stream_is_not_believed_for_ever(
     got[0].release()
 
 
-def test_a_holder_whose_stream_is_stuck_hears_of_a_break(
+def test_a_holder_whose_stream_is_stuck_notices_a_break(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ET8: the same for who holds."""
@@ -252,7 +252,9 @@ def _through_a_restart(own: Node) -> None:
     got[0].release()
 
 
-def test_a_server_that_stays_away_is_not_waited_for_for_ever(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_holder_and_its_release_do_not_wait_for_ever_for_an_absent_server(
+    arms: dict[str, Callable[[], None]],
+) -> None:
     """ET9, ET4: the holder learns of it, the waiter is told, and a release returns."""
     arms["away"]()
 
@@ -306,7 +308,7 @@ def test_a_wait_outlasts_a_compacted_watch(url: str, node: Node, proxy: Proxy, m
     got[0].release()
 
 
-def test_a_holder_with_a_compacted_watch_is_not_lost_and_still_watched(
+def test_a_holder_with_a_compacted_watch_keeps_its_lock_and_is_still_watched(
     url: str, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ET8 (pitfall 4)."""
@@ -342,13 +344,13 @@ def _slot(url: str, peer: Callable[..., Peer]) -> None:
             assert third.slot == 0
 
 
-def test_a_lock_that_was_left_keeps_no_key(node: Node) -> None:
+def test_no_key_outlives_its_lease(node: Node) -> None:
     """What the tests before this one had is gone when the leases are."""
     eventually(lambda: keys(node, f"{PREFIX}tests/") == 0, what="the end of all keys")
 
 
 @pytest.mark.parametrize("what", ["release", "break", "slot"])
-def test_a_deletion_whose_answer_is_lost_is_none_that_found_nothing(
+def test_a_deletion_whose_answer_is_lost_is_not_taken_for_a_loss(
     url: str, node: Node, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """EC1, EQ4: it is asked for again, and the key has gone with the first request. The lock was ours until then."""

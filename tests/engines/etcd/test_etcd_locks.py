@@ -46,7 +46,7 @@ def waiting(lock: Any, results: list[Any], **options: Any) -> threading.Thread:
     return thread
 
 
-def test_one_is_inside_at_a_time_and_tokens_go_up(url: str, no_leases: None) -> None:
+def test_one_holder_is_inside_at_a_time_and_tokens_increase(url: str, no_leases: None) -> None:
     """EQ1: by the order of the server; each later holder has a higher token."""
     lock = Lock(url, tag="deploy")
     got: list[Any] = []
@@ -72,7 +72,7 @@ def test_one_is_inside_at_a_time_and_tokens_go_up(url: str, no_leases: None) -> 
     assert not lock.status().locked
 
 
-def test_a_refusal_knows_the_holder(url: str, no_leases: None) -> None:
+def test_a_refusal_names_the_holder(url: str, no_leases: None) -> None:
     with Lock(url, tag="deploy v1") as hold:
         with pytest.raises(holdfast.AcquireTimeout, match=r"held by process \d+ on .* for 'deploy v1'") as caught:
             Lock(url).acquire(timeout=0.05)
@@ -104,7 +104,7 @@ def test_the_granted_lease_is_the_reported_one(url: str) -> None:
         assert isinstance(hold.token, int)
 
 
-def test_a_transaction_asked_twice_makes_one_place(url: str, no_leases: None) -> None:
+def test_a_repeated_transaction_makes_one_queue_entry(url: str, no_leases: None) -> None:
     """EQ3, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
     env, lock_url = environment(), parse(url)
     queue = Queue(lock_url, 2)
@@ -300,7 +300,7 @@ def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
         hold.release()
 
 
-def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_counts_from_when_its_keep_alive_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
     slept = remote.slept()
     monkeypatch.setattr(remote, "slept", lambda: slept)
@@ -335,7 +335,7 @@ def test_a_promise_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> 
     assert lease.is_over()
 
 
-def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
+def test_an_expired_lease_counts_as_lost(url: str) -> None:
     """ET7: by our own clock, without asking; and the release tells of it, once."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
@@ -349,7 +349,7 @@ def test_a_promise_that_has_run_out_counts_as_lost(url: str) -> None:
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_a_cancelled_task_neither_holds_nor_waits(url: str, no_leases: None) -> None:
+def test_a_cancelled_task_leaves_the_queue_and_holds_nothing(url: str, no_leases: None) -> None:
     async def main() -> None:
         lock = AsyncLock(url.replace("ttl=2", "ttl=60"))
         async with lock as hold:
@@ -372,7 +372,7 @@ def test_a_cancelled_task_neither_holds_nor_waits(url: str, no_leases: None) -> 
     asyncio.run(main())
 
 
-def test_a_caller_cannot_wait_for_itself_for_ever(url: str) -> None:
+def test_a_caller_that_would_wait_for_itself_is_refused(url: str) -> None:
     """KN2."""
     lock = Lock(url)
     with lock:
@@ -388,7 +388,7 @@ def test_a_caller_cannot_wait_for_itself_for_ever(url: str) -> None:
             slots.acquire(timeout=0.05)
 
 
-def test_a_lock_and_a_semaphore_of_one_name_are_two_things_to_an_owner(url: str, no_leases: None) -> None:
+def test_a_lock_and_a_semaphore_of_one_name_are_independent_for_an_owner(url: str, no_leases: None) -> None:
     """KN3: the semaphore's hold gives no share in the lock, and does not stand in its way."""
     with Semaphore(url, 2, owner="me") as slot, Lock(url, owner="me") as lock:
         assert (slot.slot, lock.slot) == (0, None)
@@ -397,7 +397,7 @@ def test_a_lock_and_a_semaphore_of_one_name_are_two_things_to_an_owner(url: str,
         lock.ensure_held()
 
 
-def test_one_owner_does_not_stand_behind_itself(url: str, no_leases: None) -> None:
+def test_an_owner_does_not_queue_behind_itself(url: str, no_leases: None) -> None:
     """KN1."""
     lock = Lock(url, owner="me")
     with Lock(url) as other:
@@ -419,7 +419,7 @@ def test_one_owner_does_not_stand_behind_itself(url: str, no_leases: None) -> No
     assert not lock.status().locked
 
 
-def test_a_waiter_behind_its_owner_knows_the_holder(url: str) -> None:
+def test_a_waiter_behind_its_owner_names_the_holder(url: str) -> None:
     """KN1: it has not contended itself, and its refusal is as good as another."""
     lock = Lock(url, owner="me")
     got: list[Any] = []
@@ -489,7 +489,7 @@ def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) ->
     assert slots.status().free == 3
 
 
-def test_a_slot_that_another_program_has_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
+def test_a_slot_of_another_program_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
     """ET5: its key stands where our slot is; nothing says who put it, and no lease ends it."""
     slots, got, lock_url = Semaphore(url, 1), list[Any](), parse(url)
     foreign = encoded(f"{lock_url.slots}0")
@@ -557,7 +557,7 @@ def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str
         assert hold.slot == 0
 
 
-def test_the_first_of_a_deeper_name_is_not_waited_for(url: str) -> None:
+def test_a_holder_of_a_deeper_name_is_not_waited_for(url: str) -> None:
     """EU2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
     deeper = Lock(url.replace("?", "/deeper?"))
     with deeper, Lock(url) as hold:
@@ -571,7 +571,7 @@ def test_the_first_of_a_deeper_name_is_not_waited_for(url: str) -> None:
         assert deeper.status().locked
 
 
-def test_a_look_keeps_locks_apart_and_misses_none(url: str) -> None:
+def test_a_listing_separates_locks_and_misses_none(url: str) -> None:
     """EO1: all locks below a name, from one read; as they can be typed again."""
     base = url.replace("?", "/x?")
     one, two = (Lock(base.replace("/x?", f"/x/{name}?"), tag=name) for name in ("one", "t wo"))
@@ -591,7 +591,7 @@ def test_a_look_keeps_locks_apart_and_misses_none(url: str) -> None:
     assert drive(ENGINE.survey(env, base)) == ()
 
 
-def test_every_change_is_told_to_a_follower(url: str) -> None:
+def test_a_follower_is_told_of_every_change(url: str) -> None:
     env, told = environment(), []
     steps = ENGINE.follow(env, url, lambda statuses: told.append([status.path for status in statuses]))
     stop = threading.Event()
@@ -614,7 +614,7 @@ def test_every_change_is_told_to_a_follower(url: str) -> None:
     thread.join()
 
 
-def test_a_transaction_of_the_callers_own_is_not_done_after_the_loss(url: str, node: Node) -> None:
+def test_a_guarded_transaction_is_refused_after_the_loss(url: str, node: Node) -> None:
     hold = Lock(url).acquire()
     write = {
         "compare": [guard(hold.record)],
@@ -630,7 +630,7 @@ def test_a_transaction_of_the_callers_own_is_not_done_after_the_loss(url: str, n
         guard(holdfast.Record("sema", {}))
 
 
-def test_a_key_without_a_lease_is_said_to_have_none(url: str, node: Node) -> None:
+def test_a_key_without_a_lease_is_reported_as_such(url: str, node: Node) -> None:
     """EO1: no lease ends it, so nobody can say that its holder lives."""
     key = f"{parse(url).base}77"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": ""})
@@ -659,7 +659,9 @@ def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None
     Lock(url).acquire(timeout=SOON).release()
 
 
-def test_what_was_cancelled_last_ends_with_the_process(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+def test_a_wait_given_up_last_leaves_no_lease_after_the_process(
+    url: str, node: Node, peer: Callable[..., Peer]
+) -> None:
     """EL4, EG5: the end of a process waits for what has to be told, and releases what is held."""
     other = peer(
         """
@@ -678,7 +680,7 @@ def test_what_was_cancelled_last_ends_with_the_process(url: str, node: Node, pee
     eventually(lambda: leases(node) <= before)
 
 
-def test_an_event_names_the_right_holder_and_comes_once(url: str) -> None:
+def test_each_event_comes_once_and_names_the_right_holder(url: str) -> None:
     told: list[Any] = []
     waits = threading.Event()
 

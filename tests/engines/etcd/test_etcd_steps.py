@@ -208,7 +208,7 @@ def test_an_interrupted_end_of_a_lease_is_begun_anew(
         hold.release()
 
 
-def test_a_release_that_is_stopped_frees_the_lock(url: str, node: Node, no_leases: None) -> None:
+def test_a_release_that_is_interrupted_frees_the_lock(url: str, node: Node, no_leases: None) -> None:
     """EH2, EL4: closed at its first wait, it is told by the agent."""
     hold = Lock(url).acquire()
     steps: Generator[Wait, None, None] = hold._held.releasing()
@@ -221,7 +221,7 @@ def test_a_release_that_is_stopped_frees_the_lock(url: str, node: Node, no_lease
     hold.release()
 
 
-def test_a_child_neither_releases_nor_disturbs_nor_inherits(url: str, node: Node) -> None:
+def test_a_child_neither_releases_nor_disturbs_nor_inherits_its_parents_locks(url: str, node: Node) -> None:
     """EW2: it holds nothing, its parent's lease goes on, and it can take locks of its own."""
     before = leases(node)
     lock = Lock(url)
@@ -259,7 +259,7 @@ def test_a_child_neither_releases_nor_disturbs_nor_inherits(url: str, node: Node
     eventually(lambda: leases(node) <= before)
 
 
-def test_a_child_of_a_thread_that_acquires_does_not_wait_on(url: str) -> None:
+def test_a_child_forked_during_an_acquisition_does_not_go_on_waiting(url: str) -> None:
     """EW2, EG4: forked at any wait of it; the child's copy ends without a word to the server."""
     lock = Lock(url)
     steps = lock._engine.acquire(environment(), lock._requests, 5, caller())

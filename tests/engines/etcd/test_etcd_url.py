@@ -51,7 +51,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("url", BAD, ids=str)
-def test_a_url_that_says_nothing_useful_is_refused_before_any_server_is_asked(url: str) -> None:
+def test_an_invalid_url_is_refused_before_any_server_is_asked(url: str) -> None:
     with pytest.raises(InvalidPath, match=BAD[url]):
         Lock(url)
 
@@ -66,7 +66,7 @@ def test_a_url_is_read_as_written() -> None:
     assert parse("etcd://h", many=True).name == ""
 
 
-def test_the_place_of_a_password_is_hidden_and_its_content_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_a_password_file_is_hidden_and_its_content_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     """EU1."""
     monkeypatch.setenv("HOLDFAST_ETCD_PASSWORD", "s3cret")
     assert Lock("etcd://me@host/name").path == "etcd://me@host:2379/name"
@@ -105,7 +105,7 @@ def test_a_lock_leaves_the_keys_of_a_deeper_name_alone() -> None:
     assert lease_of(slots.base, slots.base + "1f") == 0x1F
 
 
-def test_no_option_is_named_that_the_command_line_does_not_have() -> None:
+def test_no_message_names_an_option_that_the_command_line_lacks() -> None:
     help_text = subprocess.run([sys.executable, "-m", "holdfast", "run", "--help"], capture_output=True, text=True)
     shown = set(re.findall(r"--[a-z-]+", help_text.stdout))
     for option in ("mode", "parents", "lease", "heartbeat", "version", "realpath", "durable"):
@@ -161,7 +161,7 @@ def test_several_locks_have_one_order_however_their_urls_are_spelled() -> None:
     in_order([Lock("etcd://host/a"), Semaphore("etcd://host/a", 2), Lock("etcd://other/a")])
 
 
-def test_a_host_is_asked_by_the_name_that_http_takes() -> None:
+def test_a_host_is_asked_by_its_ascii_name() -> None:
     """A header has no other letters; without that, a request ended with a UnicodeEncodeError."""
     assert str(parse("etcd://müller.example:1/a").access.endpoints[0]) == "xn--mller-kva.example:1"
     with pytest.raises(InvalidPath, match="has an invalid host"):

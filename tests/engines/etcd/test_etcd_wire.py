@@ -86,7 +86,7 @@ def soon(seconds: float = 5.0) -> float:
     return environment().monotonic() + seconds
 
 
-def test_a_line_that_comes_in_pieces_is_a_line() -> None:
+def test_a_line_that_comes_in_pieces_is_put_together() -> None:
     """EW3 (pitfall 8): chunks end anywhere, also within a character; several lines come in one."""
     lines = [json.dumps({"result": {"n": n, "text": "é" * 50}}, ensure_ascii=False).encode() + b"\n" for n in range(3)]
     stream = b"".join(lines)
@@ -114,7 +114,7 @@ def test_a_line_that_comes_in_pieces_is_a_line() -> None:
         watch.close()
 
 
-def test_an_answer_is_not_taken_for_that_of_the_next_request() -> None:
+def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
     """EW1: a request that was given up has closed its connection."""
     asked: list[bytes] = []
 
@@ -136,7 +136,7 @@ def test_an_answer_is_not_taken_for_that_of_the_next_request() -> None:
         assert drive(cluster.call("/v3/x", {"n": 2}, soon())) == {"n": "2"}
 
 
-def test_a_connection_that_the_server_has_closed_is_no_error() -> None:
+def test_a_request_is_repeated_if_the_server_closed_its_idle_connection() -> None:
     """EC1, EC4: one that was idle may be gone; the request is sent again, on another."""
 
     def serve(plug: socket.socket, count: int) -> None:
@@ -168,7 +168,7 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         eventually(lambda: not cluster._pool._kept)
 
 
-def test_an_outage_that_passes_is_waited_for_and_a_refusal_is_not() -> None:
+def test_a_passing_outage_is_waited_for_and_a_refusal_is_not() -> None:
     """EJ2, EC1: no leader is waited for; what is refused is not asked again."""
     no_leader = b'{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}'
     denied = b'{"error":"etcdserver: permission denied","message":"etcdserver: permission denied","code":7}'
@@ -185,7 +185,7 @@ def test_an_outage_that_passes_is_waited_for_and_a_refusal_is_not() -> None:
             drive(cluster.call("/v3/x", {}, soon()))
 
 
-def test_beside_a_silent_server_the_next_one_is_asked(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_server_is_asked_if_the_first_is_silent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EC2: the next one is asked after a while, and then first."""
     from holdfast.engines.etcd import client as etcd_client
 
@@ -229,7 +229,7 @@ def test_a_caller_without_time_gives_a_server_some(node: Node, monkeypatch: pyte
         pass
 
 
-def test_what_is_no_etcd_is_recognised() -> None:
+def test_a_server_that_is_not_etcd_is_recognised() -> None:
     for answer, why in {
         whole(b"<html>"): "not JSON",
         whole(b"\netcd received your request, but the Host header was unrecognized.\n\nTo fix this, choose one"): (
@@ -249,7 +249,7 @@ def test_what_is_no_etcd_is_recognised() -> None:
                 Lock(f"etcd://{host}:{port}/a").try_acquire()
 
 
-def test_an_error_says_what_cannot_be_reached_and_what_to_do() -> None:
+def test_an_error_names_the_unreachable_server_and_what_to_do() -> None:
     """EC5."""
     (port,) = free_ports(1)
     with pytest.raises(holdfast.EngineUnavailable) as caught:
@@ -286,7 +286,7 @@ def test_a_name_is_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert threads == ["holdfast-resolve"]
 
 
-def test_a_number_that_comes_as_text_is_a_number() -> None:
+def test_numbers_as_text_and_both_forms_of_an_error_are_read() -> None:
     """EJ1 (pitfall 6)."""
     assert number("9223372036854775807") == 2**63 - 1
     assert number(None) == 0

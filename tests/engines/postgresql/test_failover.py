@@ -156,7 +156,7 @@ def _fail_over(primary: Postgres, standby: Postgres) -> None:
     got[0].release()
 
 
-def test_an_old_primary_that_confirms_nothing_keeps_nobody_from_the_new_one(
+def test_an_old_primary_that_confirms_nothing_keeps_no_caller_from_the_new_one(
     arms: dict[str, Callable[[], None]],
 ) -> None:
     """PG11: it is the first of the hosts, can be written to, and waits for its standby with each token."""
@@ -199,7 +199,7 @@ def _cancelled() -> None:
         standby.forget()
 
 
-def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_arrives_during_a_failover_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """PG5: of two hosts, one is gone and the other is a standby. Who does not wait is told at once, and who waits for
     ever is told when no failover lasts so long."""
     attempts: list[int] = []
@@ -246,7 +246,7 @@ def test_a_caller_that_comes_during_a_failover_waits_for_its_end(monkeypatch: py
         standby.forget()
 
 
-def test_of_the_addresses_of_one_name_the_one_that_did_not_answer_is_tried_last(
+def test_the_address_that_did_not_answer_is_tried_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PG11, PG12: they may be those of a cluster. Nobody is at that port."""
@@ -258,7 +258,7 @@ def test_of_the_addresses_of_one_name_the_one_that_did_not_answer_is_tried_last(
     assert re.findall(r"127\.0\.0\.(\d)\b", refused.value.message) == ["3", "2", "1"]
 
 
-def test_a_command_that_waits_says_that_no_server_is_there_and_then_what_it_waits_for() -> None:
+def test_a_waiting_command_reports_the_outage_and_then_its_place_in_the_queue() -> None:
     with pair() as (primary, standby):
         primary.kill()
         standby.ask("select pg_advisory_lock(%s)", key_of("a"))  # a standby grants it, and this session keeps it
@@ -307,7 +307,7 @@ def test_an_old_primary_that_is_back_draws_no_waiter_from_the_new_one(monkeypatc
         standby.forget()
 
 
-def test_a_waiter_leaves_a_primary_that_stands_still_for_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_leaves_a_hanging_primary_for_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """PG12: its own server has no session to give, and the other one has a newer timeline."""
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.5)
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 2.0)

@@ -124,7 +124,7 @@ def _through_a_stop(start: Callable[..., Peer], url: str) -> None:
     Lock(url).acquire(timeout=5).release()
 
 
-def test_a_hold_that_has_lapsed_frees_the_lock_of_the_server(postgres: Postgres) -> None:
+def test_a_lapsed_hold_frees_its_lock_on_the_server(postgres: Postgres) -> None:
     """PG7: found by its owner, before the agent's thread has: the lock is for those who come next."""
     hold = Lock(postgres.url("a"), heartbeat=0.05).acquire(timeout=10)
     hold._held.why_lost = "it is as if it had lapsed"
@@ -255,7 +255,7 @@ def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
         hold.release()
 
 
-def test_a_session_that_is_ended_at_its_beginning_is_no_error_before_the_timeout(
+def test_a_session_that_is_ended_at_its_start_is_retried_until_the_timeout(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PG5: the server is there, and says that it ends this one."""
@@ -273,7 +273,9 @@ def test_a_session_that_is_ended_at_its_beginning_is_no_error_before_the_timeout
     assert ended
 
 
-def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres, attempts: list[float | None]) -> None:
+def test_a_server_without_free_connections_is_retried_until_the_timeout(
+    postgres: Postgres, attempts: list[float | None]
+) -> None:
     """PG5: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
     postgres.ask("create role limited login connection limit 1")
     try:
@@ -302,7 +304,7 @@ def test_a_server_that_is_full_is_no_error_before_the_timeout(postgres: Postgres
 
 
 @pytest.mark.parametrize("why", ["sorry, too many clients already", "no answer in time", "", "lost"])
-def test_a_second_session_that_is_not_to_be_had_does_not_cost_a_waiter_its_place(
+def test_a_waiter_keeps_its_place_without_a_second_session(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """PG9: it cannot ask whether it is still known. It keeps the session that waits, and asks again."""
@@ -334,7 +336,7 @@ def test_a_second_session_that_is_not_to_be_had_does_not_cost_a_waiter_its_place
     got[0].release()
 
 
-def test_a_connection_that_was_left_is_not_relied_upon(postgres: Postgres) -> None:
+def test_a_pooled_connection_that_has_ended_is_replaced(postgres: Postgres) -> None:
     """PC7."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     assert postgres.sessions() >= 1
@@ -350,7 +352,7 @@ def test_a_connection_that_was_left_is_not_relied_upon(postgres: Postgres) -> No
     assert not Lock(postgres.url("a")).status().locked
 
 
-def test_a_proxy_that_swallows_everything_is_not_believed(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_holder_behind_a_silent_proxy_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
     """PG6: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
     arms["swallowed"]()
 
@@ -370,7 +372,7 @@ def _swallowed(postgres: Postgres) -> None:
     Lock(postgres.url("swallowed")).acquire(timeout=10).release()
 
 
-def test_an_unheard_release_is_not_waited_for(
+def test_releases_at_a_silent_server_are_not_waited_for_one_by_one(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.engines.postgresql import lock as postgresql_hold
@@ -416,7 +418,7 @@ def test_a_server_that_answers_again_has_time_for_a_release(
     other.release()
 
 
-def test_a_waiter_behind_a_proxy_that_swallows_everything_is_told(
+def test_a_waiter_behind_a_silent_proxy_reconnects_or_fails_at_its_deadline(
     postgres: Postgres, proxy: Callable[[], Proxy], attempts: list[float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes sure now and then that the server knows of it; and a deadline is a deadline."""
@@ -444,7 +446,7 @@ def test_a_waiter_behind_a_proxy_that_swallows_everything_is_told(
     got[0].release()
 
 
-def test_a_long_waiter_is_not_forgotten_by_its_own_question(
+def test_a_long_waiter_keeps_its_place_when_it_checks_its_session(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks while it waits, and keeps its place."""
@@ -467,7 +469,7 @@ def test_a_long_waiter_is_not_forgotten_by_its_own_question(
 
 
 @pytest.mark.parametrize("granted", [True, False])
-def test_an_answer_that_comes_while_it_asks_is_not_lost(
+def test_a_grant_that_arrives_during_the_check_is_not_lost(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, granted: bool
 ) -> None:
     """PG8: it was read and dropped, so the holder slept on; that its time was up came out as an error of the server."""
@@ -495,7 +497,7 @@ def test_an_answer_that_comes_while_it_asks_is_not_lost(
         hold.release()
 
 
-def test_an_answer_that_is_under_way_is_waited_for(
+def test_a_grant_that_is_under_way_is_waited_for(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PG8: its session does not wait any more, as it has the lock: that is no reason to begin anew."""
@@ -545,7 +547,7 @@ def test_a_hold_of_a_task_outlives_its_loop(postgres: Postgres) -> None:
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_a_holder_that_is_cut_off_knows_before_the_next_one_is_in(partition: Callable[[], None]) -> None:
+def test_a_holder_that_is_cut_off_loses_its_lock_before_the_next_one_enters(partition: Callable[[], None]) -> None:
     """PG6: a network is cut between two machines, so only what the kernels and the clocks say is left. With
     `stale_after` of 3 s, the holder gives up after 2 s, the server after 3 at the earliest."""
     partition()
@@ -573,7 +575,7 @@ def _partition() -> None:
     assert next_in + 0.6 >= 3  # of the last heartbeat, which was before the cut, half a second is gone at most
 
 
-def test_the_time_for_which_the_machine_slept_counts(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_also_runs_while_the_machine_sleeps(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PG6: the monotonic clock stands still then, and the server does not."""
     lost: list[LockLost] = []
     hold = Lock(postgres.url("a"), on_lost=lost.append, stale_after=300).acquire(timeout=10)
@@ -627,7 +629,7 @@ def sleepy(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 MakeSleepy = Callable[[object, str, str], Sleepy]
 
 
-def test_an_attempt_that_is_cancelled_is_made_again(postgres: Postgres, sleepy: MakeSleepy) -> None:
+def test_a_cancelled_attempt_is_repeated(postgres: Postgres, sleepy: MakeSleepy) -> None:
     """PS6: the cancelled statement has got the lock, which it would have twice."""
     cancelled = sleepy(postgresql_lock, "_TRY", "select got.it, raised.*")
     cancelled.begin()
@@ -657,7 +659,7 @@ def test_a_waiter_whose_token_is_cancelled_keeps_its_turn(postgres: Postgres, sl
     last[0].release()
 
 
-def test_a_look_that_is_cancelled_is_taken_again(postgres: Postgres, sleepy: MakeSleepy) -> None:
+def test_a_cancelled_look_is_repeated(postgres: Postgres, sleepy: MakeSleepy) -> None:
     """PS6"""
     cancelled = sleepy(look, "_LOCKS", "extract(epoch from k.since)")
     with Lock(postgres.url("a")).acquire(timeout=10):
@@ -668,7 +670,7 @@ def test_a_look_that_is_cancelled_is_taken_again(postgres: Postgres, sleepy: Mak
         assert seen[0].locked
 
 
-def test_a_heartbeat_that_is_cancelled_is_no_loss(postgres: Postgres, sleepy: MakeSleepy) -> None:
+def test_a_cancelled_heartbeat_is_not_a_loss(postgres: Postgres, sleepy: MakeSleepy) -> None:
     """PS6"""
     cancelled = sleepy(postgresql_lock, "_BEAT", "select pg_backend_pid()")
     hold = Lock(postgres.url("a"), stale_after=30, heartbeat=0.3).acquire(timeout=10)
@@ -682,9 +684,7 @@ def test_a_heartbeat_that_is_cancelled_is_no_loss(postgres: Postgres, sleepy: Ma
     hold.release()
 
 
-def test_a_release_that_is_cancelled_gives_the_lock_up_and_loses_nothing(
-    postgres: Postgres, sleepy: MakeSleepy
-) -> None:
+def test_a_cancelled_release_frees_the_lock_and_reports_no_loss(postgres: Postgres, sleepy: MakeSleepy) -> None:
     """PS6: the cancelled statement has done it, so the next one finds no lock."""
     cancelled = sleepy(postgresql_lock, "_UNLOCK", "select pg_advisory_unlock($1)")
     hold = Lock(postgres.url("a")).acquire(timeout=10)

@@ -63,7 +63,7 @@ def steps_of(lock: Lock, timeout: float | None) -> Any:
     return lock._engine.acquire(environment(), lock._requests, timeout, (object(),))
 
 
-def test_a_wait_that_fails_behind_its_grant_leaves_no_second_lock(
+def test_a_wait_that_fails_after_its_grant_leaves_no_second_lock(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, nothing_left: None
 ) -> None:
     """PG10: the session still has it, and would get it once more; then it would be nobody's after the release."""
@@ -187,7 +187,7 @@ def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: 
         hold.release()
 
 
-def test_only_a_session_without_a_lock_is_kept_for_the_next(postgres: Postgres, nothing_left: None) -> None:
+def test_only_a_session_without_a_lock_is_reused(postgres: Postgres, nothing_left: None) -> None:
     """PC6, PG3: what is left has no lock; two holds of a process never share a session."""
     url = postgres.url
     first, second = Lock(url("a")).acquire(timeout=10), Lock(url("b")).acquire(timeout=10)
@@ -243,7 +243,7 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
         job.stop()
 
 
-def test_connections_that_are_left_are_few_and_closed(
+def test_idle_connections_are_few_and_closed_after_a_while(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PC6: a few, for a moment."""
@@ -310,7 +310,7 @@ def test_a_parent_that_dies_does_not_leave_its_lock_to_its_child(
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_a_fork_in_the_midst_of_a_wait_ends_it_in_the_child(postgres: Postgres) -> None:
+def test_a_wait_does_not_go_on_in_a_forked_child(postgres: Postgres) -> None:
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     steps = steps_of(Lock(postgres.url("a")), None)
     while not postgres.waiting():
@@ -331,7 +331,7 @@ def test_a_fork_in_the_midst_of_a_wait_ends_it_in_the_child(postgres: Postgres) 
     hold.release()
 
 
-def test_without_a_thread_to_keep_it_there_is_no_hold(
+def test_a_hold_that_no_thread_can_keep_is_given_up(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread(*_arguments: object, **_first: object) -> None:
@@ -345,7 +345,7 @@ def test_without_a_thread_to_keep_it_there_is_no_hold(
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_an_interrupt_while_a_hold_is_made_costs_no_later_one(
+def test_an_interrupt_while_a_hold_is_made_does_not_affect_a_later_one(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J3: undone before it has what the end of its constructor makes."""
@@ -364,7 +364,7 @@ def test_an_interrupt_while_a_hold_is_made_costs_no_later_one(
     assert not environment().operations.running
 
 
-def test_an_interrupt_as_a_hold_has_been_made_takes_its_connection_from_the_agent_first(
+def test_an_interrupted_hold_takes_its_connection_from_the_agent_before_it_ends(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PS1: the agent's thread may be in the midst of a step with it."""
@@ -421,7 +421,7 @@ def test_a_second_interrupt_while_a_waiter_gives_up_leaves_no_waiter(
         gc.enable()
 
 
-def test_a_child_leaves_the_file_alone_that_has_the_number_of_a_dropped_connection(
+def test_a_child_does_not_close_a_file_that_reused_the_number_of_a_dropped_connection(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PS3: interrupted between the opening of a connection and the next step, nobody has it, and libpq closes it."""

@@ -35,7 +35,7 @@ def other(postgres: Postgres) -> Iterator[str]:
     postgres.ask("drop role other")
 
 
-def test_only_a_holder_is_named_as_one(postgres: Postgres) -> None:
+def test_an_outdated_row_does_not_name_the_holder(postgres: Postgres) -> None:
     """PO1: the row is of a holder that is gone; psql, or who knows, has the lock."""
     Lock(postgres.url("a"), tag="long gone").acquire(timeout=10).release()
     with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:
@@ -56,7 +56,7 @@ def test_only_a_holder_is_named_as_one(postgres: Postgres) -> None:
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_the_row_of_an_earlier_hold_of_the_session_does_not_say_who_holds(postgres: Postgres) -> None:
+def test_the_row_of_an_earlier_hold_of_the_session_does_not_name_the_holder(postgres: Postgres) -> None:
     """PO1: a session gets the lock again, and has yet to write its row. Any look may come in between."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     write = "update holdfast.lock set backend = pg_backend_pid(), since = clock_timestamp(), pid = %s, tag = %s"
@@ -74,7 +74,7 @@ def test_the_row_of_an_earlier_hold_of_the_session_does_not_say_who_holds(postgr
             assert record.fields["token"]
 
 
-def test_a_session_that_gets_the_lock_again_meanwhile_is_not_ended_for_its_earlier_hold(postgres: Postgres) -> None:
+def test_breaking_an_earlier_hold_does_not_end_a_session_that_has_the_lock_again(postgres: Postgres) -> None:
     """PO1: though its row still has the token of that."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     key = (key_of("a"),)
@@ -125,9 +125,7 @@ def test_a_waiter_of_another_role_is_seen(postgres: Postgres, other: str) -> Non
     waiter.join()
 
 
-def test_a_session_that_does_not_end_is_not_said_to_be_broken(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_break_is_not_reported_while_the_session_goes_on(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process on the server is stuck, so the lock is still taken."""
     monkeypatch.setattr(postgresql, "_BREAK_WITHIN_MS", 200)
     lock = Lock(postgres.url("a"), heartbeat=0)
@@ -163,7 +161,7 @@ def test_a_tag_does_not_break_out_of_its_comment(postgres: Postgres) -> None:
         waiter.join()
 
 
-def test_a_list_has_all_locks_that_are_held_and_no_others(postgres: Postgres) -> None:
+def test_a_list_has_exactly_the_held_locks(postgres: Postgres) -> None:
     """200 locks of one process, each with a session of its own; names that mean something in a pattern."""
     names = ["p%", "p_", "p*", *(f"p/{number:03}" for number in range(197))]
     holds = [Lock(postgres.url(name.replace("%", "%25"))).acquire(timeout=20) for name in names]
@@ -201,7 +199,7 @@ def test_a_hundred_waiters_come_in_in_order(postgres: Postgres) -> None:
     assert order == list(range(100))
 
 
-def test_who_follows_waits_for_a_server_that_is_gone_for_a_while(
+def test_a_follower_waits_for_a_server_that_is_away_for_a_while(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on etcd: only at the beginning it is an error that there is none."""

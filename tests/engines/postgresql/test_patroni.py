@@ -123,7 +123,7 @@ def check_next(callers: Callers) -> None:
 
 
 @MODES
-def test_a_switchover_tells_the_holder_before_the_next_one_is_in(synchronous: bool) -> None:
+def test_a_switchover_ends_the_hold_before_the_next_one_begins(synchronous: bool) -> None:
     with played(synchronous_mode=synchronous) as (cluster, callers):
         callers.see(cluster.switch_over)
         check(callers)
@@ -156,7 +156,7 @@ def kill(cluster: Cluster, *, patroni: bool) -> None:
 
 
 @MODES
-def test_a_leader_that_stands_still_keeps_its_lock_from_nobody_when_it_goes_on(synchronous: bool) -> None:
+def test_a_hanging_leader_that_goes_on_keeps_no_lock_from_the_new_one(synchronous: bool) -> None:
     """As if its machine were cut off: nothing ends the connections. The holder knows by its own clock."""
     with played(synchronous_mode=synchronous) as (cluster, callers):
         callers.see(lambda: cluster.old.signal(signal.SIGSTOP, patroni=True, server=True))
@@ -175,7 +175,7 @@ def test_a_leader_that_stands_still_keeps_its_lock_from_nobody_when_it_goes_on(s
 
 
 @MODES
-def test_an_old_leader_without_its_patroni_has_two_holders_but_never_two_of_one_token(synchronous: bool) -> None:
+def test_an_old_leader_without_its_patroni_allows_two_holders_but_never_with_one_token(synchronous: bool) -> None:
     """No watchdog here. With `synchronous_mode` it lets nobody else in, and who comes finds the new leader."""
     with played(synchronous_mode=synchronous) as (cluster, callers):
         callers.see(lambda: cluster.old.signal(signal.SIGSTOP, patroni=True))

@@ -89,7 +89,7 @@ def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, bouncer: Callable[
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
-def test_a_pool_that_is_used_up_is_no_matter_of_host_and_port(
+def test_an_exhausted_pool_is_not_reported_as_a_wrong_host_or_port(
     postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PC4: the proof needs a second connection, once; then each hold and each waiter needs one."""
@@ -121,7 +121,7 @@ def prepared_in(connection: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_what_is_asked_again_and_again_is_planned_once(
+def test_repeated_statements_are_prepared_once_per_session(
     postgres: Postgres, bouncer: Callable[[str], Pgbouncer], pooled: bool
 ) -> None:
     """PS5: prepared in a session that is kept, also behind a pooler of sessions."""
@@ -155,7 +155,7 @@ def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres)
         hold.release()
 
 
-def test_a_name_that_is_taken_in_a_session_is_no_error(postgres: Postgres) -> None:
+def test_a_statement_name_taken_by_another_client_is_not_used(postgres: Postgres) -> None:
     """PS5: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
     a name that this connection has not given."""
     url = postgres.url("a", more="?application_name=taken")
@@ -173,7 +173,7 @@ def test_a_name_that_is_taken_in_a_session_is_no_error(postgres: Postgres) -> No
     assert prepared_in(connection) == []
 
 
-def test_a_table_that_is_changed_meanwhile_is_no_error(postgres: Postgres) -> None:
+def test_a_table_changed_after_its_statements_were_prepared_causes_no_error(postgres: Postgres) -> None:
     """PS5: the server does not go on with a plan whose columns have other types by now."""
     url = postgres.url("a", more="?schema=changed")
     init(url)
@@ -199,7 +199,7 @@ def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None
         assert Lock(postgres.url("a")).try_acquire() is None
 
 
-def test_a_role_that_would_wait_for_writers_waits_for_none(postgres: Postgres) -> None:
+def test_a_role_with_deferrable_transactions_does_not_wait_for_writers(postgres: Postgres) -> None:
     """PC5: a transaction that is SERIALIZABLE READ ONLY DEFERRABLE begins when no writer is at work."""
     postgres.ask("create role deferring login")
     try:
@@ -271,7 +271,7 @@ def test_the_limit_of_a_wait_ends_with_the_wait(postgres: Postgres) -> None:
     assert drive(session.ask(asked, (), environment().monotonic() + 10)) == [("0",)]
 
 
-def test_a_database_without_a_character_of_the_tag_says_so(postgres: Postgres) -> None:
+def test_a_tag_that_the_database_cannot_encode_is_refused_with_the_reason(postgres: Postgres) -> None:
     postgres.ask("create database latin encoding 'LATIN1' template template0 lc_collate 'C' lc_ctype 'C'")
     url = postgres.url("a").replace("/postgres#", "/latin#")
     init(url)
@@ -285,7 +285,7 @@ def test_a_database_without_a_character_of_the_tag_says_so(postgres: Postgres) -
 
 
 @pytest.mark.parametrize("heartbeat", [20_000, 10_000_000])
-def test_a_rare_heartbeat_asks_no_more_of_the_kernel_than_it_takes(postgres: Postgres, heartbeat: float) -> None:
+def test_a_long_heartbeat_does_not_exceed_the_kernels_keepalive_limit(postgres: Postgres, heartbeat: float) -> None:
     """TCP_KEEPIDLE is at most 32767 s; with more, there was no connection at all."""
     with Lock(postgres.url("a"), heartbeat=heartbeat).acquire(timeout=5) as hold:
         session = hold._held.connection  # type: ignore[attr-defined]
@@ -322,7 +322,7 @@ def test_a_server_that_refuses_one_setting_is_accepted(
         connection.close()
 
 
-def test_an_error_says_what_to_do(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_connection_error_says_what_to_do(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = free_port()
     urls = {
         f"postgresql://me:secret@127.0.0.1:{nobody}/db#a": rf"127\.0\.0\.1.*{nobody}.*refused.*Check host and port",
@@ -342,7 +342,7 @@ def test_an_error_says_what_to_do(postgres: Postgres, monkeypatch: pytest.Monkey
             assert refused.value.path == Lock(url).path
 
 
-def test_what_the_server_says_decides_the_next_step() -> None:
+def test_the_advice_depends_on_the_servers_message() -> None:
     """As libpq 18 and PostgreSQL 15 word it."""
     lock_url = parse("postgresql://me@host/db#a")
     for why, says in {
@@ -357,7 +357,7 @@ def test_what_the_server_says_decides_the_next_step() -> None:
     assert "max_locks_per_transaction" in str(full)
 
 
-def test_a_role_without_rights_is_told_which(postgres: Postgres) -> None:
+def test_a_role_without_privileges_is_told_which_it_needs(postgres: Postgres) -> None:
     """It cannot create in the schema, nor use it; the error is one line, and says where its owner finds the SQL."""
     postgres.ask("create role poor login")
     try:
@@ -374,7 +374,7 @@ def test_a_role_without_rights_is_told_which(postgres: Postgres) -> None:
         postgres.ask("drop role poor")
 
 
-def test_a_schema_of_ones_own_needs_no_other_database(postgres: Postgres) -> None:
+def test_locks_may_be_in_a_schema_of_any_name(postgres: Postgres) -> None:
     url = postgres.url("a", more="?schema=a%20%22b%22")
     assert init(url) == 'a "b"'
     assert init(url) == 'a "b"'
@@ -384,7 +384,7 @@ def test_a_schema_of_ones_own_needs_no_other_database(postgres: Postgres) -> Non
     postgres.ask('drop schema "a ""b""" cascade')
 
 
-def test_several_that_prepare_a_database_at_once_succeed(postgres: Postgres) -> None:
+def test_simultaneous_initialisations_of_a_database_succeed(postgres: Postgres) -> None:
     url, results = postgres.url("a", more="?schema=at_once"), list[str]()
     threads = [threading.Thread(target=lambda: results.append(init(url))) for _ in range(6)]
     for thread in threads:
@@ -415,7 +415,7 @@ class _Everything(set[str]):
         return True
 
 
-def test_what_libpq_takes_from_its_surroundings_counts(
+def test_the_environment_and_service_files_of_libpq_are_used(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PGHOST", "localhost")
@@ -433,7 +433,9 @@ def test_what_libpq_takes_from_its_surroundings_counts(
     Lock("postgresql://#a").acquire(timeout=5).release()
 
 
-def test_a_name_is_looked_up_in_a_thread_and_not_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_looked_up_in_a_thread_and_given_up_in_time(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PS4: in a thread; and who gives up does not wait for it."""
     go, asked = threading.Event(), list[str]()
 
@@ -455,7 +457,7 @@ def test_a_name_is_looked_up_in_a_thread_and_not_for_ever(postgres: Postgres, mo
     assert set(asked) == {"holdfast-resolve"}
 
 
-def test_a_server_that_never_answers_is_not_waited_for(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_server_that_never_answers_is_given_up_in_time(arms: dict[str, Callable[[], None]]) -> None:
     arms["mute"]()
 
 
@@ -466,7 +468,7 @@ def _mute() -> None:
             Lock(url).acquire()
 
 
-def test_one_host_that_is_silent_leaves_time_for_the_next(arms: dict[str, Callable[[], None]]) -> None:
+def test_a_silent_host_leaves_time_for_the_next(arms: dict[str, Callable[[], None]]) -> None:
     arms["silent"]()
 
 
@@ -503,7 +505,7 @@ def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch:
         Lock("postgresql://h/db#a")
 
 
-def test_a_session_that_was_left_is_not_left_again(postgres: Postgres) -> None:
+def test_a_second_undo_of_a_release_leaves_the_sessions_next_holder_alone(postgres: Postgres) -> None:
     """PG3, J3: a release that is completed once more leaves alone who has the session by then."""
     first = Lock(postgres.url("left")).acquire(timeout=10)
     before: Any = first._held

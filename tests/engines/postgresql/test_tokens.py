@@ -33,9 +33,7 @@ def guarded(postgres: Postgres) -> Iterator[str]:
     postgres.ask("drop table guarded")
 
 
-def test_a_lock_that_is_free_when_it_is_tried_has_a_new_token(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_acquired_at_the_first_try_has_a_new_token(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PG1: others come and go between the snapshot of the statement and the lock; the token is above all of theirs."""
     gated = postgresql_lock._TRY.replace("as it)", "as it from (select pg_advisory_lock(4711) offset 0) as gate)", 1)
     assert gated != postgresql_lock._TRY
@@ -85,7 +83,7 @@ while True:
 """
 
 
-def test_no_count_is_lost_where_the_resource_checks_tokens(
+def test_no_increment_is_lost_where_the_resource_checks_tokens(
     postgres: Postgres, guarded: str, spawn: Callable[..., Peer]
 ) -> None:
     """PG1. Holders and sessions are killed at random; each count that was accepted is there, in order of tokens."""
@@ -148,7 +146,7 @@ def test_an_old_holder_does_not_write_over_a_new_one(postgres: Postgres, guarded
         old.release()
 
 
-def test_a_row_of_an_older_version_neither_goes_back_nor_stands_in_the_way(postgres: Postgres) -> None:
+def test_a_row_of_an_older_version_is_continued_with_higher_tokens(postgres: Postgres) -> None:
     """PG2: its token has no timeline. And what such a version does afterwards is below what comes after it."""
     Lock(postgres.url("older")).acquire(timeout=10).release()
     postgres.ask("update holdfast.lock set token = 17 where key = %s", key_of("older"))
@@ -159,7 +157,7 @@ def test_a_row_of_an_older_version_neither_goes_back_nor_stands_in_the_way(postg
         assert hold.token == (1 << 40) + 3
 
 
-def test_a_service_without_a_log_has_tokens(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_timeline_has_tokens(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PG2: the server refuses to say its timeline; there is none to be promoted to, and the row goes on."""
     monkeypatch.setattr(postgresql_connect, "_TIMELINE", "no_such_function()")
     url = postgres.url("logless", more="?application_name=logless")
@@ -170,7 +168,9 @@ def test_a_service_without_a_log_has_tokens(postgres: Postgres, monkeypatch: pyt
         assert hold.token == 42
 
 
-def test_names_with_one_key_are_refused_with_the_reason(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_the_same_key_are_refused_with_the_reason(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PC2: the row has the name, so the second to come says what is wrong."""
     Lock(postgres.url("collides")).acquire(timeout=10).release()
     postgres.ask("update holdfast.lock set name = 'another' where key = %s", key_of("collides"))
@@ -181,7 +181,7 @@ def test_names_with_one_key_are_refused_with_the_reason(postgres: Postgres, monk
     postgres.ask("delete from holdfast.lock where name = 'another'")
 
 
-def test_the_token_is_raised_only_when_the_lock_is_ours(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_that_times_out_does_not_raise_the_token(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PG1: who only waits, and is cancelled, or times out, changes nothing."""
     with Lock(postgres.url("a")).acquire(timeout=10) as hold:
         for _ in range(3):

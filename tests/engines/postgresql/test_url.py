@@ -56,7 +56,7 @@ def test_a_password_is_not_shown() -> None:
         assert "cret" not in seen
 
 
-def test_a_url_that_says_nothing_is_refused() -> None:
+def test_an_invalid_url_is_refused() -> None:
     for url, says in {
         "postgresql://h/db": "names no lock",
         "postgresql://h/db#": "names no lock",
@@ -85,7 +85,7 @@ def test_no_name_is_taken_for_another() -> None:
     assert parse("postgres://a/b#deploy").key == parse("postgresql://c/d?schema=x#deploy").key
 
 
-def test_the_scheme_is_written_in_any_case() -> None:
+def test_the_scheme_may_be_written_in_any_case() -> None:
     """libpq reads all but lower case as a list of settings."""
     for scheme in ("PostgreSQL", "POSTGRES", "postgres"):
         assert parse(f"{scheme}://h/db#n").shown == "postgresql://h/db#n"
@@ -127,7 +127,7 @@ def test_a_semaphore_is_refused() -> None:
         holdfast.Semaphore("postgresql://h/db#n", 2)
 
 
-def test_what_libpq_says_on_several_lines_makes_a_sentence() -> None:
+def test_a_message_of_libpq_on_several_lines_becomes_a_sentence() -> None:
     """The second line is a question, and indented."""
     with pytest.raises(holdfast.EngineUnavailable) as failed:
         holdfast.Lock("postgresql://127.0.0.1:1/d#n").try_acquire()

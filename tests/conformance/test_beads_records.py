@@ -113,7 +113,7 @@ def test_a_refusal_is_worded_as_beads_words_it(data: bytes, said: str) -> None:
         with_members('"a":' + "[" * 200 + "]" * 200),
     ],
 )
-def test_what_go_cannot_parse_is_no_record(data: bytes) -> None:
+def test_a_record_that_go_cannot_parse_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match=r"^malformed lock file: "):
         BEADS.decode(data)
 
@@ -136,7 +136,7 @@ def test_what_go_cannot_parse_is_no_record(data: bytes) -> None:
         (written(pid=2**63 - 1), {"pid": 2**63 - 1}),
     ],
 )  # fmt: skip
-def test_what_go_reads_is_read_the_same(data: bytes, changes: dict[str, object]) -> None:
+def test_a_record_is_read_as_go_reads_it(data: bytes, changes: dict[str, object]) -> None:
     assert BEADS.decode(data).fields == {**CANONICAL, **changes}
 
 
@@ -168,7 +168,7 @@ pieces = st.sampled_from([*names, *signs, b'"2025-10-25T12:00:00Z"', b"1", b'"x"
 
 
 @given(st.lists(pieces, max_size=30).map(b"".join))
-def test_almost_a_record_does_not_crash_the_reader(data: bytes) -> None:
+def test_a_damaged_record_does_not_crash_the_reader(data: bytes) -> None:
     read_or_refused(BEADS, data)
 
 
@@ -211,7 +211,7 @@ pids = st.integers(1, 2**31 - 1)
 
 
 @given(pids, st.floats(0, 2e11), tags, hosts, holders, texts, st.none() | markers(st.just(0)))
-def test_what_a_holder_writes_is_read_back(
+def test_a_holders_record_is_read_back(
     pid: int, now: float, tag: str | None, host: str, holder: str, version: str, marker: Marker | None
 ) -> None:
     options = {"holder": holder, "version": version}
@@ -231,7 +231,7 @@ def test_what_a_holder_writes_is_read_back(
 
 
 @given(pids, st.integers(-62135596799, 253402300799), st.integers(0, 10**9 - 1), tags, st.none() | markers(st.just(0)))
-def test_a_record_survives_its_way(
+def test_a_record_survives_encoding_and_decoding(
     pid: int, second: int, nanosecond: int, tag: str | None, marker: Marker | None
 ) -> None:
     started = rfc3339_text(second)[:-1] + f".{nanosecond:09}".rstrip("0").rstrip(".") + "Z"
@@ -257,7 +257,7 @@ def test_a_record_survives_its_way(
         *({"version": value} for value in (None, 5, "\ud800", "x" * MIB)),
     ],
 )
-def test_what_beads_cannot_express_is_not_written(changes: dict[str, object]) -> None:
+def test_a_value_that_beads_cannot_express_is_not_written(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"beads|text|larger"):
         BEADS.encode(Record("beads", {**CANONICAL, **changes}))
 
@@ -285,7 +285,7 @@ def test_a_tag_that_cannot_be_read_is_not_written(tag: str | None, error: type[E
         ({"version": "x" * MIB}, ValueError),
     ],
 )
-def test_options_that_no_record_can_carry_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
+def test_options_that_do_not_fit_into_a_record_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(options))):
         BEADS.check_options(options)
 

@@ -94,7 +94,7 @@ def test_a_timestamp_keeps_its_length(now: float) -> None:
 
 
 @given(st.floats(-62135596799, 253402300799))
-def test_a_timestamp_comes_back(now: float) -> None:
+def test_a_timestamp_is_read_back(now: float) -> None:
     found = iso8601(canonical(now))
     assert found is not None
     assert -1e-6 <= now - found < 0.0011
@@ -150,7 +150,7 @@ def test_a_time_is_read_as_go_does(text: str, at: float, written: str) -> None:
         ),
     ],
 )
-def test_what_go_refuses_is_no_time(text: str) -> None:
+def test_a_time_that_go_refuses_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"RFC 3339|no such"):
         rfc3339(text)
 
@@ -161,6 +161,6 @@ def test_gos_zero_time_counts_as_none() -> None:
     assert rfc3339("0001-01-01T00:00:00.000000001Z") is not None
 
 
-def test_a_moment_without_a_local_time_ends_the_reader(zone: Callable[[str], None]) -> None:
+def test_a_time_without_a_local_form_is_none(zone: Callable[[str], None]) -> None:
     zone("JST-9")
     assert iso8601("0001-01-01T00:00") is None

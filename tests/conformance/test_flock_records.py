@@ -28,7 +28,7 @@ def who(pid: int) -> Identity:
     now=st.floats(0, 2**40),
     tag=st.none() | st.text(max_size=200).map(clean_tag).filter(bool),
 )
-def test_a_record_survives_its_way(pid: int, now: float, tag: str | None) -> None:
+def test_a_record_survives_encoding_and_decoding(pid: int, now: float, tag: str | None) -> None:
     """What is taken for our own and removed must be, byte for byte, what we wrote."""
     data = FLOCK.compose(who(pid), now, tag, MARKER)
     record = FLOCK.decode(data)
@@ -46,7 +46,7 @@ def test_data_is_not_taken_for_a_record(data: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_anything_behind_the_first_line_is_read_or_malformed(data: bytes) -> None:
+def test_anything_after_the_first_line_is_read_or_malformed(data: bytes) -> None:
     try:
         record = FLOCK.decode(b"protocol=flock\n" + data)
     except MalformedRecord:
@@ -71,7 +71,7 @@ def test_a_lock_of_flock_neither_becomes_stale_nor_is_refreshed() -> None:
     assert FLOCK.refreshed(FLOCK.encode(record), 1e9) is None
 
 
-def test_only_flock_and_ofd_are_taken_for_locks_of_the_kernel() -> None:
+def test_only_flock_and_ofd_leave_their_files_and_can_be_shared() -> None:
     assert [name for name in names() if is_persistent(name)] == ["flock", "ofd"]
     assert not is_persistent("postgresql")
     assert [name for name in names() if get(name).shareable] == ["flock", "ofd"]

@@ -66,7 +66,7 @@ def finds(fault: Fault, script: Path, found: Results) -> None:
 # -- what is sound -----------------------------------------------------------------------------------------------------
 
 
-def test_holdfast_keeps_to_every_protocol(tmp_path: Path) -> None:
+def test_holdfast_conforms_to_every_protocol(tmp_path: Path) -> None:
     """All at once, as each run has moments in which it only waits."""
     running = {}
     for protocol in DIALECTS:
@@ -132,7 +132,7 @@ def test_the_example_in_node_is_the_one_that_was_tested() -> None:
     assert (SAMPLES / "plain_sema.mjs").read_text() in blocks
 
 
-def test_an_adapter_without_abilities_is_asked_for_what_each_has(kit: Kit, tmp_path: Path) -> None:
+def test_an_adapter_without_abilities_gets_the_scenarios_that_need_none(kit: Kit, tmp_path: Path) -> None:
     script = tmp_path / "adapter.py"
     script.write_text(PLAIN.read_text().replace('operation == "abilities"', "False").replace("decode-lines", "-"))
     only = ("--only", "record:sema-c*", "--only", "a-free*")
@@ -151,7 +151,7 @@ def test_no_broken_implementation_passes(kit: Kit, tmp_path: Path, name: str) ->
     finds(fault, script, kit.results("sema", *looking_for(fault, script)))
 
 
-def test_no_broken_implementation_passes_where_only_time_can_tell(tmp_path: Path) -> None:
+def test_no_broken_implementation_passes_the_slow_scenarios(tmp_path: Path) -> None:
     all_are_found("sema", PLAIN, [PLAIN_SEMA[name] for name in SLOWLY_FOUND], tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_sema_does_not_pass_for_semats(kit: Kit) -> None:
     assert failures(results).keys() | (skipped(results) & DEPENDS_ON_THE_MACHINE) == SEMA_FOR_SEMATS
 
 
-def test_a_failure_says_what_was_found(kit: Kit, tmp_path: Path) -> None:
+def test_a_failure_shows_the_content_found(kit: Kit, tmp_path: Path) -> None:
     script = broken(PLAIN, PLAIN_SEMA["writes blanks"], tmp_path)
     only = ("--only", "a-free-lock-is-acquired")
     status, said, _ = kit.finish(kit.start("--protocol", "sema", *only, "--", sys.executable, script))
@@ -286,7 +286,7 @@ def test_an_adapter_that_serves_is_started_once(serving: Callable[[str], Adapter
     assert len({pid_of_answer(adapter) for _ in range(20)}) == 1
 
 
-def test_questions_at_once_are_asked_of_processes_of_their_own(serving: Callable[[str], Adapter]) -> None:
+def test_simultaneous_questions_each_have_a_process_of_their_own(serving: Callable[[str], Adapter]) -> None:
     adapter = serving(SERVES)
     asked = [adapter.ask("try", "/x") for _ in range(3)]
     assert len({running.pid for running in asked}) == 3
@@ -295,7 +295,7 @@ def test_questions_at_once_are_asked_of_processes_of_their_own(serving: Callable
         adapter.end(running)
 
 
-def test_a_late_word_does_not_pass_for_the_answer_to_the_next_question(serving: Callable[[str], Adapter]) -> None:
+def test_a_late_line_is_not_taken_for_the_answer_to_the_next_question(serving: Callable[[str], Adapter]) -> None:
     adapter = serving(SERVES.replace("exit 1", "exit 1\\nheld"))
     assert len({pid_of_answer(adapter) for _ in range(3)}) == 3
 

@@ -33,7 +33,7 @@ def adapter(version: str) -> list[str | Path]:
         pytest.skip(str(reason))
 
 
-def test_the_kit_asks_for_nothing_that_fs_safe_does_not_do(kit: Kit) -> None:
+def test_fs_safe_passes_the_kit(kit: Kit) -> None:
     status, results = kit.results("sidecar", "--", *adapter("0.21.0"))
     assert not failures(results)
     assert status == 0
@@ -47,7 +47,7 @@ def test_the_kit_finds_how_fs_safe_0_3_differs(kit: Kit) -> None:
     assert (status, failures(results).keys()) == (1, DIFFERS_IN_0_3)
 
 
-def test_the_kit_finds_that_proper_lockfile_removes_whatever_is_there(kit: Kit) -> None:
+def test_the_kit_finds_that_proper_lockfile_removes_a_lock_of_another_holder(kit: Kit) -> None:
     """Its release does not look whose directory it is. Its takeover judges and removes in two steps, which a busy
     machine shows; nothing else is found."""
     try:

@@ -79,7 +79,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     return add
 
 
-def test_every_protocol_of_ours_is_there() -> None:
+def test_every_built_in_protocol_is_available() -> None:
     assert set(OWN) <= set(names())
     assert names() == sorted(names())
     for name in OWN:
@@ -104,7 +104,7 @@ def test_an_installed_protocol_is_found(install: Install, value: str) -> None:
     assert get("foreign") is get("foreign")
 
 
-def test_an_installed_protocol_that_stays_is_known_to_stay(install: Install) -> None:
+def test_an_installed_protocol_can_have_files_that_stay(install: Install) -> None:
     install("foreign", "Foreign")
     assert is_persistent("foreign")
 
@@ -114,7 +114,7 @@ def test_a_lock_can_use_an_installed_protocol(install: Install, disk: Any) -> No
     assert Lock(disk / "l", protocol="foreign").protocol == "foreign"
 
 
-def test_an_installed_protocol_does_not_replace_one_of_ours(install: Install) -> None:
+def test_an_installed_protocol_does_not_replace_a_built_in_one(install: Install) -> None:
     for name in OWN:
         install(name, "Foreign")
     protocols._made.clear()
@@ -185,7 +185,7 @@ def test_importing_holdfast_reads_no_other_protocol() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_what_a_holder_writes_is_recognised(name: str) -> None:
+def test_a_holders_record_is_recognised(name: str) -> None:
     data = get(name).compose(who(7), 1.7e9, "t", MARKER, {})
     assert recognise(data) == {"semats": "sema"}.get(name, name)
     assert recognise(data + get(name).padding * 50) == recognise(data)
@@ -199,7 +199,7 @@ def test_every_vector_is_run() -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["id"])
-def test_a_record_is_taken_only_for_one_that_its_protocol_reads(vector: dict[str, Any]) -> None:
+def test_a_record_is_attributed_only_to_a_protocol_that_can_read_it(vector: dict[str, Any]) -> None:
     data = input_of(vector)
     found = recognise(data)
     readers = [name for name in OWN if (record := read_or_refused(get(name), data)) is not None and record.legible]
@@ -212,5 +212,5 @@ def test_a_record_is_taken_only_for_one_that_its_protocol_reads(vector: dict[str
 
 
 @given(st.binary() | st.binary().map(lambda data: b"{" + data) | st.binary().map(lambda data: b' {"a":' + data + b"}"))
-def test_arbitrary_bytes_do_not_crash_the_search_for_their_owner(data: bytes) -> None:
+def test_arbitrary_bytes_do_not_crash_the_search_for_their_protocol(data: bytes) -> None:
     assert recognise(data) in (None, *OWN)

@@ -65,7 +65,7 @@ def record_of(pid: int, timestamp: int, tag: str | None, marker: Marker | None) 
 )
 @example(0, 0, "", None)
 @example(1, 1, "a=b\x85c\x0bd\u2028e\x1cf\ufeff", None)
-def test_a_record_comes_back_as_it_was_written(
+def test_a_record_is_read_back_as_it_was_written(
     pid: int, timestamp: int, tag: str | None, marker: Marker | None
 ) -> None:
     record = record_of(pid, timestamp, tag, marker)
@@ -73,7 +73,7 @@ def test_a_record_comes_back_as_it_was_written(
 
 
 @given(st.text())
-def test_a_tag_that_was_cleaned_is_kept_by_the_codec(tag: str) -> None:
+def test_a_cleaned_tag_is_kept_by_the_codec(tag: str) -> None:
     clean = clean_tag(tag)
     assert len(clean) <= MAX_TAG_CHARACTERS
     assert not re.search(r"[\x00-\x1f\x7f]", clean)
@@ -116,12 +116,12 @@ pieces = st.sampled_from([*keys, *signs, *digits])
 
 
 @given(st.lists(pieces, max_size=30).map(b"".join))
-def test_almost_a_record_does_not_crash_the_reader(data: bytes) -> None:
+def test_a_damaged_record_does_not_crash_the_reader(data: bytes) -> None:
     decodes_or_says_malformed(data)
 
 
 @given(st.lists(pieces, max_size=12).map(b"".join))
-def test_a_damaged_marker_neither_crashes_the_reader_nor_passes_for_none(text: bytes) -> None:
+def test_a_damaged_marker_is_neither_a_crash_nor_a_record_without_one(text: bytes) -> None:
     data = b"pid=7\ntimestamp=8\nholdfast=" + text.replace(b"\n", b"") + b"\n"
     decodes_or_says_malformed(data)
     try:
@@ -148,7 +148,7 @@ def test_a_large_record_does_not_stall_the_reader(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_large_record_does_not_stall_the_search_for_its_owner(name: str) -> None:
+def test_a_large_record_does_not_stall_the_search_for_its_protocol(name: str) -> None:
     assert_linear(recognise, LONG[name])
 
 
@@ -172,7 +172,7 @@ def test_an_age_is_judged_as_sema_judges_it(age: float, stale: bool) -> None:
         assert SEMA.is_stale(record, liveness, now + age % 1, 3600.0) is stale
 
 
-def test_the_moment_when_time_decides_is_known() -> None:
+def test_stale_at_is_the_moment_a_record_becomes_stale() -> None:
     record = SEMA.decode(b"pid=1\ntimestamp=1000\n")
     at = SEMA.stale_at(record, 3600.0)
     assert at is not None
@@ -208,7 +208,7 @@ def test_a_heartbeat_that_would_change_the_length_is_left_out() -> None:
         (b"\xff\xfe", None),
     ],
 )
-def test_a_record_is_recognised_as_its_protocols(data: bytes, name: str | None) -> None:
+def test_a_record_is_attributed_to_its_protocol(data: bytes, name: str | None) -> None:
     assert recognise(data) == name
 
 

@@ -37,7 +37,7 @@ def test_a_record_is_read_as_the_vectors_say(vector: dict[str, Any]) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 2**40), st.none() | texts.map(clean_tag), st.none() | st.just(MARKER))
-def test_a_record_survives_its_way(pid: int, now: float, tag: str | None, marker: str | None) -> None:
+def test_a_record_survives_encoding_and_decoding(pid: int, now: float, tag: str | None, marker: str | None) -> None:
     data = SEMATS.compose(who(pid), now, tag, marker, {})
     assert data == SEMA.compose(who(pid), now, tag, marker, {})
     assert SEMATS.encode(SEMATS.decode(data)) == data
@@ -59,13 +59,13 @@ def test_a_large_record_does_not_stall_the_reader(shape: str) -> None:
 
 @pytest.mark.parametrize("liveness", Liveness)
 @pytest.mark.parametrize(("age", "old"), [(0, False), (3600, False), (3600.9, False), (3601, True), (-500, False)])
-def test_a_lock_is_stale_only_by_its_age_and_its_death_together(age: float, old: bool, liveness: Liveness) -> None:
+def test_a_lock_is_stale_only_if_it_is_old_and_its_holder_dead(age: float, old: bool, liveness: Liveness) -> None:
     now = 2_000_000_000.0
     record = SEMATS.decode(b"pid=1\ntimestamp=%d\n" % (now - int(age)))
     assert SEMATS.is_stale(record, liveness, now + age % 1, 3600.0) is (old and liveness is Liveness.DEAD)
 
 
-def test_the_moment_when_time_decides_is_known() -> None:
+def test_stale_at_is_the_moment_a_record_becomes_stale() -> None:
     record = SEMATS.decode(b"pid=1\ntimestamp=1000\n")
     at = SEMATS.stale_at(record, 3600.0)
     assert at is not None
@@ -120,7 +120,7 @@ RIVALS = [
 
 
 @pytest.mark.parametrize(("name", "pid"), RIVALS)
-def test_only_the_file_of_a_rival_is_taken_for_a_rival(name: str, pid: int | None) -> None:
+def test_a_rival_is_recognised_by_the_name_of_its_file(name: str, pid: int | None) -> None:
     assert SEMATS.rival(name, "l.lock") == pid
     assert SEMA.rival(name, "l.lock") == pid  # one family: its lock files are the same
 

@@ -92,7 +92,7 @@ def test_a_record_is_read_as_the_vectors_say(vector: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_javascript_refuses_is_no_payload(data: bytes) -> None:
+def test_json_that_javascript_refuses_is_no_payload(data: bytes) -> None:
     record = SIDECAR.decode(data)
     assert (record.fields, record.legible, record.created) == ({"payload": None}, False, None)
 
@@ -112,7 +112,7 @@ def test_what_javascript_refuses_is_no_payload(data: bytes) -> None:
         (b'{"a":' + b"[" * 99 + b"]" * 99 + b"}", None),
     ],
 )
-def test_what_javascript_accepts_is_a_payload(data: bytes, payload: Any) -> None:
+def test_json_that_javascript_accepts_is_a_payload(data: bytes, payload: Any) -> None:
     found = SIDECAR.decode(data).fields["payload"]
     assert found == payload if payload is not None else found is not None
 
@@ -138,7 +138,7 @@ def test_a_record_larger_than_a_megabyte_is_refused() -> None:
         *(("1.5", None), ('"1"', None), ("null", None), ("9" * 400, None), ("[1]", None)),
     ],
 )
-def test_only_a_pid_is_taken_for_one(value: str, pid: int | None) -> None:
+def test_only_a_possible_pid_is_read_as_one(value: str, pid: int | None) -> None:
     assert SIDECAR.decode(b'{"pid":%s}' % value.encode()).pid == pid
 
 
@@ -172,7 +172,7 @@ def test_the_host_and_the_tag_are_kept(text: str, host: str | None, tag: str | N
         ('["2020"]', None),
     ],
 )
-def test_the_age_is_told_by_what_is_not_iso_8601(value: str, created: float | None) -> None:
+def test_only_an_iso_8601_date_is_a_time_of_creation(value: str, created: float | None) -> None:
     assert SIDECAR.decode(b'{"createdAt":%s}' % value.encode()).created == created
     assert SIDECAR.decode(b'{"createdat":%s}' % value.encode()).created is None
 
@@ -203,7 +203,7 @@ pieces = st.sampled_from([*words, *others])
 
 
 @given(st.lists(pieces, max_size=30).map(b"".join))
-def test_almost_a_record_does_not_crash_the_reader(data: bytes) -> None:
+def test_a_damaged_record_does_not_crash_the_reader(data: bytes) -> None:
     read_or_refused(SIDECAR, data)
 
 
@@ -216,7 +216,7 @@ def test_a_large_record_does_not_stall_the_reader(shape: str) -> None:
 
 
 @given(payloads)
-def test_a_payload_survives_its_way(payload: dict[str, Any]) -> None:
+def test_a_payload_survives_encoding_and_decoding(payload: dict[str, Any]) -> None:
     data = text_of(payload)
     record = SIDECAR.decode(data)
     # Adjacent halves of a character in a str are one character to everybody else.
@@ -272,7 +272,7 @@ INEXPRESSIBLE = [
 
 
 @pytest.mark.parametrize("payload", INEXPRESSIBLE, ids=range(len(INEXPRESSIBLE)))
-def test_what_json_cannot_express_is_not_written(payload: Any) -> None:
+def test_a_payload_that_json_cannot_express_is_refused(payload: Any) -> None:
     with pytest.raises(ValueError, match=r"JSON|nested|digits"):
         text_of(payload)
     with pytest.raises(ValueError, match=r"JSON|nested|digits"):
@@ -282,7 +282,7 @@ def test_what_json_cannot_express_is_not_written(payload: Any) -> None:
 
 
 @pytest.mark.parametrize("payload", [None, [], "x", 5, {"a": "x" * MIB}])
-def test_only_a_payload_is_written(payload: Any) -> None:
+def test_only_an_object_that_is_small_enough_is_written(payload: Any) -> None:
     with pytest.raises(ValueError, match=r"JSON object|larger"):
         text_of(payload)
 
@@ -304,7 +304,7 @@ class _Now:
 @pytest.mark.parametrize(
     "payload", [_later, _Later(), functools.partial(_later), _Later().__call__, 5, "x", [("a", 1)]]
 )
-def test_a_payload_that_would_not_be_awaited_is_refused(payload: Any) -> None:
+def test_a_payload_of_a_wrong_type_is_refused(payload: Any) -> None:
     with pytest.raises(TypeError, match="payload"):
         SIDECAR.check_options({"payload": payload})
 
@@ -374,7 +374,7 @@ def test_a_payload_is_evaluated_when_the_lock_is_written() -> None:
     hosts,
     st.none() | st.just(MARKER),
 )
-def test_what_a_holder_writes_by_itself_is_read_back(
+def test_a_holders_default_record_is_read_back(
     pid: int, now: float, tag: str | None, host: str, marker: str | None
 ) -> None:
     data = SIDECAR.compose(Identity(pid, "b", "n", "s", host), now, tag, marker, {})
@@ -389,7 +389,7 @@ def test_what_a_holder_writes_by_itself_is_read_back(
 
 
 @given(callers, markers(st.just(7)))
-def test_the_marker_says_whose_it_is(payload: dict[str, Any], marker: Marker) -> None:
+def test_the_marker_names_the_holder_whatever_the_payload_says(payload: dict[str, Any], marker: Marker) -> None:
     """`pid` in a caller's payload may be missing, or another's: dead, it would prove the death of a living holder."""
     data = SIDECAR.compose(who(7), 0.0, None, marker.encode(), {"payload": payload})
     record = SIDECAR.decode(data)
@@ -415,7 +415,7 @@ def test_flipping_the_marker_changes_nothing_else(
     assert old.fields == new.fields
 
 
-def test_a_torn_marker_does_not_pass_for_none() -> None:
+def test_a_torn_marker_is_not_taken_for_no_marker() -> None:
     for text in ('{"holdfast":"1 g b"}', '{"holdfast":"2 g b 3 n s h"}', '{"holdfast":5}', '{"holdfast":null}'):
         record = SIDECAR.decode(text.encode())
         assert (record.marked, record.marker) == (True, None)
@@ -445,7 +445,7 @@ def test_a_record_without_any_time_is_not_stale() -> None:
     assert SIDECAR.stale_at(Record("sidecar", {"payload": {}}), 30.0) is None
 
 
-def test_the_moment_when_time_decides_is_known() -> None:
+def test_stale_at_is_the_moment_a_record_becomes_stale() -> None:
     record = Record("sidecar", {"payload": {}}, created=1000.0)
     at = SIDECAR.stale_at(record, 30.0)
     assert at is not None
@@ -509,13 +509,13 @@ def test_a_callers_own_timestamp_is_refreshed(payload: dict[str, Any]) -> None:
         {"createdat": "2020-01-01T00:00:00.000Z"},
     ],
 )
-def test_a_heartbeat_leaves_what_is_no_timestamp(payload: dict[str, Any]) -> None:
+def test_a_heartbeat_leaves_a_payload_without_a_timestamp(payload: dict[str, Any]) -> None:
     """Such a record is as old as its file, which any write refreshes."""
     data = SIDECAR.compose(who(7), 0.0, None, MARKER, {"payload": payload})
     assert SIDECAR.refreshed(data, 1e9) == (0, b"{")
 
 
-def test_a_heartbeat_keeps_what_a_takeover_left_behind_the_record() -> None:
+def test_a_heartbeat_refreshes_a_record_with_padding_after_it() -> None:
     data = SIDECAR.compose(who(7), 0.0, None, MARKER, {}) + b"\n" * 50
     fresh = SIDECAR.refreshed(data, 1e9)
     assert fresh is not None

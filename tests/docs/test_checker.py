@@ -139,7 +139,9 @@ def test_a_good_page_passes(tmp_path: Path) -> None:
         ("```python\nx = 1\n```\n<!-- new session -->\n```python\nprint(x)\n```\n", 6, "NameError"),
     ],
 )
-def test_what_is_wrong_is_found(page: str, line: int, said: str, tmp_path: Path, monkeypatch: object) -> None:
+def test_every_kind_of_mistake_is_found_with_its_line(
+    page: str, line: int, said: str, tmp_path: Path, monkeypatch: object
+) -> None:
     if "sleep" in page:
         monkeypatch.setattr("docs.session._END", 0.1)  # type: ignore[attr-defined]
     found = failure(tmp_path, page)
@@ -153,12 +155,12 @@ def test_a_block_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
     assert "did not end within 0.3 s" in failure(tmp_path, "```python\nimport time\n\ntime.sleep(1000)\n```\n")
 
 
-def test_what_a_page_may_leave_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_a_page_may_leave_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("docs.session._END", 0.1)
     assert checked(tmp_path, "<!-- leaves running: a daemon -->\n```sh\nsleep 1000 &\n```\n").failures == []
 
 
-def test_what_a_page_leaves_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_left_by_a_page_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("docs.session._END", 0.1)
     session = Session()
     session.shell("setsid sh -c 'echo $$; exec sleep 1000' & until [ -s tmp/.output ]; do :; done")
@@ -174,13 +176,13 @@ def test_a_skipped_block_is_mentioned(tmp_path: Path) -> None:
     assert report.ran == 1
 
 
-def test_the_text_of_a_page_stands_for_a_server(tmp_path: Path) -> None:
+def test_a_name_on_the_page_stands_for_a_server(tmp_path: Path) -> None:
     page = "<!-- needs: etcd -->\n```console\n$ echo x; echo etcd1.example:2379 | tr a-z A-Z\n1\n```\n"
     found = checked(tmp_path, page, {"etcd1.example:2379": "server"}).failures
     assert "got:\n    x\n    SERVER" in found[0]
 
 
-def test_what_stands_for_a_text_may_be_below_tmp(tmp_path: Path) -> None:
+def test_a_substitute_may_be_a_path_below_tmp(tmp_path: Path) -> None:
     """As the modules of npm are, in a clone that is there: only the page's own places are those of the session."""
     page = "<!-- needs: etcd -->\n```console\n$ echo module /tmp/x | tr a-z A-Z\n1\n```\n"
     found = checked(tmp_path, page, {"module": "/tmp/clone/index.js"}).failures
@@ -211,7 +213,7 @@ def test_a_unit_with_an_unknown_directive_fails(tmp_path: Path) -> None:
         ("a\nKilled", "a\nx/shell.sh: line 6:  6205 Killed     sh -c x"),
     ],
 )
-def test_what_varies_is_not_compared(shown: str, printed: str) -> None:
+def test_variable_output_is_not_compared(shown: str, printed: str) -> None:
     assert matches(shown, printed)
 
 
@@ -227,7 +229,7 @@ def test_what_varies_is_not_compared(shown: str, printed: str) -> None:
         ("2026-11-21", "7"),
     ],
 )
-def test_what_differs_is_not_taken_for_equal(shown: str, printed: str) -> None:
+def test_different_output_is_not_taken_for_equal(shown: str, printed: str) -> None:
     assert not matches(shown, printed)
 
 

@@ -71,7 +71,7 @@ def test_every_test_that_a_page_cites_exists(page: Path) -> None:
     assert not missing
 
 
-def test_the_checker_finds_what_is_broken(tmp_path: Path) -> None:
+def test_the_checker_reads_links_anchors_and_citations(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text('# A `b` c!\n[x](y.md "t") ![i](<z.png>)\n\n[r]: w.md\n```\n[no](code.md)\n```\n`[no](span.md)`\n')
     assert links(page) == ["y.md", "z.png", "w.md"]

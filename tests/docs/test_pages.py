@@ -25,7 +25,7 @@ def _report(name: str) -> run.Report | None:
 
 @pytest.mark.ahead(body=_report)
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_works(name: str, request: pytest.FixtureRequest, ran: Ran) -> None:
+def test_every_block_of_a_page_works(name: str, request: pytest.FixtureRequest, ran: Ran) -> None:
     def servers(engine: str) -> Mapping[str, str] | str:
         try:
             return SERVERS[engine](request)

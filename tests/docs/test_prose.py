@@ -42,12 +42,12 @@ def test_only_prose_counts(prose: ModuleType) -> None:
     ]
 
 
-def test_what_a_program_writes_between_two_marks_does_not_count(prose: ModuleType) -> None:
+def test_text_generated_between_two_marks_does_not_count(prose: ModuleType) -> None:
     page = "Before.\n\n<!-- measured -->\nWhoever measured this.\n<!-- /measured -->\n\nAfter.\n<!-- a mark alone -->\n"
     assert prose.prose(page).split("\n\n") == ["Before.", "After."]
 
 
-def test_the_figures_are_of_whole_sentences(prose: ModuleType) -> None:
+def test_the_figures_count_whole_sentences(prose: ModuleType) -> None:
     found = prose.figures("One two three. Four five: six seven.\n\nEight")
     assert (found.words, found.mean, found.longest, found.sentence) == (8, 2.7, 4, "Four five: six seven.")
 

@@ -44,7 +44,7 @@ def test_the_table_has_each_option_of_a_lock_with_its_default() -> None:
     assert {row[0]: row[2] for row in rows("locks.md", "Options at a glance")} == wanted
 
 
-def test_the_table_has_the_type_of_each_option_that_is_a_plain_value() -> None:
+def test_the_table_has_the_type_of_each_plain_option() -> None:
     shown = {row[0].strip("`"): row[1].strip("`") for row in rows("locks.md", "Options at a glance")}
     for name, each in options_of(holdfast.Lock).items():
         if not re.search("Literal|Callable|Hashable", each.annotation):
@@ -61,7 +61,7 @@ def test_the_example_of_an_option_gives_another_value_than_its_default(row: list
 
 
 @pytest.mark.parametrize("kind", [holdfast.AsyncLock, holdfast.Semaphore, holdfast.AsyncSemaphore])
-def test_what_the_table_says_is_so_for_every_kind_of_lock(kind: type) -> None:
+def test_every_kind_of_lock_has_the_options_of_the_table(kind: type) -> None:
     own, lock = options_of(kind), options_of(holdfast.Lock)
     assert {name: (each.annotation, each.default) for name, each in own.items()} == {
         name: (each.annotation, each.default) for name, each in lock.items()
@@ -128,7 +128,7 @@ def test_each_value_of_an_option_has_its_unit_and_an_example(reference: ModuleTy
     assert named == set(reference.VALUES)
 
 
-def test_the_examples_of_values_are_taken(reference: ModuleType) -> None:
+def test_the_examples_of_values_are_accepted(reference: ModuleType) -> None:
     """By a command that has such an option; the drop-ins read their own words."""
     theirs = {option.metavar for command in commands() if command.text for option in command.options}
     for value, (_, example) in reference.VALUES.items():
@@ -149,7 +149,7 @@ def test_the_examples_of_values_are_taken(reference: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("command", [each for each in commands() if each.name in PARSED], ids=lambda each: each.name)
-def test_the_help_of_an_option_says_its_default(command: Command, reference: ModuleType) -> None:
+def test_the_help_of_an_option_states_its_default(command: Command, reference: ModuleType) -> None:
     """Unless that is a switch's, or nothing."""
     shown = {option.flags: reference.default_of(option) for option in command.options}
     for action in parser_of(command.name).actions():
@@ -160,7 +160,7 @@ def test_the_help_of_an_option_says_its_default(command: Command, reference: Mod
             )
 
 
-def test_an_exit_status_has_a_row_and_so_has_any_other(reference: ModuleType) -> None:
+def test_exit_statuses_become_rows_with_a_row_for_any_other(reference: ModuleType) -> None:
     assert reference._statuses("that of X; 1 held (-E); 126, 127 no X. So it is.").splitlines()[2:] == [
         "| 1 | held (-E) |",
         "| 126, 127 | no X |",

@@ -87,7 +87,7 @@ GOOD = """
         ("<p>so:\n- one\n- two</p>", "a list without a blank line"),
     ],
 )
-def test_what_is_wrong_in_the_site_is_found(
+def test_every_kind_of_mistake_in_the_site_is_found(
     wrong: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b").mkdir()
@@ -99,7 +99,7 @@ def test_what_is_wrong_in_the_site_is_found(
     assert not wrong or said in found[0]
 
 
-def test_a_stylesheet_that_asks_another_host_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stylesheet_that_loads_from_another_host_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.css").write_text('@import "https://fonts.example/css"; h1 { background: url("data:x") }')
     assert len(loaded("check", monkeypatch).problems(tmp_path)) == 1
 
@@ -141,7 +141,7 @@ def test_the_search_finds_the_page_that_helps(word: str) -> None:
     assert FOUND[word] in headed
 
 
-def test_a_link_out_of_the_pages_leads_to_what_the_site_has_of_it_and_else_is_text(
+def test_a_link_out_of_docs_leads_to_its_page_on_the_site_or_becomes_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     relinked = loaded("repository", monkeypatch).relinked
@@ -175,7 +175,7 @@ def test_columns_and_invariants_of_a_docstring_stay_apart(monkeypatch: pytest.Mo
     )
 
 
-def test_what_is_for_the_tests_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directives_for_the_tests_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     page = "a\n<!-- hidden: sh\n\n```\nx\n-->\n<!-- file: b.py -->\n```python\n<!-- code -->\n```\n"
     shown = loaded("markdown_text", monkeypatch).without_directives(page)
     assert shown == 'a\n```python title="b.py"\n<!-- code -->\n```\n'
@@ -187,7 +187,7 @@ def test_a_bar_in_a_span_of_code_is_shown_without_its_backslash(monkeypatch: pyt
     assert shown == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b` |\n```"
 
 
-def test_the_picture_of_the_house_shows_the_rooms_and_imports_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_the_house_shows_its_rooms_and_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the numbers of modules and lines, which are those of the last `make house`."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     house = loaded("house", monkeypatch)

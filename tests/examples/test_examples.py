@@ -63,7 +63,7 @@ def blurred(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
-def test_every_example_runs_and_prints_what_its_page_says(name: str, start: Start, disk: Path) -> None:
+def test_every_example_prints_the_output_shown_on_its_page(name: str, start: Start, disk: Path) -> None:
     if name == "polyglot.py":
         need_node()
     if name in ("pool.py", "leader.py", "fencing.py"):
@@ -167,7 +167,7 @@ def commands() -> dict[str, list[object]]:
 
 
 @pytest.mark.needs("flock")
-def test_a_killed_holder_does_not_stop_languages_that_cannot_prove_its_death(start: Start, disk: Path) -> None:
+def test_a_killed_holder_does_not_stop_other_languages_for_ever(start: Start, disk: Path) -> None:
     counter, lock = disk / "counter", disk / "counter.lock"
     counter.write_text("0\n")
     holder, _ = running(start, lock)

@@ -199,7 +199,7 @@ def test_a_machine_that_is_cut_off_is_told_before_the_next_one_enters(share: str
 
 
 @pytest.mark.parametrize("share", FILES)
-def test_a_stopped_process_is_robbed_only_where_the_server_keeps_the_locks_of_the_dead(
+def test_a_stopped_process_loses_its_lock_only_where_the_server_keeps_the_locks_of_the_dead(
     share: str, start: Start
 ) -> None:
     lab = start(share, "stop", f"{LEASE}")

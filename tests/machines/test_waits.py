@@ -60,7 +60,7 @@ def test_machines_that_always_want_the_lock_hand_it_to_each_other(
         assert changes > len(had) / 5, "who has just had it goes behind those who wait"
 
 
-def test_machines_take_turns_and_those_that_are_far_from_theirs_cost_the_server_little(start: Start) -> None:
+def test_machines_take_turns_and_distant_waiters_cost_the_server_little(start: Start) -> None:
     """The holder, the first waiter, the next one, and one that is far from its turn."""
     lab = start("nfs4", "line", "10", f"{LEASE}", nodes=4)
     for number in (1, 2, 3):

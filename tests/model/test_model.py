@@ -48,7 +48,7 @@ def test_the_smallest_model_keeps_its_promises_and_two_mutants_break_them() -> N
         pytest.param("N=2 CRASHES=nothing", "P1", id="a model that cannot be built"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_reported(options: str, breaks: str) -> None:
+def test_an_unexpected_outcome_is_reported(options: str, breaks: str) -> None:
     case = check.Case("odd", check.LOCK, options, breaks)
     reported: list[object] = []
     assert [outcome.case for outcome in check.check([case], reported.append)] == [case]
@@ -73,7 +73,7 @@ def test_each_mutant_breaks_an_invariant_that_exists() -> None:
     assert {case.breaks for case in check.MUTANTS} <= known.keys()
 
 
-def test_the_page_says_of_each_invariant_how_it_is_broken_or_why_it_is_not_modelled() -> None:
+def test_the_page_has_a_mutant_or_a_reason_for_each_invariant() -> None:
     page = (ROOT / "docs" / "simulation.md").read_text()
     rows = re.findall(r"^\| ([A-Z]+\d+) \| `([\w-]+)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     assert [row[:3] for row in rows] == [(case.breaks, case.name, case.what) for case in check.MUTANTS]

@@ -68,7 +68,7 @@ def test_it(database, number):
 """
 
 
-def test_it_is_found_by_its_entry_point() -> None:
+def test_the_plugin_is_found_by_its_entry_point() -> None:
     (found,) = importlib.metadata.entry_points(group="pytest11", name="holdfast")
     assert found.value == "holdfast.pytest"
 
@@ -83,7 +83,7 @@ def session(directory: Path, tests: str, *words: object) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_is_expensive_is_made_once_though_a_worker_dies_over_it(tmp_path: Path) -> None:
+def test_a_shared_value_is_made_once_more_if_its_worker_dies(tmp_path: Path) -> None:
     """OP1, OP2."""
     said = session(tmp_path, TESTS, "-n", "2")
     assert "1 failed, 11 passed" in said, said
@@ -92,7 +92,7 @@ def test_what_is_expensive_is_made_once_though_a_worker_dies_over_it(tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_it_is_torn_down_once_at_the_end_though_a_worker_that_has_it_is_killed(tmp_path: Path, workers: int) -> None:
+def test_each_shared_value_is_torn_down_once_although_a_worker_with_it_is_killed(tmp_path: Path, workers: int) -> None:
     """OP4; OP5 if xdist replaces that worker only after the others have ended."""
     said = session(tmp_path, WITH_TEARDOWN, "-n", str(workers))
     assert "1 failed, 11 passed" in said, said

@@ -17,7 +17,7 @@ TYPED = Path(__file__).parent / "typed"
 
 
 @pytest.mark.needs("flock")
-def test_the_code_whose_types_are_right_runs(disk: Path) -> None:
+def test_the_code_that_the_type_checkers_accept_runs(disk: Path) -> None:
     spec = importlib.util.spec_from_file_location("user_code", TYPED / "user_code.py")
     assert spec is not None
     assert spec.loader is not None
@@ -34,7 +34,7 @@ def test_every_public_name_is_in_code_whose_types_are_checked() -> None:
     assert set(holdfast.__all__) <= used
 
 
-def test_every_mistake_is_to_be_found_by_both_checkers() -> None:
+def test_every_mistake_is_expected_from_both_checkers() -> None:
     """Each has an error of its own on each such line, or `make check` says that it ignores nothing."""
     lines = (TYPED / "wrong_uses.py").read_text().splitlines()
     mistakes = [line for line in lines if "ignore" in line and line.startswith("    ")]

@@ -102,7 +102,7 @@ def test_the_tests_in_the_sdist_run(first: Built) -> None:
     assert " passed" in done.stdout
 
 
-def test_every_module_and_the_mark_of_types_are_in_the_wheel(first: Built) -> None:
+def test_every_module_and_py_typed_are_in_the_wheel(first: Built) -> None:
     with zipfile.ZipFile(first.wheel) as wheel:
         packed = {name for name in wheel.namelist() if not name.startswith(NAME)}
         shared = {name.partition("/data/")[2] for name in wheel.namelist() if "/data/" in name}

@@ -55,7 +55,7 @@ def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Pat
     return run
 
 
-def test_it_is_the_environment_of_windows(play: Play) -> None:
+def test_the_environment_is_that_of_windows(play: Play) -> None:
     """WI7: the boot is the same for all processes, the start times differ."""
     play("environment")
 
@@ -112,12 +112,12 @@ def test_readers_share_a_kernel_lock(play: Play) -> None:
     play("sharing")
 
 
-def test_a_hold_whose_file_is_removed_knows_it(play: Play) -> None:
+def test_a_hold_notices_that_its_file_was_removed(play: Play) -> None:
     """WI1: others can rename and remove what we have open."""
     play("loss")
 
 
-def test_a_file_is_one_lock_whatever_it_is_called(play: Play) -> None:
+def test_all_names_of_a_file_are_one_lock(play: Play) -> None:
     play("names")
 
 
@@ -140,12 +140,12 @@ def test_a_waiter_gets_the_lock_that_another_program_removes(play: Play) -> None
     play("foreign_removal")
 
 
-def test_a_program_that_has_the_lock_file_open_does_not_keep_it_from_going(play: Play) -> None:
+def test_a_program_that_has_the_lock_file_open_does_not_prevent_its_removal(play: Play) -> None:
     """WI4."""
     play("open_elsewhere")
 
 
-def test_a_program_that_opens_a_file_as_soon_as_it_has_its_name_costs_neither_truth_nor_order(play: Play) -> None:
+def test_a_program_that_opens_every_new_file_breaks_neither_exclusion_nor_order(play: Play) -> None:
     """WI4."""
     play("opened_in_between")
 
@@ -155,7 +155,7 @@ def test_control_c_at_any_step_of_a_removal_leaves_neither_a_file_nor_a_handle(p
     play("interrupted_removal")
 
 
-def test_what_a_kill_leaves_is_removed_by_the_next_process(play: Play) -> None:
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(play: Play) -> None:
     """WI3."""
     play("leftovers")
 
@@ -193,7 +193,7 @@ def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(play: Play)
     play("failed_run")
 
 
-def test_a_run_whose_guardian_is_killed_goes_on_and_takes_its_command_along_if_it_is_killed_too(play: Play) -> None:
+def test_a_run_goes_on_without_its_guardian_and_its_command_ends_with_it(play: Play) -> None:
     """JG1, JG3."""
     play("killed_guardian")
 
@@ -218,7 +218,7 @@ def test_several_locks_are_held_until_the_command_of_a_killed_run_has_ended(play
     play("run_several")
 
 
-def test_run_takes_a_line_of_cmd_a_limit_and_what_to_do_if_the_lock_is_held(play: Play) -> None:
+def test_run_accepts_a_line_of_cmd_a_limit_and_a_conflict_command(play: Play) -> None:
     play("run_line")
 
 
@@ -231,20 +231,20 @@ def test_try_binds_the_lock_to_the_calling_shell(play: Play) -> None:
     play("shell")
 
 
-def test_the_other_commands_say_what_they_can_and_what_they_cannot(play: Play) -> None:
+def test_the_other_commands_work_or_say_that_they_cannot(play: Play) -> None:
     play("commands")
 
 
-def test_watch_and_top_tell_what_happens(play: Play) -> None:
+def test_watch_and_top_report_events(play: Play) -> None:
     play("following")
 
 
-def test_what_happens_is_recorded_line_by_line(play: Play) -> None:
+def test_events_are_recorded_line_by_line(play: Play) -> None:
     play("recording")
 
 
 @pytest.mark.parametrize("scene", ["top_is_drawn", "top_ends", "top_without_output", "top_on_what_is_no_screen"])
-def test_top_uses_a_console_whole_and_gives_it_back(play: Play, scene: str) -> None:
+def test_top_uses_the_whole_console_and_restores_it(play: Play, scene: str) -> None:
     """In a console of its own, which under Wine tells what was written; there, nothing obeys it."""
     play("in_a_console", scene)
 
@@ -253,7 +253,7 @@ def test_reap_removes_the_lock_of_a_killed_holder(play: Play) -> None:
     play("reaping")
 
 
-def test_the_engine_keeps_on_windows_what_its_unit_tests_promise(
+def test_the_unit_tests_of_the_engine_pass_on_windows(
     windows: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     done = windows(SUITE, "-q", *[f"tests/unit/test_{name}.py" for name in QUICK], limit=900)
@@ -286,7 +286,7 @@ def test_contenders_that_are_killed_lose_no_increment(play: Play, protocols: str
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the servers that Debian packs")
 @pytest.mark.parametrize("scheme", ["etcd", "postgresql"])
-def test_locks_on_servers_are_had_handed_on_and_freed_by_a_death(play: Play, scheme: str) -> None:
+def test_locks_on_servers_are_acquired_handed_on_and_freed_by_a_death(play: Play, scheme: str) -> None:
     from engines.etcd.servers import nodes
     from engines.postgresql.server import Postgres, removed
 

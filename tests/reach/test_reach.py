@@ -24,7 +24,7 @@ class Hub:
 """
 
 
-def test_what_is_named_as_unreached_is_in_the_source() -> None:
+def test_every_name_in_the_list_of_unreached_code_is_in_the_source() -> None:
     assert list(named.leading_nowhere(named.modules())) == []
 
 
@@ -71,7 +71,7 @@ def test_a_name_does_not_depend_on_the_number_of_a_line(place: named.Place, name
         "m.py | Hub.read | if self.fd: -> return 2",
     ],
 )
-def test_a_name_of_nothing_is_not_found_in_the_source(name: str) -> None:
+def test_a_name_without_code_is_not_found_in_the_source(name: str) -> None:
     assert not named.Module("m.py", CODE).has(name)
 
 
@@ -139,7 +139,7 @@ def test_a_name_does_not_outlive_its_line(case: Case) -> None:
     assert case.complaints() == ["named, but not in the source: _core/m.py | Hub.write"]
 
 
-def test_enough_branches_are_reached(case: Case) -> None:
+def test_too_few_reached_branches_are_a_complaint(case: Case) -> None:
     case.reached = 97
     assert case.complaints() == []
     case.reached = 96

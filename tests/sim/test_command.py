@@ -33,13 +33,13 @@ def test_a_replay_needs_only_the_line_that_was_printed(
 
 
 @pytest.mark.parametrize("arguments", [["--workload", "none"], ["--replay", "none", "0"], ["--run-seed", "1"]])
-def test_a_mistake_runs_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_runs_nothing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == USAGE
     said = capsys.readouterr()
     assert not said.out
     assert said.err
 
 
-def test_the_long_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timed_search_reports_its_interleavings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seconds", "1", "--jobs", "1", "--workload", "two"]) == DONE
     assert re.search(r"^[\d,]+ interleavings of 1 workloads in .* failed: none$", capsys.readouterr().out, re.MULTILINE)

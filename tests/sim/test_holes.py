@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
 SCHEDULES = dict(re.findall(r"sim --replay (\S+) '(.*?)'", PAGE))
 
 
-def test_every_hole_is_described_and_every_description_has_one() -> None:
+def test_holes_and_descriptions_correspond() -> None:
     assert SCHEDULES.keys() == HOLES.keys()
 
 

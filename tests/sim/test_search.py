@@ -93,7 +93,7 @@ def test_a_kill_is_tried_at_every_step(toy: Callable[..., Workload]) -> None:
     assert sorted(ends) == ["", "A", "AA", "AAA"]
 
 
-def test_sleep_sets_leave_out_no_end() -> None:
+def test_sleep_sets_lose_no_outcome_that_two_preemptions_reach() -> None:
     """What can come of it: without the orders that make no difference, and with all that few preemptions make."""
 
     def ends(chooser: Search) -> set[tuple[object, ...]]:

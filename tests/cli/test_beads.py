@@ -67,7 +67,7 @@ def dead() -> int:
 # -- check -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_of_a_check_is_its_status(world: World, database: Path, lock_file: Path) -> None:
+def test_a_check_answers_by_its_exit_status(world: World, database: Path, lock_file: Path) -> None:
     done = world.do("beads", "check", database)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     lock_file.write_text(record(os.getpid(), "vc-executor"))
@@ -87,7 +87,7 @@ def test_the_answer_of_a_check_is_its_status(world: World, database: Path, lock_
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_check_in_json_says_all(world: World, database: Path, lock_file: Path) -> None:
+def test_a_check_in_json_has_all_fields(world: World, database: Path, lock_file: Path) -> None:
     def check() -> dict[str, object]:
         done = world.do("beads", "check", "--json", database)
         found: dict[str, object] = json.loads(done.stdout)
@@ -110,7 +110,7 @@ def test_a_check_in_json_says_all(world: World, database: Path, lock_file: Path)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "loop", "unreadable", "another protocol", "a file"])
-def test_a_check_of_what_is_no_lock_file_says_skip(world: World, database: Path, lock_file: Path, kind: str) -> None:
+def test_a_check_of_an_unusable_lock_file_says_skip(world: World, database: Path, lock_file: Path, kind: str) -> None:
     given: object = database
     if kind == "fifo":
         os.mkfifo(lock_file)
@@ -201,7 +201,7 @@ def test_a_mistake_is_reported_with_status_2(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file", "log is a directory", "log is a fifo", "log in nothing"])
-def test_a_daemon_that_can_do_nothing_ends(world: World, database: Path, kind: str) -> None:
+def test_a_daemon_without_a_usable_database_or_log_ends(world: World, database: Path, kind: str) -> None:
     log: list[object] = []
     given = database
     if kind == "missing":
@@ -280,7 +280,7 @@ def test_a_daemon_keeps_away_from_a_held_database(world: World, database: Path, 
     assert started.rest().endswith("] Ended by SIGTERM\n")
 
 
-def test_a_tool_and_the_daemon_work_by_turns(world: World, database: Path, lock_file: Path) -> None:
+def test_a_tool_and_the_daemon_take_turns(world: World, database: Path, lock_file: Path) -> None:
     """`run -p beads` beside a daemon: the next cycle is skipped, and there is one again after the end of the tool."""
     started = daemon(world, database, "sh", "-c", TICK)
     started.hear("cycle")
@@ -346,7 +346,7 @@ def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path)
         ("sync --all", 127, "a line for a shell takes holdfast beads daemon DIR -- sh -c '...'"),
     ],
 )
-def test_a_command_that_is_not_there_at_the_start_ends_the_daemon(
+def test_a_command_missing_at_the_start_ends_the_daemon(
     world: World, database: Path, command: str, status: int, said: str
 ) -> None:
     """With the words and the status of `run`."""
@@ -397,7 +397,7 @@ def test_ctrl_c_reaches_the_command_once(world: World, database: Path) -> None:
     assert started.rest().count("got SIGINT") == 1
 
 
-def test_what_nohup_ignores_does_not_end_the_daemon(world: World, database: Path) -> None:
+def test_a_hangup_that_nohup_ignores_does_not_end_the_daemon(world: World, database: Path) -> None:
     started = daemon(world, database, "sh", "-c", TICK, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     started.hear("cycle")
     started.signal(signal.SIGHUP)
@@ -406,7 +406,7 @@ def test_what_nohup_ignores_does_not_end_the_daemon(world: World, database: Path
     assert end(started) == 0
 
 
-def test_a_command_finds_the_signals_that_the_daemon_found(world: World, database: Path) -> None:
+def test_a_command_has_no_signal_blocked_or_newly_ignored_by_the_daemon(world: World, database: Path) -> None:
     script = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
     started = daemon(world, database, "sh", "-c", script, interval="1h")
     assert int(started.hear("SigBlk").split()[1], 16) == 0
@@ -430,7 +430,9 @@ def test_cycles_come_no_faster_than_the_interval(world: World, database: Path, l
     assert end(started) == 0
 
 
-def test_a_log_file_gets_what_stderr_would(world: World, database: Path, tmp_path: Path, lock_file: Path) -> None:
+def test_a_log_file_gets_the_lines_meant_for_stderr(
+    world: World, database: Path, tmp_path: Path, lock_file: Path
+) -> None:
     log = tmp_path / "daemon.log"
     put(lock_file, record(os.getpid(), "a\nb\x1b[2J"))
     words = [*HOLDFAST, "beads", "daemon", "-v", "--interval", "20ms", "--log", log, database, "--", "sh", "-c", TICK]
@@ -540,7 +542,9 @@ def test_a_shell_can_hold_a_lock_of_every_protocol(world: World, database: Path,
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("kind", ["fifo", "directory", "loop"])
-def test_no_protocol_hangs_on_what_is_no_lock_file(world: World, database: Path, name: str, kind: str) -> None:
+def test_no_protocol_hangs_on_a_fifo_a_directory_or_a_link_to_itself(
+    world: World, database: Path, name: str, kind: str
+) -> None:
     path = named(name, database)
     file = {"beads": path / ".exclusive-lock", "sidecar": Path(f"{path}.lock")}.get(name, path)
     if kind == "fifo":
@@ -557,7 +561,7 @@ def test_no_protocol_hangs_on_what_is_no_lock_file(world: World, database: Path,
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_another_protocols_record_is_reported_as_its(world: World, database: Path, name: str) -> None:
+def test_a_record_of_another_protocol_is_refused_and_kept(world: World, database: Path, name: str) -> None:
     path = named(name, database)
     file = {"beads": path / ".exclusive-lock", "sidecar": Path(f"{path}.lock")}.get(name, path)
     foreign = "pid=1\ntimestamp=1\n" if name in ("beads", "sidecar") else record(1)

@@ -32,7 +32,7 @@ def foreign(path: Path) -> Path:
     return path
 
 
-def test_without_a_terminal_it_goes_only_with_an_id(world: World, foreign: Path) -> None:
+def test_without_a_terminal_a_lock_is_broken_only_by_its_id(world: World, foreign: Path) -> None:
     done = world.do("break", foreign)
     assert done.returncode == 2
     assert id_of(world, foreign) in done.stderr
@@ -46,14 +46,14 @@ def test_ls_and_status_show_the_same_ids(world: World, foreign: Path) -> None:
     assert listed in world.do("status", foreign).stdout
 
 
-def test_the_lock_that_was_meant_goes(world: World, foreign: Path) -> None:
+def test_the_lock_with_the_given_id_is_broken(world: World, foreign: Path) -> None:
     done = world.do("break", foreign, "--id", id_of(world, foreign).upper())
     assert (done.returncode, foreign.exists()) == (0, False)
     done = world.do("break", foreign, "--id", "000000000000")
     assert (done.returncode, "not held" in done.stderr) == (0, True)
 
 
-def test_another_ones_lock_does_not_go_by_an_older_id(world: World, foreign: Path) -> None:
+def test_an_older_id_does_not_break_a_later_acquisition(world: World, foreign: Path) -> None:
     old = id_of(world, foreign)
     text = foreign.read_text()
     foreign.unlink()
@@ -65,7 +65,7 @@ def test_another_ones_lock_does_not_go_by_an_older_id(world: World, foreign: Pat
     assert foreign.exists()
 
 
-def test_a_living_holders_lock_goes_only_with_force(world: World, held: int, path: Path) -> None:
+def test_a_living_holders_lock_is_broken_only_with_force(world: World, held: int, path: Path) -> None:
     id_ = id_of(world, path)
     done = world.do("break", path, "--id", id_)
     assert done.returncode == 1
@@ -76,7 +76,7 @@ def test_a_living_holders_lock_goes_only_with_force(world: World, held: int, pat
     assert not path.exists()
 
 
-def test_yes_means_whatever_is_there_but_no_living_holder_without_force(world: World, held: int, path: Path) -> None:
+def test_yes_does_not_break_a_living_holders_lock_without_force(world: World, held: int, path: Path) -> None:
     done = world.do("break", "--yes", path)
     assert done.returncode == 1
     assert f"held by process {held}" in done.stderr
@@ -101,7 +101,9 @@ def test_a_dead_holders_lock_needs_no_force(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "goes"), [(b"break\n", True), (b"yes\n", False), (b"\n", False), (b"\x04", False)])
-def test_a_terminal_is_asked_and_heeded(typed: bytes, *, goes: bool, world: World, foreign: Path) -> None:
+def test_a_person_at_a_terminal_is_asked_and_the_answer_is_heeded(
+    typed: bytes, *, goes: bool, world: World, foreign: Path
+) -> None:
     one = world.terminal([*HOLDFAST, "break", foreign])
     one.hear("id ")
     one.type(typed)
@@ -111,7 +113,7 @@ def test_a_terminal_is_asked_and_heeded(typed: bytes, *, goes: bool, world: Worl
     assert foreign.exists() != goes
 
 
-def test_a_terminal_is_not_asked_about_what_is_refused_in_any_case(world: World, held: int, path: Path) -> None:
+def test_a_lock_that_needs_force_is_refused_without_a_question(world: World, held: int, path: Path) -> None:
     one = world.terminal([*HOLDFAST, "break", path])
     shown = one.rest()
     assert one.wait() == 1
@@ -120,7 +122,7 @@ def test_a_terminal_is_not_asked_about_what_is_refused_in_any_case(world: World,
     assert path.exists()
 
 
-def test_a_kernels_lock_is_not_split(world: World, path: Path) -> None:
+def test_a_held_kernel_lock_cannot_be_broken(world: World, path: Path) -> None:
     holder = Peer("Lock(path, protocol='flock').acquire(); say('held'); hear()", [path], env=PLAIN)
     try:
         holder.expect("held")
@@ -147,7 +149,7 @@ def test_the_protocol_need_not_be_named(protocol: str, world: World, tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b"", b"pid=x\n", b"pid=1\ntimestamp=2\nholdfast=1 g torn\n"])
-def test_what_cannot_be_read_can_be_broken(content: bytes, world: World, path: Path) -> None:
+def test_a_malformed_record_can_be_broken(content: bytes, world: World, path: Path) -> None:
     path.write_bytes(content)
     listed = json.loads(world.do("ls", "-j").stdout)
     done = world.do("break", path, "--id", listed["id"])
@@ -231,7 +233,7 @@ def test_a_recommended_command_names_the_file_of_the_lock(world: World, tmp_path
     assert world.do("break", slot, "--id", id_of(world, slot)).returncode == 0
 
 
-def test_the_command_line_in_this_process_leaves_the_words_of_the_library(path: Path) -> None:
+def test_a_command_run_in_this_process_does_not_change_the_librarys_messages(path: Path) -> None:
     path.write_text("pid=4294967295\ntimestamp=9999999999\n")
     with pytest.raises(SystemExit):
         main(["status", "-q", str(path)])

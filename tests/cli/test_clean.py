@@ -51,7 +51,9 @@ def test_nothing_to_do_prints_nothing(world: World, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_lock_whose_process_has_ended_is_said_to_stay_until_its_rule_holds(world: World, path: Path) -> None:
+def test_clean_keeps_an_unproven_dead_lock_and_says_that_its_rule_does_not_call_it_stale(
+    world: World, path: Path
+) -> None:
     """A foreign holder that has ended proves nothing: its pid may be that of another host or container."""
     gone = world.sh("exit 0")
     gone.wait()
@@ -74,7 +76,7 @@ def test_a_living_holders_lock_stays(world: World, held: int, path: Path) -> Non
     assert not ended(held)
 
 
-def test_json_says_what_text_says(world: World, tmp_path: Path) -> None:
+def test_json_and_text_report_the_same_locks(world: World, tmp_path: Path) -> None:
     dead_lock(tmp_path / "a\x1b[31m\n.lock", tag='x","result":"removed')
     (tmp_path / "s.lock").write_text('{"createdAt": "2020-01-01T00:00:00.000Z"}')
     done = world.do("clean", "--json")
@@ -134,7 +136,7 @@ def test_a_missing_directory_is_an_error(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="acts as another user, which only root may")
-def test_what_may_not_be_removed_is_said_to_stay(disk: Path) -> None:
+def test_a_lock_that_may_not_be_removed_is_reported(disk: Path) -> None:
     """Another user's directory: as nobody, in process, as nobody may not read this Python."""
     dead_lock(disk / "l.lock")
     other = Peer(

@@ -56,7 +56,7 @@ def test_every_command_is_tested() -> None:
 
 @pytest.mark.parametrize("place", ["pipe", "terminal"])
 @pytest.mark.parametrize("name", CALLS)
-def test_every_command_imports_what_it_uses(world: World, tmp_path: Path, held: int, name: str, place: str) -> None:
+def test_every_command_imports_all_that_it_uses(world: World, tmp_path: Path, held: int, name: str, place: str) -> None:
     if name == "postgresql":
         pytest.importorskip("psycopg")
     (tmp_path / "events").write_text(json.dumps(EVENT))

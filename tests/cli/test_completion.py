@@ -24,7 +24,7 @@ TYPED = [pytest.param(shell, marks=needs(shell)) for shell in ("bash", "zsh")]
 
 
 @pytest.mark.parametrize("shell", EACH)
-def test_every_script_is_read_by_its_shell(world: World, shell: str) -> None:
+def test_every_script_is_accepted_by_its_shell(world: World, shell: str) -> None:
     """The shell itself reads it without a complaint, and the command prints what the function makes."""
     done = world.do("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
@@ -34,7 +34,7 @@ def test_every_script_is_read_by_its_shell(world: World, shell: str) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"], ["--shell", "bash"]])
-def test_a_shell_that_is_unknown_is_an_error(world: World, words: list[str]) -> None:
+def test_an_unknown_shell_is_an_error(world: World, words: list[str]) -> None:
     done = world.do("completion", *words)
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -125,18 +125,18 @@ def in_fish(world: World, line: str) -> list[str]:
         ("holdfast help rel", ["release"]),
     ],
 )
-def test_fish_offers_what_it_should(world: World, place: Path, line: str, offered: list[str]) -> None:
+def test_fish_offers_the_matching_words(world: World, place: Path, line: str, offered: list[str]) -> None:
     assert sorted(in_fish(world, line)) == offered
 
 
 @needs("fish")
-def test_fish_completes_the_command_behind_the_dashes(world: World, place: Path) -> None:
+def test_fish_completes_the_command_after_the_dashes(world: World, place: Path) -> None:
     assert "mkfifo" in in_fish(world, "holdfast run alpha.lock -- mkfi")
     assert in_fish(world, "holdfast run alpha.lock -- cat alp") == ["alpha.lock"]
 
 
 @needs("fish")
-def test_fish_completes_the_command_that_begins_behind_the_lock(world: World, place: Path) -> None:
+def test_fish_completes_the_command_after_the_lock(world: World, place: Path) -> None:
     assert "mkfifo" in in_fish(world, "holdfast run alpha.lock mkfi")
     assert "mkfifo" in in_fish(world, "holdfast run -qw 5 --mode=600 alpha.lock -n mkfi")
     assert in_fish(world, "holdfast run alpha.lock beta") == ["beta one.lock"]
@@ -177,7 +177,7 @@ def typist(request: pytest.FixtureRequest, world: World, place: Path) -> Iterato
 
 
 @pytest.mark.parametrize("typist", TYPED, indirect=True)
-def test_a_shell_completes_what_it_should(typist: Typist) -> None:
+def test_a_shell_completes_each_typed_line(typist: Typist) -> None:
     """Each line: what is typed, with Tab as ^I, and the words that come of it."""
     for keys, words in [
         ("holdfast rel\t", "<release>"),
@@ -212,7 +212,7 @@ def test_a_shell_completes_what_it_should(typist: Typist) -> None:
         assert typist.press(keys) == words, keys
 
 
-def test_a_protocol_of_a_package_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_protocol_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast import protocols
 
     monkeypatch.setattr(protocols, "names", lambda: ["sema", "brought"])

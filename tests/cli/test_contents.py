@@ -114,7 +114,7 @@ def waits(path: str, protocol: str) -> int:
 
 @pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"])
 @pytest.mark.parametrize("name", ["the.lock", "the"])
-def test_status_and_wait_say_of_any_content_what_a_contender_meets(
+def test_status_and_wait_agree_with_an_acquisition_for_any_content(
     protocol: str, name: str, disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said, met = {}, {}
@@ -146,7 +146,7 @@ def test_status_and_wait_say_of_any_content_what_a_contender_meets(
     assert said == met
 
 
-def test_status_without_a_protocol_says_what_run_meets(world: World) -> None:
+def test_status_without_a_protocol_agrees_with_run(world: World) -> None:
     """Where the content does not say which one it is, that is the one of a `run` without -p."""
     said, met = {}, {}
     for number, (content, make) in enumerate(CONTENTS.items()):
@@ -166,7 +166,7 @@ def test_status_without_a_protocol_says_what_run_meets(world: World) -> None:
     assert said == met
 
 
-def test_a_wait_in_vain_for_what_cannot_be_read_makes_a_sentence(world: World, path: Path) -> None:
+def test_a_failed_wait_for_an_empty_file_says_why_in_a_sentence(world: World, path: Path) -> None:
     path.touch()
     done = world.do("wait", "-n", path)
     assert done.returncode == 1

@@ -53,7 +53,7 @@ def test_a_weaker_directory_is_called_weaker(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "closed", "proc"])
-def test_what_cannot_be_used_is_reported_with_status_3(world: World, tmp_path: Path, kind: str) -> None:
+def test_an_unusable_directory_is_reported_with_status_3(world: World, tmp_path: Path, kind: str) -> None:
     place = tmp_path / "place"
     if kind == "file":
         place.touch()
@@ -68,7 +68,7 @@ def test_what_cannot_be_used_is_reported_with_status_3(world: World, tmp_path: P
     assert kind == "proc" or (answer["verdict"], answer["abilities"]) == ("unusable", None)
 
 
-def test_a_promise_that_a_leftover_weakens_is_reported(world: World, tmp_path: Path) -> None:
+def test_a_leftover_that_weakens_a_promise_is_reported(world: World, tmp_path: Path) -> None:
     (tmp_path / "a.lock.reclaim").mkdir()
     os.utime(tmp_path / "a.lock.reclaim", (1, 1))
     done = world.do("doctor")
@@ -132,7 +132,7 @@ def test_two_mounts_of_one_directory_are_tried_against_each_other(world: World, 
     assert [*tmp_path.rglob(".holdfast*")] == []
 
 
-def test_two_machines_talk_through_the_directory_and_both_tell(world: World, tmp_path: Path) -> None:
+def test_two_machines_talk_through_the_directory_and_both_report(world: World, tmp_path: Path) -> None:
     host = os.uname().nodename
     listener = world.start([*HOLDFAST, "doctor", "--listen", "-j"])
     found = eventually(lambda: [*tmp_path.glob(".holdfast-*-listen.tmp")])
@@ -179,7 +179,7 @@ def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: li
     assert "usage: holdfast doctor" in done.stderr
 
 
-def test_what_other_programs_have_left_is_named(world: World, tmp_path: Path) -> None:
+def test_leftover_locks_of_other_programs_are_named(world: World, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     for number in range(5):

@@ -330,7 +330,7 @@ USAGE = [
 
 
 @pytest.mark.parametrize("words", USAGE)
-def test_a_mistake_is_reported_as_one(place: Path, words: str) -> None:
+def test_a_usage_error_has_status_2_and_shows_the_usage(place: Path, words: str) -> None:
     code, out, complaint = ran(sema, *words.split())
     assert (code, out) == (2, "")
     assert complaint.startswith("Error: ")
@@ -339,17 +339,17 @@ def test_a_mistake_is_reported_as_one(place: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["", " 1", "1 ", "+", "--1"])
-def test_a_number_that_is_none_is_refused(place: Path, number: str) -> None:
+def test_a_malformed_number_is_refused(place: Path, number: str) -> None:
     assert ran(sema, "acquire", "l", "--timeout", number)[0] == 2
 
 
 @pytest.mark.parametrize("number", ["+1", "007", str(2**64 - 1)])
-def test_a_number_as_rust_takes_it_is_accepted(place: Path, number: str) -> None:
+def test_a_number_that_rust_parses_is_accepted(place: Path, number: str) -> None:
     assert ran(sema, "acquire", "l", "--timeout", number, "--stale", number)[0] == 0
 
 
 @pytest.mark.parametrize("words", ["-h", "--help", "try -h", "try l --tag --help", "nothing l --unknown -h"])
-def test_help_wins(place: Path, words: str) -> None:
+def test_help_is_shown_whatever_else_is_given(place: Path, words: str) -> None:
     code, out, text = ran(sema, *words.split())
     assert (code, out) == (0, "")
     assert text.startswith("Usage: sema <COMMAND> <LOCK_PATH> [OPTIONS]\n")
@@ -364,7 +364,7 @@ def test_the_help_has_the_form_of_sema(place: Path) -> None:
     assert "0 = never" in text
 
 
-def test_a_wait_for_what_is_no_lock_file_goes_on_until_it_is_gone(world: World, path: Path) -> None:
+def test_a_wait_at_a_directory_lasts_until_the_path_is_free(world: World, path: Path) -> None:
     """It looks every 100 ms; a lock file that comes in the place of it is waited for, too."""
     path.mkdir()
     waiter = world.start([*HOLDFAST, "sema", "wait", path])
@@ -385,7 +385,7 @@ def test_a_wait_for_what_is_no_lock_file_goes_on_until_it_is_gone(world: World, 
     ],
     ids=["directory", "dangling link"],
 )
-def test_what_takes_the_place_of_a_lock_file_is_no_error(
+def test_a_directory_or_a_dangling_link_that_replaces_a_lock_file_is_not_an_error(
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
     instead: Callable[[Path], None],
@@ -405,14 +405,14 @@ def test_what_takes_the_place_of_a_lock_file_is_no_error(
 
 
 @pytest.mark.parametrize("words", ["-V", "--version", "try -V", "try l --tag --version"])
-def test_the_version_is_the_one_that_scripts_compare(place: Path, words: str) -> None:
+def test_the_version_is_that_of_sema(place: Path, words: str) -> None:
     assert ran(sema, *words.split()) == (0, "file-semaphore 0.1.0\n", "")
     assert content_of(place) == {}
 
 
 @pytest.mark.parametrize("option", ["--timeout 9", "--stale 9", "--tag t", "--json", "-q", "--quiet"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_is_accepted_where_it_has_no_meaning(place: Path, command: str, option: str) -> None:
+def test_an_option_without_meaning_is_accepted(place: Path, command: str, option: str) -> None:
     code, _, complaint = ran(sema, command, "l", *option.split())
     assert (code, complaint) == (0, "")
 
@@ -431,7 +431,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("tag", HOSTILE.values(), ids=HOSTILE)
-def test_any_tag_leaves_record_json_and_terminal_whole(place: Path, tag: str) -> None:
+def test_no_tag_corrupts_the_record_the_json_or_the_terminal(place: Path, tag: str) -> None:
     assert ran(sema, "try", "l", "--tag", tag)[0] == 0
     text = (place / "l").read_bytes().decode()
     assert text.count("\n") == 3
@@ -492,7 +492,7 @@ def test_a_lock_is_stamped_after_the_wait(place: Path, monkeypatch: pytest.Monke
     assert (place / "l").read_bytes() == record(os.getpid(), NOW + 100)
 
 
-def test_a_lock_that_a_command_left_is_not_taken_for_a_dead_holders(world: World, place: Path) -> None:
+def test_a_lock_left_by_a_finished_command_is_not_taken_over(world: World, place: Path) -> None:
     assert world.do("sema", "try", "l").returncode == 0
     assert Lock(place / "l").try_acquire() is None
     assert Lock(place / "l", stale="protocol").try_acquire() is None
@@ -538,7 +538,7 @@ def test_a_living_holder_is_not_robbed_for_its_age(place: Path) -> None:
         (0o600, "wait", (3, "", "Error: IO error: Permission denied (os error 13)\n")),
     ],
 )
-def test_another_users_private_lock_is_judged_by_a_look(
+def test_a_lock_that_may_not_be_read_gets_the_answers_of_sema(
     disk: Path, mode: int, words: str, wanted: tuple[int, str, str]
 ) -> None:
     """What semats makes looks so to others."""
@@ -658,14 +658,14 @@ def test_a_signal_while_it_waits_leaves_nothing(world: World, path: Path, number
     assert content_of(path.parent) == {path.name: FRESH}
 
 
-def test_a_release_of_a_running_programs_lock_is_told_to_it(world: World, path: Path, held: int) -> None:
+def test_a_running_program_ends_when_its_lock_is_released_by_another(world: World, path: Path, held: int) -> None:
     done = world.do("sema", "release", path)
     assert (done.returncode, done.stdout) == (0, f"Lock released: {path}\n")
     eventually(lambda: ended(held), what="the end of what was run without its lock")
 
 
 @pytest.mark.parametrize("way", ["full", "no reader"])
-def test_a_lock_whose_success_cannot_be_reported_is_given_back(world: World, path: Path, way: str) -> None:
+def test_a_lock_is_released_if_its_acquisition_cannot_be_reported(world: World, path: Path, way: str) -> None:
     if way == "full":
         stdout = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -678,11 +678,11 @@ def test_a_lock_whose_success_cannot_be_reported_is_given_back(world: World, pat
     assert not path.exists()
 
 
-def test_a_closed_stdout_does_not_change_what_is_done(world: World, path: Path) -> None:
+def test_a_closed_stream_does_not_change_the_outcome(world: World, path: Path) -> None:
     assert world.shell('$H sema try "$1" >&-; echo $?; $H sema try "$1" 2>&-; echo $?', path).stdout == "0\n1\n"
 
 
-def test_of_many_that_try_at_once_one_wins(world: World, path: Path) -> None:
+def test_one_of_many_simultaneous_tries_wins(world: World, path: Path) -> None:
     for there in (None, record(LIVE, OLD)):
         path.unlink(missing_ok=True)
         if there is not None:
@@ -691,7 +691,7 @@ def test_of_many_that_try_at_once_one_wins(world: World, path: Path) -> None:
         assert sorted(one.wait() for one in started) == [0, 1, 1, 1, 1, 1]
 
 
-def test_it_loads_only_what_it_needs(world: World, path: Path) -> None:
+def test_sema_imports_no_expensive_module(world: World, path: Path) -> None:
     code = (
         "import sys, holdfast.cli as c\ntry: c.main(sys.argv[1:])\nfinally: print(sorted(sys.modules), file=sys.stderr)"
     )

@@ -351,7 +351,7 @@ def test_a_missing_path_is_named(place: Path, command: str) -> None:
         "try-acquire -l.lock l",
     ],
 )
-def test_an_option_is_found_wherever_it_stands(place: Path, words: str) -> None:
+def test_options_are_accepted_in_any_position(place: Path, words: str) -> None:
     code, out, _ = ran(semats, *words.split())
     tag = "undefined" if " x" not in words else "x"
     assert (code, out.splitlines()[-1]) == (0, f"tag: {tag}")
@@ -359,7 +359,7 @@ def test_an_option_is_found_wherever_it_stands(place: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["abc", "", " ", "1e3", "0x10", "1.5", "100ms", "NaN", "Infinity", "--5", "²"])
-def test_a_timeout_that_is_none_is_refused(place: Path, within: Within, number: str) -> None:
+def test_a_malformed_timeout_is_refused(place: Path, within: Within, number: str) -> None:
     (place / "l").write_bytes(FRESH)
     with within(10.0):
         code, out, complaint = ran(semats, "acquire", "l", "--timeout", number)
@@ -374,7 +374,7 @@ def test_a_timeout_without_a_value_does_not_wait(place: Path, within: Within) ->
 
 
 @pytest.mark.parametrize("flag", ["-v", "--verbose"])
-def test_what_is_being_done_is_said(place: Path, flag: str) -> None:
+def test_verbose_announces_the_attempt(place: Path, flag: str) -> None:
     code, out, complaint = ran(semats, "try-acquire", "l", flag)
     assert (code, complaint) == (0, "[INFO] Trying to acquire lock: l\n")
     assert out.startswith("status: acquired\n")
@@ -394,7 +394,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("tag", HOSTILE.values(), ids=HOSTILE)
-def test_any_tag_leaves_record_json_and_terminal_whole(place: Path, tag: str) -> None:
+def test_no_tag_corrupts_the_record_the_json_or_the_terminal(place: Path, tag: str) -> None:
     code, out, _ = ran(semats, "-j", "try-acquire", "l", "-t", tag)
     assert code == 0
     written = json.loads(out)["tag"]
@@ -406,7 +406,7 @@ def test_any_tag_leaves_record_json_and_terminal_whole(place: Path, tag: str) ->
     assert json.loads(out)["info"]["tag"] == written
 
 
-def test_a_stamp_of_the_same_number_from_before_our_start_is_not_ours(place: Path) -> None:
+def test_a_record_with_our_pid_from_before_our_start_is_not_ours(place: Path) -> None:
     """In containers, numbers repeat: this one was another process's when the record was written."""
     (place / "l").write_bytes(record(os.getpid(), 10**9))
     assert ran(semats, "release", "l") == denied(os.getpid())
@@ -426,7 +426,7 @@ def test_a_living_holder_is_neither_robbed_nor_released(world: World, place: Pat
         hold.release()
 
 
-def test_a_lock_that_a_command_left_is_not_taken_for_a_dead_holders(world: World, place: Path) -> None:
+def test_a_lock_left_by_a_finished_command_is_not_taken_over(world: World, place: Path) -> None:
     assert world.do("semats", "try-acquire", "l").returncode == 0
     assert Lock("l", protocol="semats").try_acquire() is None
     assert Lock("l").try_acquire() is None
@@ -435,7 +435,7 @@ def test_a_lock_that_a_command_left_is_not_taken_for_a_dead_holders(world: World
 # -- temporary files ---------------------------------------------------------------------------------------------------
 
 
-def test_clean_leaves_what_is_anothers(place: Path) -> None:
+def test_clean_removes_only_temporary_files_of_dead_attempts_on_this_lock(place: Path) -> None:
     """Only the attempts on this very lock, and only those whose process has ended."""
     dead = dead_pid()
     kept = [
@@ -497,7 +497,7 @@ NOT_REMOVED = io_error("EACCES", "permission denied", "unlink", 13, doing="relea
         (0o777, "later", "clean", NOT_CLEANED),
     ],
 )
-def test_another_users_lock_is_judged_rightly(
+def test_a_lock_of_another_user_gets_the_answers_of_semats(
     disk: Path, monkeypatch: pytest.MonkeyPatch, mode: int, there: str, words: str, wanted: Answer
 ) -> None:
     """A process that may not be signalled is alive; `later` it is old."""
@@ -585,7 +585,7 @@ def test_a_signal_while_it_waits_leaves_nothing(world: World, path: Path) -> Non
     assert content_of(path.parent) == {path.name: FRESH}
 
 
-def test_a_lock_whose_success_cannot_be_reported_is_given_back(world: World, path: Path) -> None:
+def test_a_lock_is_released_if_its_acquisition_cannot_be_reported(world: World, path: Path) -> None:
     with open("/dev/full", "wb") as full:
         started = world.start([*HOLDFAST, "semats", "try-acquire", path], stdout=full)
     assert started.wait() == 1
@@ -593,7 +593,7 @@ def test_a_lock_whose_success_cannot_be_reported_is_given_back(world: World, pat
     assert not path.exists()
 
 
-def test_of_many_that_try_at_once_one_wins(world: World, path: Path) -> None:
+def test_one_of_many_simultaneous_tries_wins(world: World, path: Path) -> None:
     for there in (None, record(dead_pid(), OLD)):
         path.unlink(missing_ok=True)
         if there is not None:

@@ -125,7 +125,7 @@ def test_a_mistake_in_the_call_is_reported_with_status_2(world: World) -> None:
     assert [*world.directory.iterdir()] == []
 
 
-def test_two_names_of_one_lock_file_are_told(world: World, path: Path) -> None:
+def test_two_names_of_one_lock_file_are_refused(world: World, path: Path) -> None:
     (world.directory / "here").symlink_to(".")
     other = world.directory / "here" / path.name
     complaint = complaint_of(world.do("run", path, other, "--", "true"), 2)
@@ -138,7 +138,7 @@ def test_the_version_is_on_stdout(world: World) -> None:
     assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\n", done.stdout)
 
 
-def test_what_other_tools_call_help_and_version_is_understood(world: World) -> None:
+def test_the_help_command_and_the_short_version_option_work(world: World) -> None:
     asked = world.each(
         [["help"], ["help", "run"], ["help", "beads", "check"], ["help", "sema"], ["help", "help"], ["-V"]]
     )
@@ -152,7 +152,7 @@ def test_what_other_tools_call_help_and_version_is_understood(world: World) -> N
         assert (one.returncode, one.stdout, one.stderr) == (0, other.stdout, other.stderr)
 
 
-def test_help_tells_every_exit_status(world: World) -> None:
+def test_help_lists_every_exit_status(world: World) -> None:
     every, *those = world.each([["--help"], *([command, "--help"] for command in COMMANDS)])
     for command, done in zip(COMMANDS, those, strict=True):
         assert (done.returncode, done.stderr) == (0, "")
@@ -180,7 +180,7 @@ def test_every_help_has_examples_that_can_be_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["empty", "directory", "fifo", "symlink", "socket", "device"])
-def test_what_can_be_no_lock_file_is_refused_at_once(world: World, path: Path, kind: str) -> None:
+def test_a_path_that_cannot_be_a_lock_file_is_refused_at_once(world: World, path: Path, kind: str) -> None:
     given: object = path
     if kind == "empty":
         given = ""
@@ -232,7 +232,7 @@ def test_a_missing_directory_is_reported_and_can_be_made(world: World, path: Pat
     assert (path / "a").is_dir()
 
 
-def test_what_is_free_in_a_missing_directory_is_said_to_be_nowhere(world: World, path: Path) -> None:
+def test_a_free_lock_in_a_missing_directory_comes_with_a_hint(world: World, path: Path) -> None:
     """The exit status says that it is free, but to acquire it takes more."""
     deep = path / "a" / "b.lock"
     hint = "its directory does not exist; run, try and acquire make it with --parents"
@@ -245,7 +245,7 @@ def test_what_is_free_in_a_missing_directory_is_said_to_be_nowhere(world: World,
     assert [(done.returncode, done.stderr) for done in (quiet, as_json, there)] == [(0, "")] * 3
 
 
-def test_what_is_free_below_a_file_is_not_said_to_lack_a_directory_only(world: World, path: Path) -> None:
+def test_a_free_lock_below_a_file_comes_with_advice_to_choose_another_path(world: World, path: Path) -> None:
     """No option makes a directory of it."""
     path.write_text("no directory\n")
     hint = f"{path} is not a directory, so no lock file can be in it; choose another path"
@@ -256,7 +256,7 @@ def test_what_is_free_below_a_file_is_not_said_to_lack_a_directory_only(world: W
             assert (done.returncode, f"note      {hint}\n" in done.stdout) == (0, True)
 
 
-def test_a_free_slot_in_a_missing_directory_is_said_to_be_nowhere(world: World, path: Path) -> None:
+def test_a_free_slot_in_a_missing_directory_comes_with_a_hint(world: World, path: Path) -> None:
     deep = path / "a" / "b"
     hint = "its directory does not exist; run makes it with --parents"
     calls = [["wait", "--slots", 2, deep], ["status", "--slots", 2, deep], ["status", "--slots", 2, path]]
@@ -266,7 +266,7 @@ def test_a_free_slot_in_a_missing_directory_is_said_to_be_nowhere(world: World, 
     assert (there.returncode, "note" in there.stdout) == (0, False)
 
 
-def test_what_proper_lockfile_refuses_to_lock_is_not_said_to_be_had_with_parents(world: World, path: Path) -> None:
+def test_parents_is_not_suggested_where_proper_lockfile_needs_an_existing_target(world: World, path: Path) -> None:
     """It locks what exists, in whatever directory that would be; and its locks outlive what they are of."""
     hint = "does not exist, and proper-lockfile locks what exists"
     by = ["-p", "proper-lockfile"]
@@ -300,7 +300,7 @@ def test_the_limits_that_an_error_names_are_those_of_the_system(
 
 
 @needs_root
-def test_every_command_that_looks_says_that_a_dead_lock_on_a_read_only_filesystem_cannot_be_had(tmp_path: Path) -> None:
+def test_every_view_says_that_a_dead_lock_on_a_read_only_filesystem_cannot_be_acquired(tmp_path: Path) -> None:
     """V10. What is free there cannot be made, either."""
 
     def do(*words: object) -> tuple[int, str]:
@@ -472,7 +472,7 @@ def test_no_message_goes_to_stdout_when_stderr_is_closed(world: World, path: Pat
     assert held
 
 
-def test_a_reader_that_has_gone_away_is_no_traceback(world: World, path: Path) -> None:
+def test_a_reader_that_has_gone_causes_no_traceback(world: World, path: Path) -> None:
     done = world.shell('{ $H status "$1"; echo $? >status; } | true', path)
     assert done.stderr == ""
     # A reader that ends first kills it by SIGPIPE, as it kills `cat`; one that ends later does not.
@@ -493,7 +493,7 @@ def events(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("events")
-def test_what_only_prints_says_that_it_cannot_be_written(world: World) -> None:
+def test_a_command_that_only_prints_reports_a_full_disk(world: World) -> None:
     more = [["postgresql", "init", "--print", "postgresql://db/app"]] if importlib.util.find_spec("psycopg") else []
     with open("/dev/full", "w") as full:
         for done in world.each([*SAYINGS, *more], stdout=full):
@@ -501,7 +501,7 @@ def test_what_only_prints_says_that_it_cannot_be_written(world: World) -> None:
 
 
 @pytest.mark.usefixtures("events")
-def test_what_only_prints_ends_quietly_when_its_reader_has_gone(world: World) -> None:
+def test_a_command_that_only_prints_ends_quietly_when_its_reader_has_gone(world: World) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     try:
@@ -511,7 +511,7 @@ def test_what_only_prints_ends_quietly_when_its_reader_has_gone(world: World) ->
         os.close(theirs)
 
 
-def test_a_closed_stream_is_no_traceback(world: World, events: Path) -> None:
+def test_a_closed_stream_causes_no_traceback(world: World, events: Path) -> None:
     done = world.shell('for words in "timeline -o - $1" top --version --help; do $H $words >&-; echo $?; done', events)
     assert (done.stdout.split(), done.stderr) == (["0"] * 4, "")
     done = world.shell("$H timeline - <&-; echo $?")
@@ -535,7 +535,7 @@ def test_a_hostile_tag_reaches_no_terminal_and_breaks_no_json(world: World, path
         assert max(map(len, more[1].stderr.splitlines())) < 1000
 
 
-def test_a_record_of_a_hostile_neighbour_reaches_no_terminal(world: World, path: Path) -> None:
+def test_no_control_character_of_a_record_reaches_the_terminal(world: World, path: Path) -> None:
     path.write_bytes(b"pid=1\x1b[2J\ntimestamp=\x9b\ntag=\x1b]0;x\x07\n")
     done = world.do("status", path)
     assert done.returncode == 1
@@ -546,7 +546,7 @@ def test_a_record_of_a_hostile_neighbour_reaches_no_terminal(world: World, path:
     assert all(character.isprintable() for row in done.stdout.splitlines() for character in row)
 
 
-def test_an_ascii_output_is_no_error(world: World, path: Path) -> None:
+def test_a_tag_is_escaped_for_an_ascii_output(world: World, path: Path) -> None:
     script = '$H try -q -t "gr\u00fcn" "$1"; $H status "$1"; echo $?'
     done = world.shell(script, path, env={"PYTHONIOENCODING": "ascii"})
     assert done.stderr == ""

@@ -44,7 +44,7 @@ def test_a_command_runs_with_the_lock(world: World, path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_readers_are_let_in_together_and_a_writer_is_kept_out(world: World, path: Path, reader: int) -> None:
+def test_readers_share_the_lock_and_exclude_a_writer(world: World, path: Path, reader: int) -> None:
     shared = world.do("run", "-n", "-p", "flock", "--shared", path, "--", "true")
     alone = world.do("run", "-n", "-p", "flock", path, "--", "true")
     assert (shared.returncode, alone.returncode) == (0, 75)
@@ -74,7 +74,7 @@ def test_a_command_is_ended_when_the_lock_is_lost(world: World, path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["try", "acquire"])
-def test_a_lock_that_cannot_be_left_to_a_shell_is_refused(world: World, path: Path, command: str) -> None:
+def test_a_kernel_lock_cannot_be_acquired_for_a_shell(world: World, path: Path, command: str) -> None:
     done = world.do(command, "-p", "flock", path)
     assert done.returncode == 2
     assert "holdfast run -p flock" in done.stderr
@@ -95,7 +95,7 @@ def test_release_leaves_a_file_that_must_stay(world: World, path: Path, holder: 
     assert path.exists()
 
 
-def test_a_status_shows_who_holds_it(world: World, path: Path, holder: int) -> None:
+def test_a_status_shows_the_holder(world: World, path: Path, holder: int) -> None:
     done = world.do("status", "-p", "flock", path)
     assert done.returncode == 1
     lines = dict(line.split(None, 1) for line in done.stdout.splitlines())

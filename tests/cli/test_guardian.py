@@ -108,7 +108,7 @@ def test_a_daemon_that_closed_its_descriptors_keeps_its_lock(world: World, path:
     free_again(world, path, run.pid)
 
 
-def test_a_kill_of_the_process_group_does_not_free_the_lock_of_what_left_it(world: World, path: Path) -> None:
+def test_a_daemon_that_left_the_process_group_keeps_its_lock_when_the_group_is_killed(world: World, path: Path) -> None:
     """G2."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon = pid_of(run.hear("daemon"))
@@ -123,7 +123,7 @@ def test_a_kill_of_the_process_group_does_not_free_the_lock_of_what_left_it(worl
 
 
 @pytest.mark.parametrize("limit", ["30d", "1e10", "inf"])
-def test_a_limit_longer_than_a_call_of_the_system_waits_is_one(world: World, path: Path, limit: str) -> None:
+def test_a_limit_may_be_longer_than_a_system_call_can_wait(world: World, path: Path, limit: str) -> None:
     """Than poll(); than the time that a `timespec` holds; for ever. `run` goes on, and so does its guardian."""
     done = world.do("run", "--limit", limit, path, "--", "sh", "-c", "sleep 0.1; exit 6")
     assert (done.returncode, done.stderr) == (6, "")
@@ -173,7 +173,7 @@ def test_a_lock_that_is_lost_after_the_kill_of_run_ends_the_command(world: World
     assert not path.exists()
 
 
-def test_a_status_shows_who_keeps_the_lock_of_a_killed_run(world: World, path: Path) -> None:
+def test_a_status_names_the_guardian_that_keeps_the_lock_of_a_killed_run(world: World, path: Path) -> None:
     run = world.run(path, CLOSING, stdin=-1)
     run.hear("child")
     keeper = guardian(run.pid)
@@ -221,7 +221,7 @@ def test_a_slot_outlives_run(world: World, path: Path) -> None:
     assert world.do("run", "--slots", 1, path, "--", "true").returncode == 0
 
 
-def test_where_run_alone_can_hold_the_command_ends_with_it(world: World, path: Path) -> None:
+def test_without_kernel_locks_the_command_ends_with_run(world: World, path: Path) -> None:
     """G3: without kernel locks, the record says that `run` has the lock, so it went with that."""
     run = world.run(path, DAEMON, stdin=-1, env={"HOLDFAST_OS": "generic"})
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
@@ -295,7 +295,7 @@ def test_a_guardian_that_is_stopped_before_it_answers_is_continued(monkeypatch: 
 
 
 @pytest.mark.parametrize("end", [0, 7, -signal.SIGTERM, -signal.SIGKILL])
-def test_the_guardian_does_not_take_the_end_of_the_command_with_it(world: World, path: Path, end: int) -> None:
+def test_run_learns_the_commands_status_although_the_guardian_is_killed(world: World, path: Path, end: int) -> None:
     """G4."""
     last = f"sys.exit({end})" if end >= 0 else f"os.kill(os.getpid(), {-end})"
     run = world.run(path, CLOSING.replace("sys.exit(9)", last), stdin=-1)
@@ -381,7 +381,9 @@ def test_a_command_that_run_cannot_find_keeps_its_lock(world: World, path: Path)
     free_again(world, path, run.pid)
 
 
-def test_a_kill_of_both_leaves_the_lock_with_the_commands_descriptors(world: World, path: Path) -> None:
+def test_a_command_with_the_guards_descriptor_keeps_the_lock_when_run_and_guardian_are_killed(
+    world: World, path: Path
+) -> None:
     """G1: it has inherited the guard."""
     run = world.run(path, CLOSING.replace("os.closerange(3, 256)", ""), stdin=-1)
     child = pid_of(run.hear("child"))
@@ -414,7 +416,7 @@ def test_a_job_in_the_background_keeps_its_lock(world: World, path: Path) -> Non
     assert [*path.parent.iterdir()] == []
 
 
-def test_what_run_has_recorded_goes_to_the_record_only(world: World, path: Path) -> None:
+def test_the_guardian_writes_nothing_to_the_record_of_a_killed_run(world: World, path: Path) -> None:
     """G2: the guardian closes the file; its own pipe for signals may have the number then."""
     record = path.parent / "record"
     code = "import os, signal, sys; print('child', flush=True); sys.stdin.readline(); print('end', flush=True)"
@@ -468,7 +470,9 @@ sys.stdin.readline()
     [("command", JOB, False), ("jobs", JOB, True), ("all", JOB, True)]
     + [(until, f"setsid {JOB}", until == "all") for until in ("command", "jobs", "all")],
 )
-def test_the_lock_is_held_for_exactly_what_counts(world: World, path: Path, until: str, what: str, held: bool) -> None:
+def test_until_decides_which_processes_keep_the_lock(
+    world: World, path: Path, until: str, what: str, held: bool
+) -> None:
     own = f"until [ $(ps -o sid= -p $!) = $! ]; do :; done; {what.partition('& ')[2]}"
     script = f"{what.partition('& ')[0]}& {own}" if "setsid" in what else what
     done = world.do("run", "--until", until, path, "--", "sh", "-c", script)
@@ -480,7 +484,7 @@ def test_the_lock_is_held_for_exactly_what_counts(world: World, path: Path, unti
     eventually(lambda: not path.exists(), what="the release")
 
 
-def test_where_only_the_command_counts_a_daemon_does_not_keep_the_lock(world: World, path: Path) -> None:
+def test_with_until_command_a_daemon_does_not_keep_the_lock(world: World, path: Path) -> None:
     run = world.run(path, DAEMON, "--until", "command", stdin=-1)
     run.hear("child")
     kill(run.pid)
@@ -489,7 +493,7 @@ def test_where_only_the_command_counts_a_daemon_does_not_keep_the_lock(world: Wo
     eventually(lambda: not is_held(world, path))
 
 
-def test_giving_up_a_lock_that_run_alone_can_hold_is_reported(world: World, path: Path) -> None:
+def test_without_kernel_locks_a_release_beside_a_running_job_is_reported(world: World, path: Path) -> None:
     done = world.do("run", path, "--", "sh", "-c", JOB, env={"HOLDFAST_OS": "generic"})
     assert done.returncode == 0
     assert "is released, although process" in done.stderr
@@ -499,7 +503,7 @@ def test_giving_up_a_lock_that_run_alone_can_hold_is_reported(world: World, path
 # -- in between --------------------------------------------------------------------------------------------------------
 
 
-def test_the_guardian_ends_when_all_has_ended(world: World, path: Path) -> None:
+def test_the_guardian_ends_with_the_command(world: World, path: Path) -> None:
     run = world.run(path, CLOSING, stdin=-1)
     run.hear("child")
     keeper, child = guardian(run.pid), command(run.pid)
@@ -520,7 +524,7 @@ def test_the_command_has_the_group_session_and_terminal_of_run(world: World, pat
     assert run.wait() == 0
 
 
-def test_a_loss_that_is_found_while_the_locks_are_taken_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_found_while_the_guardian_takes_the_locks_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """G7: the thread that keeps the locks finds it, just as this one has seen nothing of it."""
     told: list[bytes] = []
     life = module._Life([], [object()], [0], module.Terms(1.0, module.COMMAND, None), -1, -1)  # type: ignore[list-item]
@@ -540,7 +544,7 @@ def test_a_loss_that_is_found_while_the_locks_are_taken_is_not_forgotten(monkeyp
 
 
 @pytest.mark.unmeasured("it counts the descriptors of a process")
-def test_a_guardian_that_cannot_begin_is_not_called_an_error_of_the_command(world: World, path: Path) -> None:
+def test_a_guardian_that_cannot_start_is_not_reported_as_an_error_of_the_command(world: World, path: Path) -> None:
     """With too few descriptors for its pipes, at whichever of them: the cause is told, and the lock released."""
     found = []
     for most in (5, 6, 7, 8):
@@ -606,14 +610,14 @@ main(sys.argv[1:])
 """
 
 
-def test_a_process_that_the_system_refuses_is_not_called_an_error_of_the_command(world: World, path: Path) -> None:
+def test_a_process_that_the_system_refuses_is_not_reported_as_an_error_of_the_command(world: World, path: Path) -> None:
     done = world.start([sys.executable, "-c", REFUSED, "run", path, "--", "true"])
     assert done.wait() == 3
     assert done.complaint().startswith("holdfast: true was not started: Resource temporarily unavailable; a limit is ")
     assert not path.exists()
 
 
-def test_a_thread_that_the_system_refuses_makes_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thread_that_the_system_refuses_causes_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert failed(RuntimeError("can't start new thread")) == 3
     assert capsys.readouterr().err.startswith("holdfast: the system refused a thread or memory; a limit is ")
 
@@ -653,9 +657,7 @@ def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(world: Worl
     free_again(world, path, started.pid)
 
 
-def test_a_line_for_conflicts_that_cannot_be_run_does_not_change_the_status(
-    world: World, path: Path, held: int
-) -> None:
+def test_a_conflict_command_that_cannot_run_does_not_change_the_status(world: World, path: Path, held: int) -> None:
     code = REFUSED + "\nimport subprocess\nsubprocess.call = refused\nmain(sys.argv[1:])"
     code = code.replace("\nmain(sys.argv[1:])", "", 1)
     done = world.start([sys.executable, "-c", code, "run", "-n", "--on-conflict", "true", path, "--", "true"])
@@ -684,9 +686,7 @@ main(["run", sys.argv[4], "--", "sh", "-c", code, "sh", f"{gate}.began"])
 
 @pytest.mark.needs("flock", "linux")
 @pytest.mark.parametrize("step", ["fork", "posix_spawnp", "setsid"])
-def test_a_killed_run_is_called_dead_at_no_instant_in_which_its_command_can_run(
-    world: World, path: Path, step: str
-) -> None:
+def test_a_killed_run_is_never_called_dead_while_its_command_can_run(world: World, path: Path, step: str) -> None:
     """Before the fork there is no command, and will be none. From there on, the guardian has the lock."""
     gate = world.directory / "gate"
     os.mkfifo(gate)
@@ -721,7 +721,7 @@ def top_of(world: World, path: Path) -> str:
     return found
 
 
-def test_a_script_that_no_shell_can_run_is_the_error_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_without_a_shell_to_run_it_is_not_reported_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a root directory without /bin/sh: the script is there, so it is not said to be missing."""
 
     def failing(number: int) -> Callable[..., int]:

@@ -34,7 +34,7 @@ from process.support import Peer
 from unit.stepping import sema_record
 
 
-def test_a_number_that_json_has_not_becomes_null() -> None:
+def test_a_number_without_a_json_form_becomes_null() -> None:
     """From a lock file; JavaScript writes null for it."""
     beyond = {"pid": float("inf"), "ages": [float("nan"), 1.5, (2, float("-inf"))], "tag": "t"}
     assert json.loads(dumped(beyond)) == {"pid": None, "ages": [None, 1.5, [2, None]], "tag": "t"}
@@ -52,13 +52,13 @@ def test_a_closed_stderr_does_not_end_a_command(say: Callable[[str], None], monk
         stream.close()
 
 
-def test_a_defect_has_a_status_of_its_own_and_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_has_its_own_status_and_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     """1 would say that; and a traceback is what those who can mend it need."""
     assert outcome.failed(KeyError("a defect")) == outcome.FAILED
     assert "KeyError: 'a defect'" in capfd.readouterr().err
 
 
-def test_the_service_manager_is_told(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_manager_is_notified(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """sd_notify(3): at a path, or at an abstract address; one who cannot be told is no reason to fail."""
     name = f"holdfast-test-{os.getpid()}"
     for address, bound in ((str(disk / "s"), str(disk / "s")), (f"@{name}", f"\0{name}")):
@@ -93,7 +93,7 @@ def test_a_recording_that_is_cut_off_is_an_error(disk: Path, monkeypatch: pytest
     assert (disk / "r").read_bytes() == b"whole\ncut"
 
 
-def test_a_terminal_that_goes_away_makes_no_error() -> None:
+def test_a_closed_terminal_window_causes_no_error() -> None:
     """Its window was closed: what was to be put back cannot be, and nobody is there to see it."""
     ours, theirs = pty.openpty()
     screen = FullScreen(theirs)
@@ -108,7 +108,7 @@ def test_a_terminal_that_goes_away_makes_no_error() -> None:
     assert screen.size() == (80, 24)
 
 
-def test_a_terminal_whose_return_was_interrupted_is_returned_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_whose_restoration_was_interrupted_is_restored_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """By Ctrl-C again, while Ctrl-Z gives it back."""
     ours, theirs = pty.openpty()
     screen, before = FullScreen(theirs), termios.tcgetattr(theirs)
@@ -128,7 +128,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_only_a_file_is_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_a_file_is_not_taken_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (None, io.StringIO()):
         monkeypatch.setattr(sys, "stdout", stream)
         assert not top._has_terminal()
@@ -148,7 +148,7 @@ def test_a_text_that_fits_is_not_cut(text: str, cut: str) -> None:
         (LockLost("/l was removed", path="/l"), "/l was removed", 4, 4),
     ],
 )
-def test_a_failing_release_changes_only_the_status_of_a_good_end(
+def test_a_failed_release_changes_only_a_status_of_0(
     error: Exception, told: str, first: int, then: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The status of the command stays, unless it says that all is well; a loss comes before both."""
@@ -164,14 +164,14 @@ def test_a_failing_release_changes_only_the_status_of_a_good_end(
         assert told in capfd.readouterr().err
 
 
-def test_a_slot_that_becomes_free_after_a_wait_in_vain_is_not_called_taken(tmp_path: Path) -> None:
+def test_a_slot_freed_after_a_failed_wait_is_not_reported_as_taken(tmp_path: Path) -> None:
     semaphore = Semaphore(tmp_path / "s", 1)
     with semaphore.acquire():
         assert "has no free slot" in slots.why_held(semaphore, semaphore.status())
     assert slots.why_held(semaphore, semaphore.status()).endswith("one has become free since")
 
 
-def test_a_status_is_of_one_holder_though_it_takes_two_looks(
+def test_a_status_never_mixes_the_holders_of_two_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its writer has not finished at the first one; or another one has the lock at the second."""

@@ -60,7 +60,7 @@ def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
 
 
 @pytest.mark.unmeasured("it counts the memory of a process")
-def test_a_keeper_holds_up_nothing_of_its_caller(world: World, path: Path) -> None:
+def test_a_keeper_inherits_nothing_of_its_caller(world: World, path: Path) -> None:
     """A session of its own without a terminal, no descriptor of the caller's, no directory kept busy, little memory."""
     shell = world.sh('exec 7>"$2"; $H try "$1" && echo held; read line', path, path.with_name("other"), stdin=-1)
     shell.hear("held")
@@ -207,7 +207,7 @@ def test_a_keeper_ends_with_its_lock(world: World, path: Path) -> None:
     nothing_left(world, path)
 
 
-def test_a_keeper_leaves_the_lock_of_another(world: World, path: Path) -> None:
+def test_a_keeper_leaves_a_lock_that_replaced_its_own(world: World, path: Path) -> None:
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGSTOP)
     other = path.with_name("other")
@@ -229,7 +229,7 @@ def test_release_leaves_neither_the_keeper_nor_the_file(world: World, path: Path
     nothing_left(world, path)
 
 
-def test_a_stopped_keeper_does_not_keep_release_from_its_work(world: World, path: Path) -> None:
+def test_release_works_while_the_keeper_is_stopped(world: World, path: Path) -> None:
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGSTOP)
     done = world.do("release", "--owner-pid", shell.pid, path)
@@ -336,7 +336,7 @@ def test_a_killed_command_leaves_only_a_lock_that_it_reported(world: World, path
 
 
 @pytest.mark.parametrize("where", ["settle-before", "take-before", "take-after", "start-after", "go-before"])
-def test_a_keeper_killed_before_its_time_lets_the_command_say_so(world: World, path: Path, where: str) -> None:
+def test_the_command_reports_a_keeper_that_is_killed_during_the_hand_over(world: World, path: Path, where: str) -> None:
     """Where the command still waits for it; then it releases the lock itself, and says that it could not be had."""
     shell, command, stopped = held_up(world, path, where)
     keeper = stopped
@@ -431,7 +431,7 @@ def test_without_a_keeper_process_there_is_no_lock(world: World, path: Path) -> 
     ids=["substitution", "subshell", "left", "right", "set-e", "if", "nohup", "ignored", "descriptors", "closed",
          "umask"],
 )  # fmt: skip
-def test_every_way_of_calling_it_binds_the_lock_to_the_scripts_shell(
+def test_every_form_of_call_binds_the_lock_to_the_scripts_shell(
     world: World, path: Path, shell: str, script: str
 ) -> None:
     """Each time the owner is the script's own shell, and nobody waits for the keeper."""
@@ -455,7 +455,7 @@ def test_every_way_of_calling_it_binds_the_lock_to_the_scripts_shell(
     nothing_left(world, path)
 
 
-def test_a_subshell_that_does_more_owns_the_lock(world: World, path: Path) -> None:
+def test_a_subshell_that_goes_on_owns_the_lock(world: World, path: Path) -> None:
     """It is the caller, so the lock ends with it; `--owner-pid $$` binds to the script's shell."""
     script = """
         ( $H try "$1"; true ); $H wait "$1"; echo $?
@@ -589,7 +589,7 @@ def test_a_disk_that_fills_up_does_not_end_the_heartbeat(world: World, small: Pa
 
 
 @pytest.mark.parametrize("protocol", ["semats", "sidecar", "beads"])
-def test_every_protocol_has_its_keeper(world: World, path: Path, protocol: str) -> None:
+def test_a_keeper_holds_a_lock_of_every_protocol(world: World, path: Path, protocol: str) -> None:
     target = path.parent / "target"
     target.mkdir()
     shell = world.sh('$H try -p "$2" "$1" && echo held; read line; $H release -p "$2" "$1"; echo $?; read line',
@@ -636,7 +636,7 @@ def test_without_dev_null_standard_descriptors_may_be_closed(world: World, path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes a mount namespace")
-def test_without_proc_a_shell_releases_what_it_has_acquired(world: World, path: Path) -> None:
+def test_without_proc_a_shell_can_release_its_lock(world: World, path: Path) -> None:
     """Nothing is seen of the shell there, nor of who has the kernel lock."""
     script = 'umount -l /proc && $H acquire "$1" && $H release "$1"; echo $?'
     done = world.start(["unshare", "--mount", "sh", "-c", script, "sh", path], env={"H": " ".join(HOLDFAST)})

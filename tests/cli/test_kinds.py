@@ -157,7 +157,7 @@ def test_a_running_commit_and_an_interrupted_one_are_told_apart(world: World, re
     is_refused(world, commit.lock, "is a lock of git, which holdfast never takes", by=WORDS)
 
 
-def test_a_commit_is_known_whatever_its_message_says(world: World, repository: Path) -> None:
+def test_a_commit_is_recognised_whatever_its_message(world: World, repository: Path) -> None:
     """Its words may be the names of commands that take no lock."""
     commit = Commit(world, repository, "-e", "-m", "show the log")
     (one,) = listed(world).values()
@@ -180,7 +180,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("case", ELSEWHERE)
-def test_a_commit_is_known_wherever_its_git_directory_is(world: World, repository: Path, case: str) -> None:
+def test_a_commit_is_recognised_wherever_its_git_directory_is(world: World, repository: Path, case: str) -> None:
     script, place, directory, named = ELSEWHERE[case]
     assert world.shell(script, env=GIT).returncode == 0
     where = world.directory / place
@@ -208,7 +208,7 @@ exit 0
 """
 
 
-def test_what_a_push_starts_in_a_repository_has_its_locks(world: World, repository: Path) -> None:
+def test_the_receiver_of_a_push_is_named_as_the_holder(world: World, repository: Path) -> None:
     """`git-receive-pack`, which has closed the lock of a branch before its hooks run."""
     ready, go = world.directory / "ready", world.directory / "go"
     for fifo in (ready, go):
@@ -248,7 +248,7 @@ def test_wait_ends_with_gits_lock(world: World, commit: Commit, ends: Any) -> No
     assert "is free" in waiter.complaint()
 
 
-def test_wait_for_gits_lock_is_over_in_time_and_says_what_to_do(world: World, commit: Commit) -> None:
+def test_wait_for_gits_lock_ends_at_its_timeout_and_names_the_holder(world: World, commit: Commit) -> None:
     done = world.do("wait", "-w", "2.5", "-E", "9", commit.lock)
     assert done.returncode == 9
     assert f"waiting for {commit.lock} (git's): held by process {commit.process.pid}" in done.stderr
@@ -257,7 +257,7 @@ def test_wait_for_gits_lock_is_over_in_time_and_says_what_to_do(world: World, co
     assert (result["result"], result["holder"]["pid"]) == ("held", commit.process.pid)
 
 
-def test_wait_for_several_waits_for_gits_as_well(world: World, commit: Commit) -> None:
+def test_wait_for_several_locks_includes_gits(world: World, commit: Commit) -> None:
     done = world.do("wait", "-w", "0.1", "free.lock", commit.lock)
     assert (done.returncode, "index.lock (git's) is not free" in done.stderr) == (1, True)
     waiter = world.start([*HOLDFAST, "wait", "free.lock", commit.lock])
@@ -266,7 +266,7 @@ def test_wait_for_several_waits_for_gits_as_well(world: World, commit: Commit) -
     assert waiter.wait() == 0
 
 
-def test_watch_tells_of_gits_locks(world: World, repository: Path) -> None:
+def test_watch_reports_gits_locks(world: World, repository: Path) -> None:
     watch = world.start([*HOLDFAST, "watch", repository / ".git"])
     eventually(lambda: dormant(watch.pid), what="that it watches")
     commit = Commit(world, repository)
@@ -285,7 +285,7 @@ def test_watch_tells_of_gits_locks(world: World, repository: Path) -> None:
         pytest.param("work/deep", ["hash-object", "--stdin"], True, id="may-be-it"),
     ],
 )
-def test_a_git_command_that_cannot_be_the_holder_is_not_taken_for_it(
+def test_only_a_git_command_that_could_hold_the_lock_is_taken_for_its_holder(
     world: World, commit: Commit, where: str, command: list[str], earlier: bool
 ) -> None:
     assert world.shell("cd work && git init -q inner && mkdir deep", env=GIT).returncode == 0
@@ -302,7 +302,7 @@ def test_a_git_command_that_cannot_be_the_holder_is_not_taken_for_it(
 
 
 @pytest.mark.parametrize("name", ["HEAD.lock", "refs/heads/main.lock", "packed-refs.lock", "config.lock"])
-def test_other_locks_of_git_are_known_and_their_places_kept_free(world: World, repository: Path, name: str) -> None:
+def test_other_locks_of_git_are_recognised_and_their_paths_refused(world: World, repository: Path, name: str) -> None:
     path = repository / ".git" / name
     done = world.do("run", path, "--", "true")
     assert (done.returncode, "is where git makes a lock of its own" in done.stderr) == (3, True)
@@ -313,14 +313,14 @@ def test_other_locks_of_git_are_known_and_their_places_kept_free(world: World, r
     assert listed(world)[f"work/.git/{name}"]["protocol"] == "git"
 
 
-def test_a_lock_of_ours_in_a_git_directory_stays_ours(world: World, repository: Path) -> None:
+def test_a_holdfast_lock_in_a_git_directory_is_not_taken_for_gits(world: World, repository: Path) -> None:
     assert world.do("run", repository / ".git" / "deploy.lock", "--", "true").returncode == 0
     with_index = repository / ".git" / "index.lock"
     with_index.write_text(f"pid={os.getpid()}\ntimestamp=17\n")
     assert listed(world)["work/.git/index.lock"]["protocol"] == "sema"
 
 
-def test_nothing_is_said_of_git_where_its_processes_may_not_be_looked_at(world: World, commit: Commit) -> None:
+def test_a_git_lock_counts_as_held_where_processes_cannot_be_inspected(world: World, commit: Commit) -> None:
     """Held, not left: nobody knows."""
     commit.interrupt()
     found = json.loads(world.do("status", "-j", commit.lock, env={"HOLDFAST_OS": "posix"}).stdout)
@@ -340,7 +340,7 @@ def service_lock() -> Iterator[Path]:
         yield Path(where, "the.lock")
 
 
-def test_a_lock_of_ours_is_ours_where_services_keep_theirs(service_lock: Path, world: World) -> None:
+def test_a_holdfast_lock_is_recognised_among_the_locks_of_services(service_lock: Path, world: World) -> None:
     """E8: its record says whose it is, though the kernel has it locked. Contenders are told so, or queue up."""
     holder = world.hold(service_lock)
     holder.hear("held")
@@ -427,7 +427,7 @@ def test_dpkg_is_seen_and_waited_for(world: World, tmp_path: Path, gate: Gate) -
 
 
 @pytest.mark.parametrize("program", ["vim.tiny", "vim.basic"])
-def test_a_swap_file_of_vim_says_who_edits(world: World, tmp_path: Path, program: str) -> None:
+def test_a_swap_file_of_vim_names_its_editor(world: World, tmp_path: Path, program: str) -> None:
     need(program)
     (tmp_path / "notes.txt").write_text("one\n")
     vim = world.terminal([program, "-u", "NONE", "-i", "NONE", "notes.txt"], env={"TERM": "xterm"}, size=(80, 24))
@@ -453,7 +453,7 @@ def test_a_swap_file_of_vim_says_who_edits(world: World, tmp_path: Path, program
     )
 
 
-def test_dotlockfile_goes_by_the_pid_or_by_five_minutes(world: World, tmp_path: Path) -> None:
+def test_dotlockfile_is_judged_by_its_pid_or_by_five_minutes(world: World, tmp_path: Path) -> None:
     need("dotlockfile")
     shell = world.sh("dotlockfile -p -r 0 a.lock && dotlockfile -r 0 b.lock && echo held && read x", stdin=-1)
     shell.hear("held")
@@ -475,7 +475,7 @@ def test_dotlockfile_goes_by_the_pid_or_by_five_minutes(world: World, tmp_path: 
         assert world.start(["dotlockfile", "-p", "-r", "0", name]).wait() == 0, "it is replaced, as we say"
 
 
-def test_a_link_of_emacs_says_who_edits(world: World, tmp_path: Path) -> None:
+def test_a_lock_link_of_emacs_names_its_editor(world: World, tmp_path: Path) -> None:
     need("emacs")
     script = '(progn (find-file "notes.txt") (insert "x") (sleep-for 1000))'
     emacs = world.start(["emacs", "--batch", "-Q", "--eval", script])
@@ -506,7 +506,7 @@ def names(lock: Path, pid: int, before: str = ".") -> bool:
         return False
 
 
-def test_borg_is_seen_by_what_names_it(world: World, tmp_path: Path, gate: Gate) -> None:
+def test_borg_is_seen_by_the_names_in_its_lock(world: World, tmp_path: Path, gate: Gate) -> None:
     need("borg")
     mine = {"BORG_BASE_DIR": str(tmp_path / "home"), "BORG_PASSPHRASE": ""}
     assert world.start(["borg", "init", "-e", "none", "backup"], env=mine).wait() == 0
@@ -724,7 +724,7 @@ EDITOR="sh -c '$GATE'" vipw
 
 
 @needs_root
-def test_vipw_is_seen_by_the_files_of_shadow(world: World, tmp_path: Path, gate: Gate) -> None:
+def test_vipw_is_seen_by_its_lock_files(world: World, tmp_path: Path, gate: Gate) -> None:
     need("vipw")
     need("useradd")
     (tmp_path / "etc").mkdir()
@@ -814,7 +814,7 @@ def test_firefox_is_seen_by_its_profile(world: World, tmp_path: Path) -> None:
     eventually(lambda: names(lock, again.pid, "+"), SLOW, "that it is replaced, as we say")
 
 
-def test_all_that_the_kernel_has_locked_is_listed(world: World, tmp_path: Path) -> None:
+def test_every_file_that_the_kernel_has_locked_is_listed(world: World, tmp_path: Path) -> None:
     """With --all, wherever it is; once, also if it is in a place that is listed anyhow."""
     (tmp_path / "there").mkdir()
     (tmp_path / "data.bin").write_bytes(b"data")

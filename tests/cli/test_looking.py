@@ -105,7 +105,7 @@ def look(world: World, how: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["ls", "ls -r -j", "status"])
-def test_a_look_does_not_change_what_it_looks_at(world: World, place: Path, how: str) -> None:
+def test_a_look_changes_no_file(world: World, place: Path, how: str) -> None:
     before = as_it_is(place)
     look(world, how, place)
     assert as_it_is(place) == before
@@ -128,7 +128,7 @@ def test_a_look_from_a_shell_wakes_no_waiter(world: World, place: Path, how: str
             watch.close()
 
 
-def test_what_is_not_read_for_the_sake_of_the_waiters_is_said(world: World, place: Path, holder: Peer) -> None:
+def test_a_record_left_unread_for_the_waiters_sake_is_mentioned(world: World, place: Path, holder: Peer) -> None:
     """Who holds a lock of the kernel is seen without its file; the tag is not, and the verdict says why."""
     path = target(place, "flock")
     seen = json.loads(world.do("status", "-j", "-p", "flock", path).stdout)

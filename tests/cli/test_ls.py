@@ -48,7 +48,9 @@ def names(world: World, *words: object, status: int = 0) -> list[str]:
     return [os.path.relpath(one["path"], world.directory) for one in listed(world, *words, status=status)]
 
 
-def test_every_lock_file_is_found_and_called_rightly(world: World, place: Path, path: Path, held: int) -> None:
+def test_every_lock_file_is_found_with_its_protocol_and_condition(
+    world: World, place: Path, path: Path, held: int
+) -> None:
     found = {os.path.relpath(one["path"], place): one for one in listed(world)}
     assert {name: (one["protocol"], one["condition"]) for name, one in found.items()} == {
         "old": ("sema", "stale"),
@@ -80,7 +82,9 @@ def test_every_lock_file_is_found_and_called_rightly(world: World, place: Path, 
         (["deep"], []),
     ],
 )
-def test_what_was_asked_for_is_listed(world: World, place: Path, words: list[str], wanted: list[str]) -> None:
+def test_options_and_paths_select_and_sort_the_locks(
+    world: World, place: Path, words: list[str], wanted: list[str]
+) -> None:
     assert names(world, *words) == wanted
 
 
@@ -99,14 +103,14 @@ def test_waiters_are_counted_and_tickets_not_listed(world: World, path: Path, he
     assert len(listed(world)) == 1, "a ticket is listed"
 
 
-def test_nothing_found_is_said_and_is_no_error(world: World, tmp_path: Path) -> None:
+def test_an_empty_result_is_reported_with_status_0(world: World, tmp_path: Path) -> None:
     done = world.do("ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "holdfast: no lock files in .\n")
     done = world.do("ls", "-q", "--stale", "-j")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_is_not_there_or_no_lock_is_reported(world: World, place: Path) -> None:
+def test_a_missing_path_and_a_file_that_is_no_lock_are_reported(world: World, place: Path) -> None:
     done = world.do("ls", "nowhere", "old", "README.txt")
     assert done.returncode == 3
     assert "nowhere: No such file or directory" in done.stderr
@@ -125,7 +129,7 @@ def test_a_mistake_in_the_call_is_reported_with_status_2(world: World, words: li
     assert "usage: holdfast ls" in done.stderr
 
 
-def test_a_directory_without_permission_does_not_end_the_rest(world: World, place: Path) -> None:
+def test_an_unreadable_directory_does_not_end_the_listing(world: World, place: Path) -> None:
     (place / "deep").chmod(0o300)
     done = world.do("ls", "-r", "-j", preexec_fn=without_privileges)
     (place / "deep").chmod(0o700)
@@ -189,7 +193,7 @@ def test_ten_thousand_locks_are_listed(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["-j"]], ids=["table", "json"])
-def test_what_is_seen_is_shown_before_the_last_directory(
+def test_rows_are_shown_before_the_last_directory_is_listed(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What takes long shows what it has, in the order of the paths; with another order, at the end."""
@@ -219,7 +223,7 @@ def test_what_is_seen_is_shown_before_the_last_directory(
     assert [line.startswith("lists") for line in events] == [True] * 4 + [False] * (3 + len(titles))
 
 
-def test_an_interruption_ends_it_at_once(world: World, tmp_path: Path) -> None:
+def test_an_interruption_ends_ls_at_once(world: World, tmp_path: Path) -> None:
     """Ctrl-C ends it as it ends any command, here while nobody reads what it writes."""
     for number in range(2000):
         (tmp_path / f"l{number}").write_text(f"pid=4294967295\ntimestamp={NOW}\n")
@@ -230,7 +234,7 @@ def test_an_interruption_ends_it_at_once(world: World, tmp_path: Path) -> None:
     assert one.complaint() == ""
 
 
-def test_an_output_that_ends_early_is_no_error(world: World, place: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(world: World, place: Path) -> None:
     done = world.shell("$H ls -r | head -n 1; echo end")
     assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "end")
 
@@ -313,7 +317,7 @@ def test_an_age_is_shown_in_the_right_unit() -> None:
     assert [age_of(age) for age in ages] == ["-", "0s", "59s", "119s", "2m", "120m", "2h", "2d", "11574d"]
 
 
-def test_what_is_no_terminal_has_no_width() -> None:
+def test_an_output_that_is_no_terminal_has_no_width() -> None:
     assert screen(None) == Screen(None, False)
     with open(os.devnull, "w") as file:
         assert screen(file) == Screen(None, False)
@@ -322,7 +326,7 @@ def test_what_is_no_terminal_has_no_width() -> None:
 # -- for how long ------------------------------------------------------------------------------------------------------
 
 
-def test_an_age_can_be_asked_for(world: World, place: Path) -> None:
+def test_older_than_lists_only_locks_of_that_age(world: World, place: Path) -> None:
     assert names(world, "-r", "--older-than", "1h59m") == ["old", "there.lock"][:1]
     assert names(world, "-r", "--older-than", "50") == ["deep/er/one", "old"]
     assert names(world, "-r", "--stale", "--older-than", "50") == ["old"]
@@ -331,7 +335,7 @@ def test_an_age_can_be_asked_for(world: World, place: Path) -> None:
     assert "no lock files that old in ." in done.stderr
 
 
-def test_a_monitor_is_told_of_long_holds_by_the_status(world: World, place: Path, held: int) -> None:
+def test_held_longer_than_reports_long_holds_by_the_status(world: World, place: Path, held: int) -> None:
     done = world.do("ls", "-r", "--held-longer-than", "90s")
     assert done.returncode == 1
     assert names(world, "-r", "--held-longer-than", "90s", status=1) == ["deep/er/one"]
@@ -340,7 +344,7 @@ def test_a_monitor_is_told_of_long_holds_by_the_status(world: World, place: Path
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_hold_whose_age_cannot_be_known_is_told_and_not_listed(world: World, tmp_path: Path) -> None:
+def test_a_hold_of_unknown_age_is_mentioned_and_not_listed(world: World, tmp_path: Path) -> None:
     (tmp_path / "bare").touch()
     holder = world.start(["flock", tmp_path / "bare", "sh", "-c", "echo held; exec sleep 600"])
     holder.hear("held")

@@ -51,7 +51,7 @@ def test_man_does_not_warn_of_any_page(tmp_path: Path, name: str) -> None:
 
 @TROFF
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name.replace(" ", "-"))
-def test_every_page_has_what_help_has(command: object) -> None:
+def test_every_page_has_the_content_of_its_help(command: object) -> None:
     """Each option with its help, each operand, and every word of the notes."""
     page = rendered(PAGES[f"holdfast-{command.name.replace(' ', '-')}.1"])
     for option in command.options:

@@ -71,7 +71,7 @@ def test_a_lock_on_an_empty_file_is_shown_without_a_note(world: World, tmp_path:
     assert "note " not in seen.stdout
 
 
-def test_of_an_empty_file_that_nobody_has_locked_it_is_said_that_it_is_free_for_ofd(world: World, path: Path) -> None:
+def test_an_unlocked_empty_file_is_shown_as_free_for_ofd(world: World, path: Path) -> None:
     path = path.with_name("left.lock")
     path.touch()
     os.utime(path, (1, 1))
@@ -90,7 +90,7 @@ def test_a_range_is_locked_and_the_rest_is_not(world: World, path: Path) -> None
     assert world.do("wait", "-n", *LOCK, path).returncode == 1
 
 
-def test_readers_share_it(world: World, path: Path) -> None:
+def test_readers_share_a_record_lock(world: World, path: Path) -> None:
     started = world.run(path, STAY, *LOCK, "--shared", stdin=-1)
     started.hear("held")
     assert world.do("run", "-n", *LOCK, "--shared", path, "--", "true").returncode == 0
@@ -98,14 +98,14 @@ def test_readers_share_it(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("try",), ("acquire",)])
-def test_a_shell_cannot_hold_it(world: World, path: Path, command: tuple[str, ...]) -> None:
+def test_a_shell_cannot_hold_a_record_lock(world: World, path: Path, command: tuple[str, ...]) -> None:
     refused = world.do(*command, *LOCK, path)
     assert refused.returncode == 2
     assert "holdfast run -p ofd" in refused.stderr
 
 
 @pytest.mark.parametrize("wrong", ["5", "a:b", "-1:2", "1:2:3", ":", "1:"])
-def test_a_range_that_is_none_is_a_mistake(world: World, path: Path, wrong: str) -> None:
+def test_a_malformed_range_is_a_usage_error(world: World, path: Path, wrong: str) -> None:
     assert world.do("run", *LOCK, f"--range={wrong}", path, "--", "true").returncode == 2
     assert not path.exists()
 
@@ -116,7 +116,7 @@ def test_a_range_is_an_option_of_this_protocol_only(world: World, path: Path) ->
     assert "--range is an option of -p ofd" in refused.stderr
 
 
-def test_breaking_it_is_refused_while_it_is_held(world: World, path: Path) -> None:
+def test_a_held_record_lock_cannot_be_broken(world: World, path: Path) -> None:
     started = world.run(path, STAY, *LOCK, stdin=-1)
     started.hear("held")
     refused = world.do("break", *LOCK, path)

@@ -74,7 +74,7 @@ KEPT = {
 @pytest.mark.needs("proc")
 @pytest.mark.parametrize("shell", [shell for shell in ("/bin/sh", "/bin/bash", "/usr/bin/zsh") if shutil.which(shell)])
 @pytest.mark.parametrize("words", KEPT.values(), ids=KEPT.keys())
-def test_it_is_said_to_whom_a_lock_is_bound(words: str, shell: str, world: World, tmp_path: Path, path: Path) -> None:
+def test_the_owner_of_a_new_lock_is_named(words: str, shell: str, world: World, tmp_path: Path, path: Path) -> None:
     """W3: the process and its command, in one line."""
     made = script(tmp_path, f"{words.replace('LOCK', str(path))}; echo $$; read line", shell)
     started = world.start([made], stdin=subprocess.PIPE)
@@ -88,7 +88,7 @@ def test_it_is_said_to_whom_a_lock_is_bound(words: str, shell: str, world: World
     assert line.endswith("): free when that ends")
 
 
-def test_an_owner_that_is_named_is_accepted(world: World, tmp_path: Path, path: Path) -> None:
+def test_an_owner_named_by_its_pid_is_accepted(world: World, tmp_path: Path, path: Path) -> None:
     """However it calls, whatever it is; and it needs no telling."""
     text = (
         f"P='--owner-pid '$$; timeout 20 holdfast try $P {path} && timeout 20 holdfast release $P {path} && echo done"
@@ -111,9 +111,7 @@ def test_a_password_in_the_callers_words_is_not_shown(world: World, tmp_path: Pa
 
 
 @pytest.mark.parametrize("option", ["-q", "-j", "-v"])
-def test_a_script_that_asked_for_silence_or_reads_it_elsewhere_is_not_told(
-    option: str, world: World, path: Path
-) -> None:
+def test_the_owner_is_not_named_with_quiet_or_json(option: str, world: World, path: Path) -> None:
     done = world.shell(f'$H try {option} "$1"', path)
     assert done.returncode == 0
     assert "bound to process" not in done.stderr
@@ -164,7 +162,7 @@ CALLERS: list[tuple[str, list[str], bool]] = [
 
 
 @pytest.mark.parametrize(("name", "words", "kept"), CALLERS)
-def test_a_shell_is_told_from_what_ends_at_once(
+def test_a_lasting_caller_is_distinguished_from_one_that_ends_at_once(
     name: str, words: list[str], kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1, W2."""
@@ -173,7 +171,7 @@ def test_a_shell_is_told_from_what_ends_at_once(
     assert (owner._why_not(4711) is None) is kept
 
 
-def test_what_cannot_be_known_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_caller_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """W3."""
     monkeypatch.setattr(type(environment()), "program", lambda _self, _pid: None)
     assert owner._why_not(4711) is None

@@ -44,7 +44,7 @@ def test_a_command_runs_with_the_lock_and_leaves_nothing(world: World, target: P
     assert not lock.exists()
 
 
-def test_its_holder_is_named_where_it_is_one_of_ours(world: World, target: Path, lock: Path) -> None:
+def test_a_holder_that_uses_holdfast_is_named(world: World, target: Path, lock: Path) -> None:
     started = world.run(target, STAY, *LOCK, stdin=-1)
     started.hear("held")
     for place in (target, lock):
@@ -58,7 +58,7 @@ def test_its_holder_is_named_where_it_is_one_of_ours(world: World, target: Path,
     assert world.do("wait", "-w", 0, *LOCK, target).returncode == 1
 
 
-def test_of_another_implementation_the_age_is_told(world: World, target: Path, lock: Path) -> None:
+def test_a_lock_of_another_implementation_is_shown_with_its_age(world: World, target: Path, lock: Path) -> None:
     lock.mkdir()
     told = world.do("status", target)
     assert told.returncode == 1
@@ -74,7 +74,7 @@ def test_of_another_implementation_the_age_is_told(world: World, target: Path, l
     assert not lock.exists()
 
 
-def test_a_shell_holds_it_by_its_keeper(world: World, target: Path, lock: Path) -> None:
+def test_a_shell_holds_a_lock_through_its_keeper(world: World, target: Path, lock: Path) -> None:
     shell = world.sh('$H try -p proper-lockfile "$1" && echo held; read line; $H release -p proper-lockfile "$1"; '
                      "echo released; read line", target, stdin=subprocess.PIPE)  # fmt: skip
     shell.hear("held")
@@ -111,14 +111,14 @@ def test_the_next_holder_is_not_taken_for_the_keeper_that_was_ended(
     next_holds[0].release()
 
 
-def test_a_shell_without_a_keeper_cannot_hold_it(world: World, target: Path, lock: Path) -> None:
+def test_a_shell_without_a_keeper_cannot_hold_a_lock(world: World, target: Path, lock: Path) -> None:
     refused = world.do("try", "--no-keeper", *LOCK, target)
     assert refused.returncode == 2
     assert "nobody keeps fresh" in refused.stderr
     assert not lock.exists()
 
 
-def test_only_an_approved_one_is_cleaned_and_one_that_is_named_is_broken(
+def test_a_stale_lock_is_cleaned_only_with_approval_and_broken_by_its_id(
     world: World, target: Path, lock: Path
 ) -> None:
     lock.mkdir()
@@ -162,7 +162,7 @@ def test_a_shell_that_meets_its_own_lock_is_told_the_command_that_releases_it(wo
         assert done.stderr.count(f"{advice}{realpath} {place}\n") == 3, done.stderr  # that of a wait, too
 
 
-def test_a_lock_of_another_shell_is_not_called_ones_own(world: World, target: Path) -> None:
+def test_a_lock_of_another_shell_is_not_taken_for_the_callers_own(world: World, target: Path) -> None:
     shell = world.sh('$H try -p proper-lockfile "$1" && echo held; read line', target, stdin=subprocess.PIPE)
     shell.hear("held")
     done = world.shell('$H try -p proper-lockfile "$1"; echo $?', target)

@@ -133,14 +133,14 @@ def test_a_storm_of_contenders_and_deaths_robs_no_holder(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_at_once(number: int, reap: Callable[..., Started]) -> None:
+def test_a_signal_ends_the_reaper_at_once(number: int, reap: Callable[..., Started]) -> None:
     reaper = reap()
     eventually(lambda: dormant(reaper.pid))
     reaper.signal(number)
     assert reaper.wait() == -number
 
 
-def test_a_thousand_locks_of_one_process_go(
+def test_a_thousand_locks_of_two_killed_processes_are_removed(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     code = """
@@ -159,7 +159,7 @@ def test_a_thousand_locks_of_one_process_go(
     assert reaper.process.poll() is None
 
 
-def test_it_sleeps_while_nothing_happens(
+def test_the_reaper_sleeps_while_nothing_happens(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     for name in "abc":
@@ -172,7 +172,7 @@ def test_it_sleeps_while_nothing_happens(
     assert switches(reaper.pid) - before < 30
 
 
-def test_a_directory_that_is_made_anew_is_remembered(
+def test_a_directory_that_is_made_anew_is_watched_again(
     tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     place = tmp_path / "locks"
@@ -210,7 +210,7 @@ def test_the_service_manager_hears_of_start_and_end(
 
 
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "relative", "@", "/" + "x" * 300])
-def test_a_deaf_service_manager_does_not_end_it(address: str, reap: Callable[..., Started]) -> None:
+def test_an_unreachable_service_manager_does_not_end_the_reaper(address: str, reap: Callable[..., Started]) -> None:
     reaper = reap(env={"NOTIFY_SOCKET": address})
     eventually(lambda: dormant(reaper.pid))
 

@@ -112,7 +112,7 @@ def test_a_script_without_an_interpreter_is_run_by_the_shell(world: World, path:
     assert not path.exists()
 
 
-def test_a_line_for_a_shell_that_is_given_as_a_command_is_told_apart(world: World, path: Path) -> None:
+def test_a_shell_line_given_as_a_command_gets_a_hint(world: World, path: Path) -> None:
     done = world.do("run", path, "--", "echo hi | cat")
     assert (done.returncode, "; a line for a shell takes -c: holdfast run LOCK -c" in done.stderr) == (127, True)
 
@@ -120,7 +120,7 @@ def test_a_line_for_a_shell_that_is_given_as_a_command_is_told_apart(world: Worl
 # -- what the command finds --------------------------------------------------------------------------------------------
 
 
-def test_the_environment_tells_the_lock_and_no_stale_recovery(world: World, path: Path) -> None:
+def test_the_environment_names_the_lock_and_no_earlier_takeover(world: World, path: Path) -> None:
     env = {"HOLDFAST_RECOVERED": "12", "HOLDFAST_LOCK": "another"}
     done = world.do("run", path.name, "--", "sh", "-c", 'echo "$HOLDFAST_LOCK ${HOLDFAST_RECOVERED-unset}"', env=env)
     assert done.stdout == f"{path} unset\n"
@@ -149,12 +149,14 @@ def test_a_blocked_signal_stays_blocked_as_it_was_inherited(world: World, path: 
     assert signals_of(done.stdout)["SigBlk"] == 1 << (signal.SIGWINCH - 1)
 
 
-def test_what_nohup_ignores_stays_ignored(world: World, path: Path) -> None:
+def test_a_hangup_that_nohup_ignores_stays_ignored(world: World, path: Path) -> None:
     done = world.shell('nohup $H run "$1" -- cat /proc/self/status', path)
     assert signals_of(done.stdout)["SigIgn"] & 1 << (signal.SIGHUP - 1)
 
 
-def test_what_the_caller_ignores_is_ignored_by_the_command_but_for_what_python_hides(world: World, path: Path) -> None:
+def test_the_command_ignores_the_callers_ignored_signals_except_those_that_python_hides(
+    world: World, path: Path
+) -> None:
     """Python ignores SIGPIPE and SIGXFSZ from its start on, and forgets what it has found."""
     done = world.shell('trap "" PIPE XFSZ INT USR1 TSTP; $H run "$1" -- cat /proc/self/status', path)
     wanted = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGUSR1, signal.SIGTSTP)
@@ -269,7 +271,7 @@ print("daemon", flush=True)
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
-def test_a_lost_lock_ends_the_command_and_says_so(world: World, path: Path, how: str) -> None:
+def test_a_lost_lock_ends_the_command_and_is_reported(world: World, path: Path, how: str) -> None:
     started = world.run(path, CHATTY.format(ignore=""), stdin=-1)
     child = child_of(started.hear("child"))
     if how == "removed":
@@ -362,7 +364,7 @@ def test_a_short_wait_is_not_announced(world: World, path: Path, held: int) -> N
 # -- how it is written -------------------------------------------------------------------------------------------------
 
 
-def test_the_command_needs_no_dashes_behind_one_lock(world: World, path: Path) -> None:
+def test_the_command_needs_no_dashes_after_a_single_lock(world: World, path: Path) -> None:
     done = world.do("run", "-w", "5m", path, "printf", "%s.", "-n", "-q", "--no-such")
     assert (done.returncode, done.stdout, done.stderr) == (0, "-n.-q.--no-such.", "")
 
@@ -377,7 +379,7 @@ def test_a_line_of_the_shell_is_run_by_it(world: World, path: Path) -> None:
 CONFLICT = 'printf "%s\\n" "$HOLDFAST_LOCK" "$HOLDFAST_HOLDER" "$HOLDFAST_REASON"; trap; exit 9'
 
 
-def test_a_line_is_run_in_case_of_a_conflict(world: World, path: Path, held: int) -> None:
+def test_a_conflict_command_is_run_when_the_lock_is_held(world: World, path: Path, held: int) -> None:
     done = world.do("run", "-n", "-E", "11", "--on-conflict", CONFLICT, path, "--", "echo", "ran")
     assert done.returncode == 11
     where, holder, reason = done.stdout.splitlines()
@@ -388,13 +390,13 @@ def test_a_line_is_run_in_case_of_a_conflict(world: World, path: Path, held: int
     assert (done.returncode, done.stdout) == (0, "ran\n")
 
 
-def test_a_line_for_conflicts_hears_nothing_of_the_lock_of_an_outer_run(world: World, path: Path, held: int) -> None:
+def test_a_conflict_command_does_not_inherit_the_lock_of_an_outer_run(world: World, path: Path, held: int) -> None:
     inner = f'$H run -qn --on-conflict "echo [\\$HOLDFAST_LOCK \\$HOLDFAST_TOKEN \\$HOLDFAST_SLOT]" "{path}" true'
     done = world.shell(f"$H run --fencing --slots 2 '{path}.outer' -- sh -c '{inner}'")
     assert (done.returncode, done.stdout) == (75, f"[{path} ]\n")
 
 
-def test_a_line_for_conflicts_can_be_interrupted(world: World, path: Path, held: int) -> None:
+def test_a_conflict_command_can_be_interrupted(world: World, path: Path, held: int) -> None:
     """Nothing is held then, so the signals that `run` receives in order else do what they do elsewhere."""
     run = world.start([*HOLDFAST, "run", "-qn", "--on-conflict", "echo $$; exec sleep 600", path, "--", "true"])
     pid = int(run.hear(""))
@@ -428,7 +430,7 @@ ANCESTOR = (
 
 
 @pytest.mark.needs("proc")
-def test_a_command_that_waits_for_its_own_ancestor_is_told_so_once(world: World, path: Path) -> None:
+def test_a_run_that_waits_for_its_own_ancestor_gets_one_hint(world: World, path: Path) -> None:
     """Side by side, as each takes more than a second."""
     started = {}
     for protocol in ("sema", "semats", "sidecar", "flock", "ofd", "beads"):
@@ -452,7 +454,7 @@ def test_a_command_that_waits_for_its_own_ancestor_is_told_so_once(world: World,
 
 
 @pytest.mark.needs("proc")
-def test_a_wait_for_an_ancestor_lasts_until_that_gives_up(world: World, path: Path) -> None:
+def test_a_wait_for_an_ancestor_lasts_until_the_ancestor_gives_up(world: World, path: Path) -> None:
     run = world.start(
         [*HOLDFAST, "run", path, "--", "sh", "-c", '"$@"; echo "$?"', "sh", *HOLDFAST, "run", path, "--", "true"],
         stderr=subprocess.STDOUT,
@@ -466,9 +468,7 @@ def test_a_wait_for_an_ancestor_lasts_until_that_gives_up(world: World, path: Pa
 
 @pytest.mark.needs("proc")
 @pytest.mark.parametrize("quiet", [(), ("-q",)])
-def test_what_tries_for_the_lock_of_its_ancestor_once_is_told_so(
-    world: World, path: Path, quiet: tuple[str, ...]
-) -> None:
+def test_a_nonblocking_run_for_its_ancestors_lock_gets_a_hint(world: World, path: Path, quiet: tuple[str, ...]) -> None:
     inner = [*HOLDFAST, "run", "-n", *quiet, path, "--", "true"]
     done = world.start([*HOLDFAST, "run", path, "--", *inner])
     assert done.wait() == 75
@@ -477,7 +477,7 @@ def test_what_tries_for_the_lock_of_its_ancestor_once_is_told_so(
 
 
 @pytest.mark.needs("proc")
-def test_a_slot_of_an_ancestor_is_no_reason_for_a_hint_while_others_may_come_free(world: World, path: Path) -> None:
+def test_a_slot_of_an_ancestor_causes_no_hint_while_others_may_come_free(world: World, path: Path) -> None:
     other = world.start([*HOLDFAST, "run", "--slots", "2", path, "--", "sleep", "600"])
     eventually((path.parent / f"{path.name}.0.lock").exists)
     inner = [*HOLDFAST, "run", "-w", "2.5", "--slots", "2", path, "--", "true"]
@@ -491,7 +491,7 @@ def test_a_slot_of_an_ancestor_is_no_reason_for_a_hint_while_others_may_come_fre
 # -- for how long ------------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_ends_the_whole_tree_and_says_so(world: World, path: Path) -> None:
+def test_the_limit_ends_the_whole_tree_and_is_reported(world: World, path: Path) -> None:
     code = "(setsid sleep 600 & echo left $!; wait) & trap '' TERM; echo child $$; sleep 600; sleep 600"
     words = ["--limit", "200ms", "--kill-after", "100ms", "-E", "19", path, "--", "sh", "-c", code]
     done = world.do("run", *words)
@@ -520,7 +520,7 @@ def test_a_command_that_ends_in_time_knows_no_limit(world: World, path: Path) ->
     assert (done.returncode, done.stderr) == (6, "")
 
 
-def test_the_limit_also_ends_what_the_command_has_left_and_what_outlives_run(world: World, path: Path) -> None:
+def test_the_limit_also_ends_background_jobs_and_a_command_that_outlives_run(world: World, path: Path) -> None:
     """G3."""
     other = path.with_name("other.lock")
     left = world.start([*HOLDFAST, "run", "-q", "--limit", "2s", path, "--", "sh", "-c", "sleep 600 > /dev/null &"])

@@ -99,7 +99,7 @@ while True:
     assert [pid for pid in world.mine() if not ended(pid)] == []
 
 
-def test_what_the_shell_had_started_before_is_left_alone(world: World, path: Path) -> None:
+def test_a_job_that_the_shell_started_before_is_left_alone(world: World, path: Path) -> None:
     """CT1: `exec` makes a shell's background jobs children of `run`; they are not the command's."""
     script = 'sleep 600 & echo "job $!"; exec $H run --kill-after 1 "$1" -- sh -c \'sleep 600 & echo "two $!"; wait\''
     run = world.sh(script, path)
@@ -110,7 +110,7 @@ def test_what_the_shell_had_started_before_is_left_alone(world: World, path: Pat
     assert not ended(job)
 
 
-def test_what_outlives_the_command_is_neither_ended_nor_waited_for(world: World, path: Path) -> None:
+def test_a_daemon_of_the_command_is_neither_ended_nor_waited_for(world: World, path: Path) -> None:
     """As long as the lock is not lost, what the command leaves behind is nobody's business."""
     run = world.run(path, _DAEMON + "branch('left'); time.sleep(0.1)", stdout=-1)
     left = pid_of(run.hear("left"))
@@ -142,7 +142,7 @@ sys.stdin.readline()
     assert run.wait() == 0
 
 
-def test_where_processes_cannot_be_seen_the_command_is_still_ended(world: World, path: Path) -> None:
+def test_without_proc_a_lost_lock_still_ends_the_command(world: World, path: Path) -> None:
     """Without `/proc` the command alone is stopped, which is known to be ours."""
     code = (
         "import holdfast._platform.procfs as p, sys; p.is_ours = lambda: False; "
@@ -187,7 +187,7 @@ def test_a_command_knows_its_token(world: World, path: Path, protocol: str) -> N
     assert without.stdout == "\n"
 
 
-def test_a_shell_hears_its_token(world: World, path: Path) -> None:
+def test_a_shell_is_told_its_token(world: World, path: Path) -> None:
     import json
 
     done = world.shell('$H try -j --fencing "$1"; $H acquire --help >/dev/null; $H release "$1"', path)

@@ -84,7 +84,7 @@ def test_two_shells_exclude_each_other(world: World, path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_same_shell_does_not_get_it_twice(world: World, path: Path) -> None:
+def test_a_shell_does_not_get_its_own_lock_twice(world: World, path: Path) -> None:
     done = world.shell('$H try "$1"; echo $?; $H try -q "$1"; echo $?; $H acquire -q -n "$1"; echo $?', path)
     assert done.stdout.split() == ["0", "1", "1"]
 
@@ -107,7 +107,7 @@ def test_another_shell_does_not_release_but_may_break(world: World, path: Path) 
     assert not path.exists()
 
 
-def test_a_shell_that_meets_its_own_lock_is_told_so(world: World, path: Path) -> None:
+def test_a_shell_that_meets_its_own_lock_is_told_how_to_release_it(world: World, path: Path) -> None:
     """It would wait for itself; and whoever follows the advice gets the lock."""
     script = """
         $H try -q "$1"
@@ -124,7 +124,7 @@ def test_a_shell_that_meets_its_own_lock_is_told_so(world: World, path: Path) ->
         assert advice not in world.do("try", path).stderr
 
 
-def test_releasing_twice_is_no_error(world: World, path: Path) -> None:
+def test_a_second_release_is_not_an_error(world: World, path: Path) -> None:
     script = '$H try "$1"; $H release -j "$1"; echo $?; $H release -j "$1"; echo $?; $H release "$1"; echo $?'
     first, a, second, b, c = world.shell(script, path).stdout.splitlines()
     assert (a, b, c) == ("0", "0", "0")
@@ -132,7 +132,7 @@ def test_releasing_twice_is_no_error(world: World, path: Path) -> None:
     assert one_object(second + "\n")["result"] == "not held"
 
 
-def test_a_hold_of_a_running_program_is_not_released_from_outside(world: World, path: Path, held: int) -> None:
+def test_the_lock_of_a_running_program_is_not_released_from_outside(world: World, path: Path, held: int) -> None:
     for owner in ([], ["--owner-pid", held]):
         done = world.do("release", *owner, path)
         assert (done.returncode, done.stdout) == (1, "")
@@ -224,7 +224,7 @@ def test_plain_results_keep_stdout_and_stderr_apart(world: World, path: Path) ->
     ]  # fmt: skip
 
 
-def test_status_changes_nothing_and_tells_by_its_exit_status(world: World, path: Path, held: int) -> None:
+def test_status_changes_nothing_and_answers_by_its_exit_status(world: World, path: Path, held: int) -> None:
     free = path.with_name("free.lock")
     before = path.read_bytes(), path.stat().st_mtime_ns
     done = world.do("status", path)
@@ -247,7 +247,7 @@ def test_wait_returns_when_the_lock_is_released_and_takes_nothing(world: World, 
 
 @pytest.mark.parametrize(("options", "status"), [(["-n"], 1), (["-w", "0.1"], 1), (["-n", "-E", "9"], 9)])
 @pytest.mark.parametrize("command", ["acquire", "wait"])
-def test_a_time_that_is_up_has_its_exit_status(
+def test_a_timeout_has_its_own_exit_status(
     world: World, path: Path, held: int, command: str, options: list[str], status: int
 ) -> None:
     done = world.do(command, *options, path)

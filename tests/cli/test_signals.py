@@ -72,7 +72,7 @@ EARLY = """
 """
 
 
-def test_a_signal_while_signals_begin_to_be_heeded_makes_no_traceback(world: World, path: Path) -> None:
+def test_a_signal_during_the_installation_of_the_handlers_causes_no_traceback(world: World, path: Path) -> None:
     """C1: it comes when the first of them is heeded, and the others are not yet."""
     started = world.start([sys.executable, "-c", textwrap.dedent(EARLY), path])
     assert (started.wait(), started.rest(), started.complaint()) == (-signal.SIGTERM, "", "")
@@ -231,7 +231,7 @@ def test_a_suspended_shell_has_the_terminal_back_when_it_goes_on(world: World, p
     assert not path.exists()
 
 
-def test_a_command_that_is_stopped_where_no_shell_looks_does_not_stop_the_wrapper(world: World, path: Path) -> None:
+def test_a_stopped_command_does_not_stop_a_wrapper_that_leads_the_session(world: World, path: Path) -> None:
     """C6: the wrapper leads the session, and nobody would continue it."""
     started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; kill -STOP $$; echo went on"])
     child = pid_in(started.hear("child "))

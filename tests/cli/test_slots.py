@@ -59,7 +59,7 @@ def test_a_killed_wrapper_does_not_free_the_slot_of_its_command(world: World, pa
     assert told.stdout.split() == ["0", str(holder.pid)]
 
 
-def test_an_inner_run_does_not_see_the_slot_of_an_outer_one(world: World, path: Path) -> None:
+def test_an_inner_run_does_not_inherit_the_slot_of_an_outer_one(world: World, path: Path) -> None:
     inner = f'$H run "{path}" -- sh -c "echo inner [\\$HOLDFAST_SLOT]"'
     done = world.shell(f"$H run --slots 3 '{path}' -- sh -c 'echo outer [$HOLDFAST_SLOT]; {inner}'")
     assert done.stdout.splitlines() == ["outer [0]", "inner []"]
@@ -80,14 +80,14 @@ def test_shared_slots_are_refused(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_every_protocol_is_heeded(world: World, path: Path, protocol: str) -> None:
+def test_slots_use_the_protocol_that_is_given(world: World, path: Path, protocol: str) -> None:
     done = world.do("run", "-v", "-p", protocol, "--slots", 2, path, "--", "sh", "-c", 'ls "$HOLDFAST_LOCK"')
     assert done.stdout.strip() == f"{path}.0.lock"
     assert f"got {path}.0.lock" in done.stderr
     assert Path(f"{path}.0.lock").exists() is (protocol == "flock")
 
 
-def test_status_and_wait_say_of_a_semaphore_what_a_contender_meets(world: World, path: Path) -> None:
+def test_status_and_wait_count_the_free_slots_of_a_semaphore(world: World, path: Path) -> None:
     first, second = occupy(world, path, 2, "-t", "the first"), occupy(world, path, 2)
     assert {one.hear("slot").split()[1] for one in (first, second)} == {"0", "1"}
     waiter = world.start([*HOLDFAST, "run", "--slots", "2", path, "--", "true"])
@@ -118,7 +118,7 @@ def test_status_and_wait_say_of_a_semaphore_what_a_contender_meets(world: World,
 
 
 @pytest.mark.parametrize("protocol", ["semats", "sidecar", "flock", pytest.param("ofd", marks=_RECORD_LOCKS)])
-def test_status_finds_out_the_protocol_of_a_semaphore(world: World, path: Path, protocol: str) -> None:
+def test_status_detects_the_protocol_of_a_semaphore(world: World, path: Path, protocol: str) -> None:
     holder = occupy(world, path, 2, "-p", protocol)
     holder.hear("slot 0")
     found = look(world, path)

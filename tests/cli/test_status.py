@@ -47,7 +47,7 @@ def test_the_holder_of_the_kernel_lock_and_the_waiters_are_shown(world: World, p
     assert "never robs" in text
 
 
-def test_the_advice_can_be_pasted_whatever_the_name_is(world: World, tmp_path: Path) -> None:
+def test_the_advice_can_be_pasted_for_any_file_name(world: World, tmp_path: Path) -> None:
     name = os.fsdecode(b"it's\\ \xc3\xa4 \xff\x1b[31m\n1.lock")
     (tmp_path / name).write_text("garbage")
     text = world.do("status", tmp_path / name).stdout
@@ -111,7 +111,7 @@ def test_acquiring_does_not_take_the_protocol_from_the_content(world: World, tmp
         (Staleness("fs-safe", 1000.0 + 30, CONDITIONS["fs-safe"]), "in 30 s, and removes it only if its caller has"),
     ],
 )
-def test_a_moment_is_put_into_words(one: Staleness, wanted: str) -> None:
+def test_a_time_is_put_into_words(one: Staleness, wanted: str) -> None:
     assert wanted in staleness_text(one, 1000.0)
 
 
@@ -148,7 +148,7 @@ def test_a_heartbeat_of_version_1_is_not_called_the_acquisition(world: World, tm
     assert " since " not in world.do("run", "-n", tmp_path / "l", "--", "true").stderr
 
 
-def test_verbose_shows_what_the_file_contains_escaped_and_not_all_of_a_long_one(world: World, path: Path) -> None:
+def test_verbose_shows_the_content_escaped_and_shortened(world: World, path: Path) -> None:
     path.write_bytes(b"pid=1\nx\x1b[31m\xff\n" + b"line\n" * 100)
     lines = world.do("status", "-v", path).stdout.splitlines()
     at = lines.index("content   pid=1")
@@ -161,13 +161,13 @@ def test_verbose_shows_what_the_file_contains_escaped_and_not_all_of_a_long_one(
     assert "content" not in world.do("status", "-v", path).stdout
 
 
-def test_verbose_shows_what_each_slot_contains(world: World, path: Path) -> None:
+def test_verbose_shows_the_content_of_each_slot(world: World, path: Path) -> None:
     slot = path.with_name("gpu.1.lock")
     slot.write_bytes(b"pid=1\ntimestamp=1\n")
     assert "content 1 pid=1\n          timestamp=1\n" in world.do("status", "-v", slot.with_name("gpu")).stdout
 
 
-def test_a_stale_sidecar_lock_is_said_to_be_left_to_its_users(world: World, tmp_path: Path) -> None:
+def test_a_stale_sidecar_lock_is_not_promised_to_contenders(world: World, tmp_path: Path) -> None:
     """No contender of holdfast takes it over (policy.py, V5), so it is not promised either."""
     record = {"pid": 4194304, "createdAt": "2020-01-01T00:00:00.000Z"}
     (tmp_path / "j.lock").write_text(json.dumps(record))

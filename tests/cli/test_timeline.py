@@ -38,7 +38,9 @@ def told(*events: dict[str, Any]) -> list[tuple[bool, float, float, str, int | N
 
 
 @pytest.mark.parametrize("kind", ["a link", "a dangling link", "a FIFO", "a hard link", "a directory"])
-def test_a_page_is_not_written_to_what_was_put_in_its_place(kind: str, world: World, tmp_path: Path) -> None:
+def test_a_page_is_not_written_through_a_link_a_fifo_or_a_directory_at_its_default_path(
+    kind: str, world: World, tmp_path: Path
+) -> None:
     """Nobody has named that path: beside the events, where others may write."""
     events, theirs = tmp_path / "events.jsonl", tmp_path / "theirs"
     events.write_text(json.dumps(event("held", 1)) + "\n")
@@ -75,18 +77,18 @@ def test_a_page_is_written_again(world: World, tmp_path: Path) -> None:
 # -- what the events say -----------------------------------------------------------------------------------------------
 
 
-def test_a_wait_is_told_from_a_hold() -> None:
+def test_a_wait_and_a_hold_are_separate_intervals() -> None:
     assert told(event("waiting", 1), event("acquired", 3, waited=2), event("released", 7, held=4)) == [
         (False, 1.0, 3.0, "acquired", 1),
         (True, 3.0, 7.0, "released", 1),
     ]
 
 
-def test_a_file_that_several_wrote_is_read_in_order_of_time() -> None:
+def test_events_of_several_writers_are_read_in_order_of_time() -> None:
     assert told(event("released", 7), event("acquired", 3)) == [(True, 3.0, 7.0, "released", 1)]
 
 
-def test_what_two_have_seen_counts_once() -> None:
+def test_an_event_recorded_twice_counts_once() -> None:
     twice = [
         event("acquired", 3),
         event("acquired", 3.001),
@@ -96,7 +98,7 @@ def test_what_two_have_seen_counts_once() -> None:
     assert told(*twice) == [(True, 3.0, 7.0, "released", 1)]
 
 
-def test_what_began_before_the_record_gets_its_beginning() -> None:
+def test_an_interval_that_began_before_the_record_gets_its_beginning() -> None:
     assert told(event("released", 7, held=4)) == [(True, 3.0, 7.0, "released", 1)]
     assert told(event("gave-up", 7, waited=4)) == [(False, 3.0, 7.0, "gave-up", 1)]
     assert told(event("acquired", 7, waited=4), event("lost", 8)) == [
@@ -105,7 +107,7 @@ def test_what_began_before_the_record_gets_its_beginning() -> None:
     ]
 
 
-def test_what_goes_on_when_the_record_ends_is_shown_as_open() -> None:
+def test_an_interval_that_outlasts_the_record_is_shown_as_open() -> None:
     assert told(
         event("held", 1, first_look=True), event("waiting", 2, 2), event("released", 9, 3, "/other", held=1)
     ) == [
@@ -310,7 +312,7 @@ def test_a_hostile_tag_does_not_become_a_part_of_the_page(world: World, recorded
 
 
 @needs_browser
-def test_the_page_shows_what_happened(world: World, recorded: Callable[..., Path]) -> None:
+def test_the_page_shows_waits_holds_and_their_statistics(world: World, recorded: Callable[..., Path]) -> None:
     file = recorded(
         event("acquired", 100, 11, tag="first"),
         event("waiting", 101, 12, tag="second"),

@@ -21,16 +21,14 @@ def three(tmp_path: Path) -> list[Path]:
     return [tmp_path / f"{name}.lock" for name in "abc"]
 
 
-def test_run_holds_all_of_them_and_leaves_nothing(world: World, three: list[Path]) -> None:
+def test_run_holds_all_its_locks_and_leaves_nothing(world: World, three: list[Path]) -> None:
     done = world.sh('$H run "$@" -- sh -c "$SHOW" sh "$@"', *three, env={"SHOW": SHOW})
     assert done.rest().splitlines() == [*map(str, three), "t:", "s:", "1"]
     assert done.wait() == 0
     assert [*world.directory.iterdir()] == []
 
 
-def test_each_has_a_line_of_its_own_in_the_environment_in_the_order_that_was_typed(
-    world: World, three: list[Path]
-) -> None:
+def test_the_environment_has_a_line_for_each_lock_in_the_order_typed(world: World, three: list[Path]) -> None:
     words = ["--fencing", "--slots", "2", three[1], three[0], "--", "sh", "-c", 'echo "$HOLDFAST_LOCK:$HOLDFAST_SLOT"']
     shown = world.do("run", *words).stdout
     assert shown == f"{three[1]}.0.lock\n{three[0]}.0.lock:0\n0\n"
@@ -39,7 +37,7 @@ def test_each_has_a_line_of_its_own_in_the_environment_in_the_order_that_was_typ
     assert all(token.isdecimal() for token in tokens)
 
 
-def test_none_is_held_if_one_cannot_be_had(world: World, three: list[Path]) -> None:
+def test_no_lock_is_held_if_one_is_taken(world: World, three: list[Path]) -> None:
     with Lock(three[1]).acquire():
         done = world.do("run", "-n", *three, "--", "echo", "ran")
         assert (done.returncode, done.stdout) == (75, "")
@@ -48,13 +46,13 @@ def test_none_is_held_if_one_cannot_be_had(world: World, three: list[Path]) -> N
         assert [*world.directory.iterdir()] == [three[1]]
 
 
-def test_two_who_name_them_in_opposite_orders_do_not_wait_for_each_other(world: World, three: list[Path]) -> None:
+def test_runs_that_name_their_locks_in_opposite_orders_do_not_deadlock(world: World, three: list[Path]) -> None:
     script = "for i in 1 2 3 4 5 6 7 8 9 10; do $H run $1 $2 -- true || exit 1; done"
     runs = [world.sh(script, *order) for order in (three[:2], three[1::-1])]
     assert [run.wait() for run in runs] == [0, 0]
 
 
-def test_all_stay_held_while_the_command_works_although_run_was_killed(world: World, three: list[Path]) -> None:
+def test_all_locks_stay_held_while_the_command_of_a_killed_run_works(world: World, three: list[Path]) -> None:
     """G1, G3, G7."""
     run = world.start([*HOLDFAST, "run", *three, "--", "sh", "-c", "echo held; exec sleep 600"])
     run.hear("held")
@@ -70,7 +68,7 @@ def test_all_stay_held_while_the_command_works_although_run_was_killed(world: Wo
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["run", "guardian"])
-def test_the_loss_of_one_ends_the_work_and_gives_the_others_back(
+def test_the_loss_of_one_lock_ends_the_command_and_releases_the_others(
     world: World, three: list[Path], *, killed: bool
 ) -> None:
     """G7."""
@@ -90,7 +88,7 @@ def test_the_loss_of_one_ends_the_work_and_gives_the_others_back(
         assert world.do("run", "-n", path, "--", "true").returncode == 0
 
 
-def test_a_signal_while_it_waits_for_one_gives_the_others_back(world: World, three: list[Path]) -> None:
+def test_a_signal_during_the_wait_for_one_lock_releases_the_others(world: World, three: list[Path]) -> None:
     with Lock(three[2]).acquire():
         run = world.start([*HOLDFAST, "run", *three, "--", "true"])
         eventually(lambda: three[0].exists() and three[1].exists() and dormant(run.pid))
@@ -100,7 +98,7 @@ def test_a_signal_while_it_waits_for_one_gives_the_others_back(world: World, thr
         assert not three[1].exists()
 
 
-def test_status_shows_each_and_ends_with_the_worst(world: World, three: list[Path]) -> None:
+def test_status_shows_each_lock_and_has_the_worst_exit_status(world: World, three: list[Path]) -> None:
     with Lock(three[1]).acquire():
         done = world.do("status", *three)
         assert done.returncode == 1
@@ -115,7 +113,7 @@ def test_status_shows_each_and_ends_with_the_worst(world: World, three: list[Pat
     assert world.do("status", "-q", *three[1:]).returncode == 0
 
 
-def test_wait_ends_when_all_are_free(world: World, three: list[Path]) -> None:
+def test_wait_ends_when_all_locks_are_free(world: World, three: list[Path]) -> None:
     first, second = Lock(three[0]).acquire(), Lock(three[2]).acquire()
     done = world.do("wait", "-w", "10ms", "-j", *three)
     assert done.returncode == 1

@@ -99,7 +99,7 @@ def test_a_holder_is_seen(seen: Seen, path: Path, held: int) -> None:
     assert found[3].split()[6] == path.name
 
 
-def test_what_happens_is_seen(world: World, seen: Seen, path: Path, held: int) -> None:
+def test_acquisitions_waits_and_deaths_are_shown(world: World, seen: Seen, path: Path, held: int) -> None:
     waiter = world.hold(path)
     seen.shows("1 held, 1 waiting", str(waiter.pid))
     other = world.hold(world.directory / "other", "-t", "why")
@@ -117,7 +117,7 @@ def test_what_happens_is_seen(world: World, seen: Seen, path: Path, held: int) -
     seen.shows("1 held, 0 waiting, 1 stale")
 
 
-def test_time_goes_on(seen: Seen) -> None:
+def test_the_ages_shown_grow_by_the_second(seen: Seen) -> None:
     """And it wakes no more than once a second, besides for what the test does."""
 
     def age() -> int:
@@ -134,7 +134,7 @@ def test_time_goes_on(seen: Seen) -> None:
     eventually(sleeps)  # on a busy machine not at once
 
 
-def test_nothing_to_see_is_said(world: World) -> None:
+def test_an_empty_directory_is_shown_as_such(world: World) -> None:
     seen = top(world, world.directory)
     seen.shows("0 held, 0 waiting, 0 stale", "nobody holds or waits for a lock here", "q quit")
     lock = world.hold(world.directory / "l")
@@ -206,7 +206,7 @@ def test_keys_change_the_order(seen: Seen, path: Path) -> None:
     seen.shows("by most waiters, backwards")
 
 
-def test_something_else_that_was_written_is_drawn_over(seen: Seen, path: Path) -> None:
+def test_foreign_output_on_the_screen_is_drawn_over(seen: Seen, path: Path) -> None:
     seen._stream.feed(b"\x1b[1;1Hnoise from elsewhere")
     seen.type(b"\x0c")
     eventually(lambda: "noise" not in seen.now())
@@ -222,7 +222,7 @@ def test_colours_are_shown_only_where_they_are_wanted(world: World, path: Path, 
     assert b"\x1b[1m" not in plain.raw
 
 
-def test_a_directory_that_vanishes_does_not_end_it(world: World) -> None:
+def test_a_directory_that_vanishes_does_not_end_top(world: World) -> None:
     place = world.directory / "d"
     place.mkdir()
     seen = top(world, place)
@@ -241,7 +241,7 @@ def test_without_events_changes_are_seen(world: World, path: Path, environment: 
     seen.shows("1 held", path.name)
 
 
-def test_what_happens_is_recorded(world: World, path: Path, held: int) -> None:
+def test_record_writes_what_top_sees(world: World, path: Path, held: int) -> None:
     file = world.directory / "events.jsonl"
     seen = top(world, "--record", file)
     seen.shows("1 held")
@@ -295,12 +295,12 @@ def test_an_exception_restores_the_terminal(world: World, path: Path, held: int)
     assert "File too large" in seen.raw[seen.raw.rindex(LEAVE) :].decode()
 
 
-def test_a_closed_terminal_ends_it(world: World, seen: Seen) -> None:
+def test_a_closed_terminal_ends_top(world: World, seen: Seen) -> None:
     world.hang_up(seen.started)
     assert seen.started.wait() == -signal.SIGHUP
 
 
-def test_an_unread_terminal_does_not_keep_it_from_its_end(world: World, path: Path, held: int) -> None:
+def test_top_ends_although_its_terminal_is_not_read(world: World, path: Path, held: int) -> None:
     seen = top(world, world.directory, size=(200, 60))
     seen.shows("1 held")
     for _ in range(200):
@@ -336,7 +336,7 @@ def test_ctrl_z_restores_the_terminal(world: World, path: Path, held: int) -> No
     assert seen.is_left()
 
 
-def test_after_a_stop_by_force_the_screen_is_drawn_again(seen: Seen, path: Path) -> None:
+def test_the_screen_is_drawn_again_after_a_sigstop(seen: Seen, path: Path) -> None:
     seen.started.signal(signal.SIGSTOP)
     eventually(lambda: state(seen.started.pid) == "T")
     modes = termios.tcgetattr(seen.started.source)
@@ -380,7 +380,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_a_table(world: World, path: Pat
     assert b"\x1b" not in seen.raw
 
 
-def test_json_is_that_of_ls(world: World, path: Path, held: int) -> None:
+def test_json_output_is_that_of_ls(world: World, path: Path, held: int) -> None:
     (world.directory / "free").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     done = world.do("top", "-j")
     (one,) = map(json.loads, done.stdout.splitlines())
@@ -404,7 +404,7 @@ def test_a_snapshot_has_the_order_asked_for(world: World) -> None:
     assert names("--sort", "path", "l[12]") == ["l1", "l2"]
 
 
-def test_what_cannot_be_watched_is_an_error(world: World) -> None:
+def test_an_unwatchable_path_is_an_error(world: World) -> None:
     (world.directory / "closed").mkdir(mode=0o300)
     for place, message in (("nowhere/l", "No such file"), ("q*/l", "no directory fits"), ("closed", "denied")):
         for words in ([], ["--json"]):

@@ -53,7 +53,7 @@ def status(holder: int | None, token: int = 1, *waiters: int, path: str = "toy:/
     return Status(path, "toy", True, False, Liveness.ALIVE, ALIVE, who, record, waiters=waiting)
 
 
-def test_what_was_there_before_is_reported_as_a_first_look() -> None:
+def test_locks_found_at_the_start_are_reported_as_a_first_look() -> None:
     changes = watch.Changes()
     found = changes.since((status(1, 1, 2),), 100.0)
     assert [(one.kind, one.pid, one.time, one.first_look) for one in found] == [
@@ -81,7 +81,7 @@ def test_every_change_is_reported_once() -> None:
         assert not any(one.first_look for one in found)
 
 
-def test_a_holder_that_says_who_it_is_after_the_first_look_has_acquired_once() -> None:
+def test_a_holder_identified_after_the_first_look_has_acquired_once() -> None:
     """PO1: a session of PostgreSQL has the lock a moment before its row is written."""
     who = Holder(1, "here", None, "tag")
     silent = Record("toy", {"session": 7}, 1, None)
@@ -96,7 +96,7 @@ def test_a_holder_that_says_who_it_is_after_the_first_look_has_acquired_once() -
     assert [[one.kind for one in each] for each in found] == [["acquired"], [], [], ["released", "acquired"]]
 
 
-def test_two_acquisitions_have_two_names() -> None:
+def test_each_acquisition_has_its_own_id() -> None:
     names = [id_of(one) for one in (status(1, 1), status(1, 2), status(2, 1), status(1, 1, path="toy://b"))]
     assert len({*names}) == 4
     assert id_of(status(None)) is None
@@ -110,7 +110,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Toy:
     return made
 
 
-def test_an_engine_that_cannot_list_is_said_to_be_unable(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_cannot_list_is_reported_as_unable(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     assert ls.ls_(parse(["ls", "toy://me:pw@host"])) == 3
     assert "the locks on toy cannot be listed" in capsys.readouterr().err
     assert perform(parse(["doctor", "toy://me:pw@host"])) == 3
@@ -120,7 +120,7 @@ def test_an_engine_that_cannot_list_is_said_to_be_unable(toy: Toy, capsys: pytes
     assert ":pw@" not in said
 
 
-def test_tokens_that_fall_are_called_unusable(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decreasing_tokens_are_reported_as_unusable(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "probe_of", lambda url: url)
     found = doctor._holding("toy://host")
     assert [one.level for one in found] == ["good", "good"]
@@ -141,7 +141,7 @@ class Terminal(io.StringIO):
         return "break\n"
 
 
-def test_the_next_hold_is_not_ended_for_the_one_that_was_meant(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_break_does_not_end_the_hold_that_follows_the_one_shown(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "toy://host/db#one"
     typed, said = Terminal(), Terminal()
     monkeypatch.setattr("sys.stdin", typed)
@@ -178,7 +178,7 @@ def test_the_next_hold_is_not_ended_for_the_one_that_was_meant(toy: Toy, monkeyp
         ["timeline", "etcd://host/n"],
     ],
 )
-def test_a_server_is_not_looked_for_in_the_working_directory(words: list[str]) -> None:
+def test_a_url_is_not_looked_for_in_the_working_directory(words: list[str]) -> None:
     options = parse(words)
     with pytest.raises(ValueError, match="on a server"):
         perform(options)
@@ -190,7 +190,7 @@ def test_watching_two_servers_is_refused(toy: Toy) -> None:
             perform(parse(["watch", *places]))
 
 
-def test_a_watch_of_a_server_ends_with_its_time(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_of_a_server_ends_after_its_seconds(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
     def survey(env: object, resource: str) -> object:

@@ -58,13 +58,13 @@ def test_no_word_is_broken_at_the_edge_of_a_terminal(world: World, path: Path, w
 
 
 @pytest.mark.parametrize("command", ["ls", "clean"])
-def test_what_could_not_be_looked_at_is_an_error(world: World, command: str) -> None:
+def test_a_missing_directory_is_an_error_of_every_view(world: World, command: str) -> None:
     done = world.do(command, "nowhere")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == f"holdfast: {world.directory}/nowhere: No such file or directory\n"
 
 
-def test_a_directory_in_place_of_a_lock_is_not_to_be_removed(world: World) -> None:
+def test_nobody_is_advised_to_remove_a_directory_in_place_of_a_lock(world: World) -> None:
     done = world.do("status", world.directory)
     assert (done.returncode, done.stdout) == (3, "")
     assert "holdfast ls" in done.stderr

@@ -31,7 +31,7 @@ def recorded(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_what_is_held_at_the_start_is_reported_as_a_first_look(world: World, path: Path, held: int) -> None:
+def test_a_lock_held_at_the_start_is_reported_as_a_first_look(world: World, path: Path, held: int) -> None:
     one = heard(world.start([*HOLDFAST, "watch", path]), "held")
     assert [*one] == [*FIELDS, "first_look"]
     assert (one["first_look"], one["pid"], one["path"], one["protocol"]) == (True, held, str(path), "sema")
@@ -61,14 +61,14 @@ def test_a_killed_holder_is_reported_at_once(world: World, path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_without_a_traceback(world: World, number: int) -> None:
+def test_a_signal_ends_watch_without_a_traceback(world: World, number: int) -> None:
     watching = watch(world, world.directory)
     watching.signal(number)
     assert watching.wait() == -number
     assert watching.complaint() == ""
 
 
-def test_it_ends_when_its_reader_has_gone(world: World) -> None:
+def test_watch_ends_when_its_reader_has_gone(world: World) -> None:
     watching = watch(world, world.directory)
     assert watching.process.stdout is not None
     watching.process.stdout.close()
@@ -77,12 +77,12 @@ def test_it_ends_when_its_reader_has_gone(world: World) -> None:
     assert watching.complaint() == ""
 
 
-def test_it_ends_with_its_time(world: World) -> None:
+def test_watch_ends_after_its_seconds(world: World) -> None:
     done = world.do("watch", "--seconds", "0.05", world.directory)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_cannot_be_watched_is_an_error(world: World) -> None:
+def test_an_unwatchable_path_is_an_error(world: World) -> None:
     done = world.do("watch", world.directory / "nowhere" / "l")
     assert done.returncode == 3
     assert "nowhere" in done.stderr
@@ -138,7 +138,7 @@ def test_a_loss_is_recorded(world: World, path: Path) -> None:
     assert "lost" in [one["kind"] for one in recorded(file)]
 
 
-def test_where_the_record_cannot_be_written_the_command_does_not_run(world: World, path: Path) -> None:
+def test_no_command_runs_if_its_record_cannot_be_opened(world: World, path: Path) -> None:
     for command in (["run", "--record", world.directory, path, "--", "touch", "ran"], ["watch", "--record", "/", "."]):
         done = world.do(*command)
         assert done.returncode == 3
@@ -157,7 +157,7 @@ def test_a_record_that_cannot_be_written_is_named(world: World, path: Path, held
     assert (done.returncode, done.stderr) == (3, f"{no_space}\n")
 
 
-def test_what_watch_tells_is_recorded(world: World, path: Path, held: int) -> None:
+def test_record_gets_the_events_that_watch_prints(world: World, path: Path, held: int) -> None:
     file = world.directory / "events.jsonl"
     for _ in range(2):
         done = world.do("watch", "--seconds", "0.01", "--record", file, path)

@@ -22,17 +22,17 @@ def test_the_page_has_the_table_of_the_command() -> None:
     ]
 
 
-def test_every_protocol_of_ours_has_a_use() -> None:
+def test_every_protocol_has_a_row() -> None:
     assert {one.protocol for one in CHOICES} - {""} == set(protocols.names())
 
 
-def test_what_is_to_be_written_chooses_that_protocol() -> None:
+def test_each_recommended_option_selects_its_protocol() -> None:
     for one in CHOICES:
         given = re.match(r"-p ([\w-]+)", one.write)
         assert (given[1] if given else "sema") == (one.protocol or "sema")
 
 
-def test_the_command_prints_it_for_people_and_programs(world: World) -> None:
+def test_the_command_prints_the_table_as_text_and_as_json(world: World) -> None:
     shown = world.do("protocols").stdout
     for one in CHOICES:
         assert f"  {one.others}\n      {one.write}\n" in shown
@@ -42,7 +42,7 @@ def test_the_command_prints_it_for_people_and_programs(world: World) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_it_fits_any_terminal(world: World, columns: int) -> None:
+def test_the_table_fits_any_terminal(world: World, columns: int) -> None:
     one = world.terminal(["sh", "-c", f'stty cols {columns}; exec "$@"', "sh", *HOLDFAST, "protocols"])
     shown = one.rest().replace("\r", "")
     assert one.wait() == 0

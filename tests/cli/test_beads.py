@@ -52,7 +52,7 @@ def record(pid: int, holder: str = "tool") -> str:
 
 
 def put(path: Path, content: str) -> None:
-    """At once: a daemon that looks meanwhile sees the old content or the new one."""
+    """Replace the file at once: a daemon that looks meanwhile sees the old content or the new one."""
     other = path.with_name("new")
     other.write_text(content)
     other.rename(path)
@@ -235,7 +235,7 @@ def test_help_is_complete(world: World) -> None:
 
 
 def test_every_protocol_is_explained(world: World) -> None:
-    """In one place; every other help says where."""
+    """By `--help` alone; every other help refers to `holdfast protocols`."""
     overview, *others = world.each([["--help"], *([command, "--help"] for command in COMMANDS)])
     for name in protocols.names():
         found = re.findall(rf"^  {name} +LOCK is", overview.stdout, re.MULTILINE)
@@ -249,7 +249,7 @@ def test_every_protocol_is_explained(world: World) -> None:
 
 
 def daemon(world: World, database: Path, *command: object, interval: str = "20ms", **more: object) -> Started:
-    """Its own lines and those of its command come in one stream, in their order."""
+    """Start a daemon whose own lines and those of its command come in one stream, in their order."""
     words = [*HOLDFAST, "beads", "daemon", "--interval", interval, database, "--", *command]
     return world.start(words, stderr=subprocess.STDOUT, **more)
 
@@ -281,7 +281,7 @@ def test_a_daemon_keeps_away_from_a_held_database(world: World, database: Path, 
 
 
 def test_a_tool_and_the_daemon_take_turns(world: World, database: Path, lock_file: Path) -> None:
-    """`run -p beads` beside a daemon: the next cycle is skipped, and there is one again after the end of the tool."""
+    """Beside `run -p beads`, the daemon skips its cycles until the tool ends."""
     started = daemon(world, database, "sh", "-c", TICK)
     started.hear("cycle")
     tool = world.run(database, "print('works', flush=True); input()", "-p", "beads", "--holder", "ci-runner", stdin=-1)
@@ -298,7 +298,7 @@ def test_a_tool_and_the_daemon_take_turns(world: World, database: Path, lock_fil
 
 
 def test_a_cycle_is_neither_cut_short_nor_overlapped(world: World, database: Path, lock_file: Path) -> None:
-    """A lock that appears meanwhile lets it end; and while it lasts, the interval passes many times without another."""
+    """A lock that appears during a cycle lets it end; no second cycle begins while the first lasts."""
     started = daemon(world, database, sys.executable, "-c", SLOW, interval="1ms")
     started.hear("began")
     pid = child_of(world, started)
@@ -322,7 +322,7 @@ def test_a_failing_cycle_is_logged_and_does_not_end_the_daemon(world: World, dat
 
 
 def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path) -> None:
-    """It is there at the start, and is replaced later."""
+    """The command exists at the start, and is replaced later."""
     tool = database / "tool"
     tool.write_text('#!/bin/sh\nrm -- "$0"\n')
     tool.chmod(0o755)
@@ -349,7 +349,7 @@ def test_a_missing_command_does_not_end_the_daemon(world: World, database: Path)
 def test_a_command_missing_at_the_start_ends_the_daemon(
     world: World, database: Path, command: str, status: int, said: str
 ) -> None:
-    """With the words and the status of `run`."""
+    """The message and the status are those of `run`."""
     (world.directory / "plain").write_text("no program")
     done = world.do("beads", "daemon", database, "--", command)
     assert done.stderr.startswith(f"holdfast: {command}: ")
@@ -360,7 +360,7 @@ def test_a_command_missing_at_the_start_ends_the_daemon(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_daemon_after_its_cycle(world: World, database: Path, number: signal.Signals) -> None:
-    """BD1: it is passed on, and the daemon ends when the command has."""
+    """BD1: the signal is passed on, and the daemon ends when its command has."""
     started = daemon(world, database, sys.executable, "-c", SLOW, interval="1ms")
     started.hear("began")
     pid = child_of(world, started)
@@ -416,7 +416,7 @@ def test_a_command_has_no_signal_blocked_or_newly_ignored_by_the_daemon(world: W
 
 
 def test_cycles_come_no_faster_than_the_interval(world: World, database: Path, lock_file: Path) -> None:
-    """BD2: from one beginning to the next, whether a cycle runs or is skipped."""
+    """BD2: the interval is from one beginning to the next, whether a cycle runs or is skipped."""
     began = time.monotonic()
     started = daemon(world, database, "sh", "-c", TICK, interval="50ms")
     for number in range(10):
@@ -492,7 +492,7 @@ def options(name: str) -> list[str]:
 
 
 def named(name: str, place: Path) -> Path:
-    """What is locked, for a protocol."""
+    """The path to lock, for a protocol."""
     return place if name == "beads" else place / "resource"
 
 

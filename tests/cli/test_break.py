@@ -1,4 +1,4 @@
-"""`holdfast break`: one lock goes, and only the one that was meant (breaking.py)."""
+"""`holdfast break`: breaks one lock, and only the one that was meant (breaking.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def id_of(world: World, path: Path) -> str:
 
 @pytest.fixture
 def foreign(path: Path) -> Path:
-    """A lock of somebody of whom nothing is known."""
+    """A lock of an unknown program."""
     path.write_text("pid=4294967295\ntimestamp=9999999999\ntag=foreign\n")
     return path
 
@@ -158,7 +158,7 @@ def test_a_malformed_record_can_be_broken(content: bytes, world: World, path: Pa
 
 
 def test_an_old_empty_file_can_be_broken(world: World, path: Path) -> None:
-    """Whoever breaks it waits for it as for a record that was never written, whatever `ls` calls it."""
+    """It counts as a record that was never written, whatever `ls` calls it."""
     path.touch()
     os.utime(path, (1000, 1000))
     assert world.do("status", path).returncode == 1
@@ -192,7 +192,7 @@ def test_a_hostile_tag_does_not_reach_the_terminal(world: World, path: Path) -> 
 
 
 def recommended(said: str) -> list[str]:
-    """The words of the command in a message, as a shell takes them."""
+    """The words of the recommended command, as a shell splits them."""
     found = re.search(r"\(holdfast (break .*?)\)(?:\.|$)", said.replace("\n", " ").strip())
     assert found is not None, said
     assert "break_lock()" not in said
@@ -208,7 +208,7 @@ def recommended(said: str) -> list[str]:
 def test_a_refusal_recommends_a_command_that_works(
     command: tuple[str, ...], content: str, world: World, tmp_path: Path
 ) -> None:
-    """The path has to be quoted; what cannot be read needs its protocol."""
+    """The path has to be quoted, and a file that cannot be read needs its protocol."""
     path = tmp_path / "it's the lock"
     path.write_text(content)
     more = {"run": ["--", "true"], "status": []}.get(command[0], ["--owner-pid", os.getpid()])
@@ -221,7 +221,7 @@ def test_a_refusal_recommends_a_command_that_works(
 
 
 def test_a_recommended_command_names_the_file_of_the_lock(world: World, tmp_path: Path) -> None:
-    """With -p, LOCK is what the protocol makes the lock file from."""
+    """With -p, LOCK is the path from which the protocol makes the lock file's."""
     tmp_path.joinpath("-data.json.lock").write_text("prose")
     done = world.do("run", "-n", "-p", "sidecar", "./-data.json", "--", "true")
     assert recommended(done.stderr) == ["break", "-p", "sidecar", "./-data.json"]

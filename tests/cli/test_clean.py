@@ -20,7 +20,7 @@ PLAIN = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 
 
 def dead_lock(path: Path, **options: object) -> None:
-    """The lock of a process that was killed."""
+    """Leave the lock of a killed process."""
     holder = Peer("Lock(path, **eval(sys.argv[2])).acquire(); say('held'); hear()", [path, options], env=PLAIN)
     try:
         holder.expect("held")
@@ -54,7 +54,7 @@ def test_nothing_to_do_prints_nothing(world: World, tmp_path: Path) -> None:
 def test_clean_keeps_an_unproven_dead_lock_and_says_that_its_rule_does_not_call_it_stale(
     world: World, path: Path
 ) -> None:
-    """A foreign holder that has ended proves nothing: its pid may be that of another host or container."""
+    """The end of a foreign holder proves nothing: its pid may belong to another host or container."""
     gone = world.sh("exit 0")
     gone.wait()
     path.write_text(f"pid={gone.pid}\ntimestamp={int(time.time())}\n")
@@ -94,7 +94,7 @@ def test_json_and_text_report_the_same_locks(world: World, tmp_path: Path) -> No
 
 
 def test_a_thousand_locks_settle_together(world: World, tmp_path: Path) -> None:
-    """Foreign and stale, so that each of them has to settle: together, not one after the other."""
+    """Each foreign stale lock has to settle: they do so together, not one after the other."""
     pid = Peer("say('x')")
     pid.finish()
     pid.destroy()
@@ -137,7 +137,7 @@ def test_a_missing_directory_is_an_error(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="acts as another user, which only root may")
 def test_a_lock_that_may_not_be_removed_is_reported(disk: Path) -> None:
-    """Another user's directory: as nobody, in process, as nobody may not read this Python."""
+    """In another user's directory. The command runs in this process, as nobody may not read this Python."""
     dead_lock(disk / "l.lock")
     other = Peer(
         """
@@ -165,7 +165,7 @@ def test_a_lock_that_may_not_be_removed_is_reported(disk: Path) -> None:
 
 
 def test_a_lock_that_a_contender_takes_over_meanwhile_stays(world: World, path: Path) -> None:
-    """Cleaners against contenders, with kills: whoever is inside stays there."""
+    """Cleaners run beside contenders that are killed: no cleaner removes a holder's lock."""
     contend = """if True:
         import os, sys
         from holdfast import Lock

@@ -1,8 +1,7 @@
-"""Each command, as a person starts it: in an interpreter that has imported nothing, in a pipe and on a terminal.
+"""Each command as a person starts it: in an interpreter that has imported nothing, in a pipe and on a terminal.
 
 Most other tests fork their commands from a process that has imported everything (warm.py). These find a module that
-does not import what it uses, and a command that cannot start or end by itself.
-"""
+does not import all that it uses, and a command that cannot start or end by itself."""
 
 from __future__ import annotations
 

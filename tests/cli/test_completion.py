@@ -1,4 +1,4 @@
-"""`holdfast completion`: the real shells are asked what they would complete."""
+"""`holdfast completion`: the real shells complete command lines with the scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPED = [pytest.param(shell, marks=needs(shell)) for shell in ("bash", "zsh")]
 
 @pytest.mark.parametrize("shell", EACH)
 def test_every_script_is_accepted_by_its_shell(world: World, shell: str) -> None:
-    """The shell itself reads it without a complaint, and the command prints what the function makes."""
+    """The shell reads the script without a complaint, and the command prints what the function makes."""
     done = world.do("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == SCRIPTS[shell](commands()) + "\n"
@@ -40,7 +40,7 @@ def test_an_unknown_shell_is_an_error(world: World, words: list[str]) -> None:
 
 
 def test_every_script_has_every_option_and_command() -> None:
-    """Whatever `--help` shows is in each script."""
+    """Everything that `--help` shows is in each script."""
     for make in SCRIPTS.values():
         script = make(commands())
         for command in commands():
@@ -64,7 +64,7 @@ def test_the_catalogue_knows_which_options_of_the_other_tools_take_a_value() -> 
 
 
 def test_the_catalogue_has_every_option_and_command(world: World) -> None:
-    """Each command of the overview is there, and each option of each command's help."""
+    """It has each command of the overview, and each option of each command's help."""
     every, *helps = world.each([["--help"], *([*command.name.split(), "--help"] for command in commands())])
     overview = every.stdout.partition("commands:\n")[2].partition("\n\n")[0]
     named = {line.split()[0] for line in overview.splitlines() if line.startswith("  ") and line[2] != " "}
@@ -91,7 +91,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def in_fish(world: World, line: str) -> list[str]:
-    """What fish would offer, without the descriptions."""
+    """The completions of fish, without their descriptions."""
     script = f"{fish(commands())}\ncomplete -C {line!r}"
     home = {"HOME": str(world.directory), "XDG_CONFIG_HOME": str(world.directory / ".c"), "XDG_DATA_HOME": "/dev/null"}
     done = world.start(["fish", "--no-config", "-c", script], env=home)
@@ -146,13 +146,13 @@ def test_fish_completes_the_command_after_the_lock(world: World, place: Path) ->
 
 
 class Typist:
-    """A shell on a terminal, in which `holdfast` only says what it was called with."""
+    """A shell on a terminal, in which `holdfast` only prints its arguments."""
 
     def __init__(self, shell: Started) -> None:
         self._shell = shell
 
     def press(self, keys: str) -> str:
-        """The words that these keys make."""
+        """The words that these keys become."""
         self._shell.type(keys.encode() + b"\n")
         return self._shell.hear("got:").removeprefix("got:")
 
@@ -178,7 +178,7 @@ def typist(request: pytest.FixtureRequest, world: World, place: Path) -> Iterato
 
 @pytest.mark.parametrize("typist", TYPED, indirect=True)
 def test_a_shell_completes_each_typed_line(typist: Typist) -> None:
-    """Each line: what is typed, with Tab as ^I, and the words that come of it."""
+    """Each line has the keys typed, Tab included, and the words that they become."""
     for keys, words in [
         ("holdfast rel\t", "<release>"),
         ("holdfast run --non\t", "<run><--nonblock>"),

@@ -1,4 +1,4 @@
-"""What lies at the path of a lock, of whatever kind: all commands say of it what a contender meets."""
+"""Any kind of content at the path of a lock: all commands report what a contender would meet."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CONTENTS: dict[str, Callable[[Path], object]] = {
 
 
 def status_of(*words: str) -> int:
-    """The command in this process, which is cheap."""
+    """The exit status of the command, run in this process, which is cheap."""
     try:
         return perform(parse(["status", *words]))
     except Exception as error:
@@ -92,7 +92,7 @@ def status_of(*words: str) -> int:
 
 
 def meets(path: str, protocol: str) -> int:
-    """The exit status of a `status` that says what whoever tries to acquire it would meet; it does meet that."""
+    """The exit status that `status` should have: that of an attempt to acquire the lock."""
     lock = Lock(path, protocol=protocol)
     try:
         lock.acquire(timeout=0).release()
@@ -147,7 +147,7 @@ def test_status_and_wait_agree_with_an_acquisition_for_any_content(
 
 
 def test_status_without_a_protocol_agrees_with_run(world: World) -> None:
-    """Where the content does not say which one it is, that is the one of a `run` without -p."""
+    """If the content does not name a protocol, `status` assumes that of a `run` without -p."""
     said, met = {}, {}
     for number, (content, make) in enumerate(CONTENTS.items()):
         if "sidecar" in content or "beads" in content or "proper" in content:

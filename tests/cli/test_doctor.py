@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what it says of a directory, and its exit status (doctor.py)."""
+"""`holdfast doctor`: its report about a directory, and its exit status (doctor.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDE, NARROW = 100, 30
 
 
 def undisturbed(done: CompletedProcess[str]) -> CompletedProcess[str] | None:
-    """What it says, unless others of this user have all inotify instances just now."""
+    """The result; None while other processes of this user have all inotify instances."""
     return None if "128 of 128 inotify instances" in done.stdout else done
 
 
@@ -78,7 +78,7 @@ def test_a_leftover_that_weakens_a_promise_is_reported(world: World, tmp_path: P
 
 
 def test_locks_of_dead_holders_are_noted_and_left(world: World, tmp_path: Path) -> None:
-    """Also one that `clean` would keep: its process has ended, but its rule does not call it stale yet."""
+    """Including one that `clean` would keep: its process has ended, but its rule does not call it stale yet."""
     place = tmp_path / "place"
     place.mkdir()
     for number in range(4):
@@ -99,7 +99,7 @@ def test_locks_of_dead_holders_are_noted_and_left(world: World, tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes a mount namespace")
 def test_a_place_without_proc_is_called_weaker(world: World) -> None:
-    """A dead holder's lock is not taken over at once there, which is promised elsewhere."""
+    """Without /proc, a dead holder's lock is not taken over at once, which holdfast promises elsewhere."""
     words = ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh", *HOLDFAST, "doctor", "-j"]
     started = world.start(words)
     answer = json.loads(started.rest())

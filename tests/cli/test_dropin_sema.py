@@ -1,4 +1,4 @@
-"""`holdfast sema`: what scripts that were written for `sema` see of it, state by state (docs/sema.md)."""
+"""`holdfast sema`: the answers that scripts written for `sema` get, state by state (docs/sema.md)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ NOT_YET, WAITED = (1, "", TIMEOUT), (1, "", BUSY)
 
 
 def odd(what: str) -> list[tuple[str, tuple[int, str, str]]]:
-    """Something that can be no lock file."""
+    """The calls and answers for a path that cannot be a lock file."""
     why = no_lock_file(what)
     refused = (3, "", f"Error: Invalid path: {why}\n")
     return [
@@ -128,7 +128,7 @@ def odd(what: str) -> list[tuple[str, tuple[int, str, str]]]:
 
 
 def usual(pid: int | str, timestamp: int, tag: str | None, running: str) -> list[tuple[str, tuple[int, str, str]]]:
-    """Held, by its letter."""
+    """The calls and answers for a lock that is held by the letter of the protocol."""
     return [
         ("try", (1, "", f"{HELD}  Holder PID: {pid}\n")),
         ("try --json", (1, f'{{{{"locked":true,"pid":{pid},"since":{timestamp}}}}}\n', "")),
@@ -258,13 +258,13 @@ REMOVES_NOTHING = ("status", "wait")
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory."""
+    """The test's directory, as the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def arrange(place: Path, state: str, dead: int) -> str:
-    """Make it so; the path as it is typed."""
+    """Bring about a state; returns the path as it is typed."""
     typed, there = STATES[state]
     path = place / (typed.partition("/")[0] if typed.startswith("l") else "l")
     if isinstance(there, bytes):
@@ -365,7 +365,7 @@ def test_the_help_has_the_form_of_sema(place: Path) -> None:
 
 
 def test_a_wait_at_a_directory_lasts_until_the_path_is_free(world: World, path: Path) -> None:
-    """It looks every 100 ms; a lock file that comes in the place of it is waited for, too."""
+    """The wait looks every 100 ms, and also waits for a lock file that replaces the directory."""
     path.mkdir()
     waiter = world.start([*HOLDFAST, "sema", "wait", path])
     eventually(lambda: dormant(waiter.pid), what="the wait for a directory")
@@ -461,7 +461,7 @@ def test_a_lock_is_on_disk_when_it_is_acquired(place: Path, monkeypatch: pytest.
 
 
 def test_the_age_is_counted_in_whole_seconds(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 s old is not stale with --stale 10; 11 s is."""
+    """With --stale 10, a lock of 10 s is not stale, and one of 11 s is."""
     (place / "l").write_bytes(record(LIVE, NOW))
     monkeypatch.setattr(environment(), "time", lambda: NOW + 10.9)
     assert ran(sema, "try", "l", "--stale", "10")[0] == 1
@@ -476,7 +476,7 @@ def test_a_lock_is_stamped_after_the_wait(place: Path, monkeypatch: pytest.Monke
     reach = env.events_reach
 
     def asked(path: str) -> bool:
-        """The last question before a wait."""
+        """The last call before a wait."""
         waits.set()
         return reach(path)
 
@@ -501,7 +501,7 @@ def test_a_lock_left_by_a_finished_command_is_not_taken_over(world: World, place
 
 
 def test_a_living_holder_is_not_robbed_for_its_age(place: Path) -> None:
-    """A guard that is held is respected; the record alone would be stale."""
+    """The guard is respected; by its record alone the lock would be stale."""
     with Lock(place / "l") as hold:
         assert ran(sema, "try", "l", "--stale", "1")[0] == 1
         os.utime(place / "l", (0, 0))
@@ -541,7 +541,7 @@ def test_a_living_holder_is_not_robbed_for_its_age(place: Path) -> None:
 def test_a_lock_that_may_not_be_read_gets_the_answers_of_sema(
     disk: Path, mode: int, words: str, wanted: tuple[int, str, str]
 ) -> None:
-    """What semats makes looks so to others."""
+    """Files made by semats look like this to other users."""
     inner = disk / "inner"
     inner.mkdir()
     path = inner / "l"

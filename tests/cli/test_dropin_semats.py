@@ -1,4 +1,4 @@
-"""`holdfast semats`: what scripts that were written for `semats` see of it, state by state (docs/semats.md)."""
+"""`holdfast semats`: the answers that scripts written for `semats` get, state by state (docs/semats.md)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def io_error(code: str, text: str, call: str, number: int, *, doing: str = "writ
 
 
 def usual(pid: object, since: int, tag: str | None = None, *, stale: bool = False) -> list[tuple[str, Answer]]:
-    """Held, by its letter."""
+    """The calls and answers for a lock that is held by the letter of the protocol."""
     return [
         ("try-acquire", held_by(pid, since)),
         ("acquire --timeout 0", TIMEOUT),
@@ -160,7 +160,7 @@ IS_DIRECTORY = io_error("EISDIR", "is a directory", "unlink", 21, doing="release
 
 
 def odd(what: str, *, name: str = "l", directory: bool = False) -> list[tuple[str, Answer]]:
-    """Something that can be no lock file."""
+    """The calls and answers for a path that cannot be a lock file."""
     why = no_lock_file(what, name)
     refused = (1, "", f"status: failed\ntype: IO_ERROR\nmessage: Failed to write lock file: Error: {why}\n")
     return [
@@ -241,13 +241,13 @@ TABLE = [(state, words, wanted) for state, rows in ROWS.items() for words, wante
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory."""
+    """The test's directory, as the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def arrange(place: Path, state: str, dead: int) -> str:
-    """Make it so; the path as it is typed."""
+    """Bring about a state; returns the path as it is typed."""
     typed, there = STATES[state]
     if isinstance(there, bytes):
         (place / "l").write_bytes(with_pids(there, dead))
@@ -293,7 +293,7 @@ def test_a_script_sees_the_answers_of_semats(
 
 
 def as_objects(text: str) -> str:
-    """The lines for people, as JSON has the same; complaints about the path stay as they are."""
+    """The lines for people, as the JSON with the same content; complaints about the path stay as they are."""
     if not text or text.startswith("Error: "):
         return text
     found: dict[str, object] = {}
@@ -407,14 +407,14 @@ def test_no_tag_corrupts_the_record_the_json_or_the_terminal(place: Path, tag: s
 
 
 def test_a_record_with_our_pid_from_before_our_start_is_not_ours(place: Path) -> None:
-    """In containers, numbers repeat: this one was another process's when the record was written."""
+    """Pids repeat in containers: when the record was written, this one was another process's."""
     (place / "l").write_bytes(record(os.getpid(), 10**9))
     assert ran(semats, "release", "l") == denied(os.getpid())
     assert "isOwnedByCurrentProcess: false" in ran(semats, "status", "l")[1]
 
 
 def test_a_living_holder_is_neither_robbed_nor_released(world: World, place: Path) -> None:
-    """A guard that is held is respected, until `-f` is given."""
+    """The guard is respected, unless `-f` is given."""
     hold = Lock("l", protocol="semats").acquire()
     assert ran(semats, "try-acquire", "l")[0] == 1
     done = world.do("semats", "release", "l")
@@ -436,7 +436,6 @@ def test_a_lock_left_by_a_finished_command_is_not_taken_over(world: World, place
 
 
 def test_clean_removes_only_temporary_files_of_dead_attempts_on_this_lock(place: Path) -> None:
-    """Only the attempts on this very lock, and only those whose process has ended."""
     dead = dead_pid()
     kept = [
         f"l.{LIVE}.{TOKEN}.tmp",
@@ -500,7 +499,7 @@ NOT_REMOVED = io_error("EACCES", "permission denied", "unlink", 13, doing="relea
 def test_a_lock_of_another_user_gets_the_answers_of_semats(
     disk: Path, monkeypatch: pytest.MonkeyPatch, mode: int, there: str, words: str, wanted: Answer
 ) -> None:
-    """A process that may not be signalled is alive; `later` it is old."""
+    """A process that may not be signalled is alive; in the case `later`, its record is old."""
     root = subprocess.Popen(["sleep", "60"])
     try:
         inner = disk / "inner"

@@ -1,4 +1,4 @@
-"""Whatever is asked for wrongly, or goes wrong, is told on stderr in words that help, with the right exit status."""
+"""Usage errors and failures are reported on stderr in helpful words, with the right exit status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def words(command: str, path: object) -> list[object]:
 
 
 def complaint_of(done: subprocess.CompletedProcess[str], status: int) -> str:
-    """Its one line of complaint."""
+    """The command's only line on stderr."""
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("holdfast: ")
@@ -162,7 +162,7 @@ def test_help_lists_every_exit_status(world: World) -> None:
 
 
 def test_every_help_has_examples_that_can_be_read(world: World) -> None:
-    """Two or more; with the words that stand in the table of options, and narrow enough for any terminal."""
+    """Two or more, which use options of the table, and are narrow enough for any terminal."""
     for command in commands():
         assert len(command.examples) >= 2, command.name
         if not command.text:
@@ -233,7 +233,7 @@ def test_a_missing_directory_is_reported_and_can_be_made(world: World, path: Pat
 
 
 def test_a_free_lock_in_a_missing_directory_comes_with_a_hint(world: World, path: Path) -> None:
-    """The exit status says that it is free, but to acquire it takes more."""
+    """The exit status says that the lock is free, but acquiring it takes more."""
     deep = path / "a" / "b.lock"
     hint = "its directory does not exist; run, try and acquire make it with --parents"
     waited, quiet, as_json, status, there = world.each(
@@ -246,7 +246,7 @@ def test_a_free_lock_in_a_missing_directory_comes_with_a_hint(world: World, path
 
 
 def test_a_free_lock_below_a_file_comes_with_advice_to_choose_another_path(world: World, path: Path) -> None:
-    """No option makes a directory of it."""
+    """No option turns the file into a directory."""
     path.write_text("no directory\n")
     hint = f"{path} is not a directory, so no lock file can be in it; choose another path"
     for deep in (path / "a.lock", path / "a" / "b.lock"):
@@ -267,7 +267,7 @@ def test_a_free_slot_in_a_missing_directory_comes_with_a_hint(world: World, path
 
 
 def test_parents_is_not_suggested_where_proper_lockfile_needs_an_existing_target(world: World, path: Path) -> None:
-    """It locks what exists, in whatever directory that would be; and its locks outlive what they are of."""
+    """proper-lockfile locks only what exists, in whatever directory; and its locks may outlive their target."""
     hint = "does not exist, and proper-lockfile locks what exists"
     by = ["-p", "proper-lockfile"]
     for missing in (path, path / "a"):
@@ -288,7 +288,7 @@ def test_parents_is_not_suggested_where_proper_lockfile_needs_an_existing_target
 def test_the_limits_that_an_error_names_are_those_of_the_system(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A Windows has no `ulimit`."""
+    """Windows, for one, has no `ulimit`."""
 
     class Surroundings:
         limits = "what this system has"
@@ -301,7 +301,7 @@ def test_the_limits_that_an_error_names_are_those_of_the_system(
 
 @needs_root
 def test_every_view_says_that_a_dead_lock_on_a_read_only_filesystem_cannot_be_acquired(tmp_path: Path) -> None:
-    """V10. What is free there cannot be made, either."""
+    """V10. Nor can a free lock be acquired there."""
 
     def do(*words: object) -> tuple[int, str]:
         done = subprocess.run(
@@ -393,7 +393,7 @@ def test_a_path_that_is_not_utf_8_works_and_is_escaped(world: World, path: Path)
 
 
 def without_privileges() -> None:
-    """Root may write and read everything, until these capabilities are out of what it gets at exec."""
+    """Drop the capabilities by which root may read and write everything from what it gets at exec."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH) if os.getuid() == 0 else ():
         if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
@@ -486,7 +486,7 @@ SAYINGS += [["timeline", "-o", "-", "events"]]
 
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
-    """A record of one event."""
+    """A recording of one event."""
     file = tmp_path / "events"
     file.write_text('{"kind": "held", "time": 1, "path": "/l"}\n')
     return file

@@ -1,4 +1,4 @@
-"""The command line on locks of the kernel alone: `-p flock`, `--shared`."""
+"""The command line on kernel locks: `-p flock`, `--shared`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAY = "import sys; print('held', flush=True); sys.stdin.read()"
 
 @pytest.fixture
 def holder(world: World, path: Path) -> int:
-    """`path` is held by `holdfast run -p flock`, whose pid this is."""
+    """Hold `path` by `holdfast run -p flock`; returns its pid."""
     started = world.run(path, STAY, "-p", "flock", "-t", "deploy", stdin=-1)
     started.hear("held")
     return started.pid
@@ -154,7 +154,7 @@ def test_without_kernel_locks_no_command_runs(world: World, path: Path) -> None:
 
 
 def test_a_guardian_that_outlives_run_leaves_the_file(world: World, path: Path) -> None:
-    """G3, F2: whoever releases it, a file that stays is not removed."""
+    """G3, F2: a file that stays is not removed, whoever releases the lock."""
     done = world.do("run", "-p", "flock", "--until", "all", path, "--", "sh", "-c", "sleep 0.2 > /dev/null 2>&1 &")
     assert done.returncode == 0
     eventually(lambda: try_flock(path), what="the release")

@@ -1,4 +1,4 @@
-"""While the command or anything it has started works, the lock is held, whichever of holdfast's processes is killed."""
+"""The lock is held while the command or a process started by it works, whichever of holdfast's processes is killed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def kill(*pids: int) -> None:
 
 
 def free_again(world: World, path: Path, dead: int) -> None:
-    """The next one gets the lock at once, is told whom it replaces, and leaves nothing."""
+    """Check that the next contender gets the lock at once, is told whom it replaces, and leaves nothing."""
     done = world.do("run", "-w", 10, path, "--", "sh", "-c", "echo $HOLDFAST_RECOVERED")
     assert (done.returncode, done.stdout) == (0, f"{dead}\n")
     assert [*path.parent.iterdir()] == []
@@ -95,7 +95,7 @@ def test_a_command_that_closed_its_descriptors_keeps_its_lock(world: World, path
 
 
 def test_a_daemon_that_closed_its_descriptors_keeps_its_lock(world: World, path: Path) -> None:
-    """G1: when `run` was killed, everything that the command has started counts."""
+    """G1: after `run` was killed, everything that its command started counts."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
     keeper = guardian(run.pid)
@@ -124,7 +124,7 @@ def test_a_daemon_that_left_the_process_group_keeps_its_lock_when_the_group_is_k
 
 @pytest.mark.parametrize("limit", ["30d", "1e10", "inf"])
 def test_a_limit_may_be_longer_than_a_system_call_can_wait(world: World, path: Path, limit: str) -> None:
-    """Than poll(); than the time that a `timespec` holds; for ever. `run` goes on, and so does its guardian."""
+    """Longer than poll() can wait, longer than a `timespec` holds, or infinite: `run` and its guardian go on."""
     done = world.do("run", "--limit", limit, path, "--", "sh", "-c", "sleep 0.1; exit 6")
     assert (done.returncode, done.stderr) == (6, "")
     run = world.run(path, CLOSING, "--limit", limit, stdin=-1)
@@ -138,7 +138,7 @@ def test_a_limit_may_be_longer_than_a_system_call_can_wait(world: World, path: P
 
 
 def test_a_guardian_does_not_hold_a_pipe_open(world: World, path: Path) -> None:
-    """G2: what it inherits it closes; the daemon has closed its own."""
+    """G2: the guardian closes the descriptors that it inherits; the daemon has closed its own."""
     run = world.run(path, DAEMON, stdin=-1)
     daemon = pid_of(run.hear("daemon"))
     run.hear("child")
@@ -150,7 +150,7 @@ def test_a_guardian_does_not_hold_a_pipe_open(world: World, path: Path) -> None:
 
 
 def test_the_record_of_a_killed_run_stays_fresh_while_its_command_works(world: World, path: Path) -> None:
-    """G3: others would call it stale. Refreshed every third of the age at which that is so."""
+    """G3: it is refreshed every third of the age at which others would call it stale."""
     run = world.run(path, CLOSING, "--stale-after", 1, stdin=-1)
     run.hear("child")
     kill(run.pid)
@@ -222,7 +222,7 @@ def test_a_slot_outlives_run(world: World, path: Path) -> None:
 
 
 def test_without_kernel_locks_the_command_ends_with_run(world: World, path: Path) -> None:
-    """G3: without kernel locks, the record says that `run` has the lock, so it went with that."""
+    """G3: the record then names `run` as the holder, so the lock ended with it."""
     run = world.run(path, DAEMON, stdin=-1, env={"HOLDFAST_OS": "generic"})
     daemon, child = pid_of(run.hear("daemon")), pid_of(run.hear("child"))
     kill(run.pid)
@@ -257,7 +257,7 @@ def test_a_signal_to_the_guardian_is_ignored_beside_run_and_heeded_after_it(worl
 
 
 def test_a_guardian_that_is_stopped_is_continued(world: World, path: Path) -> None:
-    """G8: else nobody would hear of the command's end."""
+    """G8: otherwise nobody would learn of the command's end."""
     run = world.run(path, CLOSING, stdin=subprocess.PIPE)
     run.hear("child")
     keeping = guardian(run.pid)
@@ -271,7 +271,7 @@ def test_a_guardian_that_is_stopped_is_continued(world: World, path: Path) -> No
 
 
 def test_a_guardian_that_is_stopped_before_it_answers_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G8: as its answer is awaited, and as its end is."""
+    """G8: while its answer is awaited, and while its end is."""
     monkeypatch.setattr(module, "_ANSWERS_WITHIN", 0.01)
     seen = module.Guardian([], module.Terms(1.0, module.COMMAND, None))
     seen._news, tell = os.pipe()
@@ -331,7 +331,7 @@ def test_a_lost_lock_ends_the_tree_of_a_killed_guardian(world: World, path: Path
 
 
 def test_run_does_not_wait_for_a_command_that_it_cannot_adopt(world: World, path: Path) -> None:
-    """CT1, G4: it had children before, so it adopts nobody. It says that it cannot know how the command has ended."""
+    """CT1, G4: `run` had children before, so it adopts no process. It reports that the command's status is unknown."""
     script = 'sleep 600 2>/dev/null & exec $H run "$1" -- sh -c "echo child \\$\\$; read line; exit 7"'
     run = world.sh(script, path, stdin=-1)
     child = pid_of(run.hear("child"))
@@ -369,7 +369,7 @@ def test_a_guardian_killed_before_it_could_tell_does_not_free_the_lock(world: Wo
 
 
 def test_a_command_that_run_cannot_find_keeps_its_lock(world: World, path: Path) -> None:
-    """G1, G4: it adopts nobody, as it had children before. The command has inherited the guard, and keeps it."""
+    """G1, G4: `run` had children before, so it adopts no process. The command keeps the guard that it inherited."""
     words = ["sh", "-c", 'sleep 600 & exec "$@" 2>&1', "sh", sys.executable, "-c", BEFORE, path]
     run = world.start(words, stdin=-1)
     assert run.wait() == 3
@@ -384,7 +384,7 @@ def test_a_command_that_run_cannot_find_keeps_its_lock(world: World, path: Path)
 def test_a_command_with_the_guards_descriptor_keeps_the_lock_when_run_and_guardian_are_killed(
     world: World, path: Path
 ) -> None:
-    """G1: it has inherited the guard."""
+    """G1: the command has inherited the guard."""
     run = world.run(path, CLOSING.replace("os.closerange(3, 256)", ""), stdin=-1)
     child = pid_of(run.hear("child"))
     keeper = guardian(run.pid)
@@ -402,7 +402,7 @@ def test_a_command_with_the_guards_descriptor_keeps_the_lock_when_run_and_guardi
 
 
 def test_a_job_in_the_background_keeps_its_lock(world: World, path: Path) -> None:
-    """G6. `run` ends at once, as the command ended; the lock file goes with the job."""
+    """G6. `run` ends at once, as its command did; the lock file goes with the job."""
     done = world.do("run", path, "--", "sh", "-c", f"{JOB}; exit 5")
     job = pid_of(done.stdout)
     assert done.returncode == 5
@@ -417,7 +417,7 @@ def test_a_job_in_the_background_keeps_its_lock(world: World, path: Path) -> Non
 
 
 def test_the_guardian_writes_nothing_to_the_record_of_a_killed_run(world: World, path: Path) -> None:
-    """G2: the guardian closes the file; its own pipe for signals may have the number then."""
+    """G2: it closes the file, whose number its own pipe for signals may then have."""
     record = path.parent / "record"
     code = "import os, signal, sys; print('child', flush=True); sys.stdin.readline(); print('end', flush=True)"
     run = world.run(path, code, "--record", record, stdin=-1)
@@ -440,7 +440,7 @@ def test_the_guardians_release_wakes_a_waiter(world: World, path: Path) -> None:
 
 
 def test_a_job_whose_parent_became_a_daemon_keeps_its_lock(world: World, path: Path) -> None:
-    """What counts is its own session, whatever its parent has made of itself."""
+    """The job's own session counts, not what its parent has become."""
     code = """
 import os, sys, time
 if os.fork() == 0:
@@ -514,7 +514,7 @@ def test_the_guardian_ends_with_the_command(world: World, path: Path) -> None:
 
 
 def test_the_command_has_the_group_session_and_terminal_of_run(world: World, path: Path) -> None:
-    """G2: all three are those of `run`; only its parent is another."""
+    """G2: only its parent is another process."""
     code = "import os; print('child', os.getpgrp(), os.getsid(0), os.tcgetpgrp(0), flush=True); input()"
     run = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", code])
     found = run.hear("child").split()[1:]
@@ -525,7 +525,7 @@ def test_the_command_has_the_group_session_and_terminal_of_run(world: World, pat
 
 
 def test_a_loss_found_while_the_guardian_takes_the_locks_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G7: the thread that keeps the locks finds it, just as this one has seen nothing of it."""
+    """G7: the keeper's thread finds the loss just after this thread has seen none."""
     told: list[bytes] = []
     life = module._Life([], [object()], [0], module.Terms(1.0, module.COMMAND, None), -1, -1)  # type: ignore[list-item]
     life._wake = -1
@@ -545,7 +545,7 @@ def test_a_loss_found_while_the_guardian_takes_the_locks_is_not_forgotten(monkey
 
 @pytest.mark.unmeasured("it counts the descriptors of a process")
 def test_a_guardian_that_cannot_start_is_not_reported_as_an_error_of_the_command(world: World, path: Path) -> None:
-    """With too few descriptors for its pipes, at whichever of them: the cause is told, and the lock released."""
+    """Whichever of its pipes lacks a descriptor, the cause is reported and the lock released."""
     found = []
     for most in (5, 6, 7, 8):
         limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))
@@ -644,7 +644,7 @@ main(["run", sys.argv[2], "--", "sh", "-c", "trap '' USR1; echo held $$; exec sl
 
 @pytest.mark.parametrize("moment", ["start", "wait"])
 def test_an_error_of_run_does_not_free_the_lock_of_a_command_at_work(world: World, path: Path, moment: str) -> None:
-    """C7: the guardian has it, as if `run` had been killed."""
+    """C7: the guardian keeps it, as if `run` had been killed."""
     started = world.start([sys.executable, "-c", FAILING, moment, path])
     work = pid_of(started.hear("held"))
     if moment == "wait":
@@ -687,7 +687,7 @@ main(["run", sys.argv[4], "--", "sh", "-c", code, "sh", f"{gate}.began"])
 @pytest.mark.needs("flock", "linux")
 @pytest.mark.parametrize("step", ["fork", "posix_spawnp", "setsid"])
 def test_a_killed_run_is_never_called_dead_while_its_command_can_run(world: World, path: Path, step: str) -> None:
-    """Before the fork there is no command, and will be none. From there on, the guardian has the lock."""
+    """Before the fork no command exists, nor will one. From then on, the guardian has the lock."""
     gate = world.directory / "gate"
     os.mkfifo(gate)
 
@@ -722,7 +722,7 @@ def top_of(world: World, path: Path) -> str:
 
 
 def test_a_script_without_a_shell_to_run_it_is_not_reported_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a root directory without /bin/sh: the script is there, so it is not said to be missing."""
+    """In a root directory without /bin/sh, the script exists."""
 
     def failing(number: int) -> Callable[..., int]:
         def fail(*_given: object, **_named: object) -> int:

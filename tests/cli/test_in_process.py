@@ -1,4 +1,4 @@
-"""Parts of the command line that meet an output, a terminal or a service manager which is not as it should be."""
+"""Parts of the command line with an output, a terminal or a service manager in an unusual state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from unit.stepping import sema_record
 
 
 def test_a_number_without_a_json_form_becomes_null() -> None:
-    """From a lock file; JavaScript writes null for it."""
+    """A lock file may have one, and JavaScript writes null for it."""
     beyond = {"pid": float("inf"), "ages": [float("nan"), 1.5, (2, float("-inf"))], "tag": "t"}
     assert json.loads(dumped(beyond)) == {"pid": None, "ages": [None, 1.5, [2, None]], "tag": "t"}
 
@@ -53,13 +53,13 @@ def test_a_closed_stderr_does_not_end_a_command(say: Callable[[str], None], monk
 
 
 def test_an_internal_error_has_its_own_status_and_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    """1 would say that; and a traceback is what those who can mend it need."""
+    """Status 1 would mean "held"; a maintainer needs the traceback."""
     assert outcome.failed(KeyError("a defect")) == outcome.FAILED
     assert "KeyError: 'a defect'" in capfd.readouterr().err
 
 
 def test_the_service_manager_is_notified(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sd_notify(3): at a path, or at an abstract address; one who cannot be told is no reason to fail."""
+    """sd_notify(3): at a path, or at an abstract address; an unreachable manager is not an error."""
     name = f"holdfast-test-{os.getpid()}"
     for address, bound in ((str(disk / "s"), str(disk / "s")), (f"@{name}", f"\0{name}")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -94,7 +94,7 @@ def test_a_recording_that_is_cut_off_is_an_error(disk: Path, monkeypatch: pytest
 
 
 def test_a_closed_terminal_window_causes_no_error() -> None:
-    """Its window was closed: what was to be put back cannot be, and nobody is there to see it."""
+    """The terminal's state cannot be restored then, and nobody is there to see it."""
     ours, theirs = pty.openpty()
     screen = FullScreen(theirs)
     screen.enter()
@@ -109,7 +109,7 @@ def test_a_closed_terminal_window_causes_no_error() -> None:
 
 
 def test_a_terminal_whose_restoration_was_interrupted_is_restored_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Ctrl-C again, while Ctrl-Z gives it back."""
+    """By a second Ctrl-C, while Ctrl-Z restores the terminal."""
     ours, theirs = pty.openpty()
     screen, before = FullScreen(theirs), termios.tcgetattr(theirs)
     screen.enter()
@@ -151,7 +151,7 @@ def test_a_text_that_fits_is_not_cut(text: str, cut: str) -> None:
 def test_a_failed_release_changes_only_a_status_of_0(
     error: Exception, told: str, first: int, then: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The status of the command stays, unless it says that all is well; a loss comes before both."""
+    """A loss takes precedence over both."""
 
     def release() -> None:
         raise error
@@ -174,7 +174,7 @@ def test_a_slot_freed_after_a_failed_wait_is_not_reported_as_taken(tmp_path: Pat
 def test_a_status_never_mixes_the_holders_of_two_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its writer has not finished at the first one; or another one has the lock at the second."""
+    """The writer may not have finished at the first look, or another process may have the lock at the second."""
     path, real = tmp_path / "l.lock", command._found
     path.write_text(f"pid={os.getpid()}\ntime")
 
@@ -191,7 +191,7 @@ def test_a_status_never_mixes_the_holders_of_two_looks(
 
 @pytest.mark.needs("linux")
 def test_a_status_that_would_share_the_lock_looks_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is free for one that shares it, and held for others. Each look more would wake those who wait."""
+    """For a shared request the lock is free, for others held. Each further look would wake the waiters."""
     path, real = tmp_path / "l", command._found
     looks: list[str] = []
     monkeypatch.setattr(command, "_found", lambda survey, given: looks.append(given) or real(survey, given))
@@ -206,7 +206,7 @@ def test_a_status_that_would_share_the_lock_looks_once(tmp_path: Path, monkeypat
 def test_a_status_has_the_guard_of_the_holder_that_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tables that were read for the first look are of the holder before."""
+    """The tables that were read for the first look are those of the previous holder."""
     path, real = tmp_path / "l", command._found
     peer = Peer("held = Lock(path).acquire(); say('held'); hear(); held.release(); say('done')", [path])
     peer.expect("held")

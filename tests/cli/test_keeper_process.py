@@ -1,4 +1,4 @@
-"""The keeper process: it has the lock for as long as its owner lives, whatever is killed, and leaves nothing."""
+"""The keeper process: it holds the lock for as long as its owner lives, whatever is killed, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHELLS = [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), re
 
 
 def keepers(world: World) -> list[int]:
-    """Those that live, of this test."""
+    """The living keepers of this test."""
     return [pid for pid in world.mine() if comm(pid) == KEEPER and not ended(pid)]
 
 
@@ -41,7 +41,7 @@ def status(world: World, path: Path) -> dict[str, object]:
 
 
 def nothing_left(world: World, path: Path) -> None:
-    """Neither a process nor a file."""
+    """Check that neither a process nor a file is left."""
     eventually(lambda: keepers(world) == [], what="the keepers to end")
     # One that has only just been started does not go by its name yet.
     eventually(lambda: os.listdir(path.parent) == [], what="the files to go")
@@ -49,7 +49,7 @@ def nothing_left(world: World, path: Path) -> None:
 
 
 def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
-    """A shell that holds the lock, and its keeper. It ends when its stdin does."""
+    """A shell that holds the lock, and its keeper. The shell ends when its stdin does."""
     shell = world.sh(f'$H try {" ".join(options)} "$1" && echo held; read line', path, stdin=subprocess.PIPE)
     shell.hear("held")
     (keeper,) = keepers(world)
@@ -61,7 +61,7 @@ def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
 
 @pytest.mark.unmeasured("it counts the memory of a process")
 def test_a_keeper_inherits_nothing_of_its_caller(world: World, path: Path) -> None:
-    """A session of its own without a terminal, no descriptor of the caller's, no directory kept busy, little memory."""
+    """Its own session without a terminal, no descriptor of the caller's, no busy directory, little memory."""
     shell = world.sh('exec 7>"$2"; $H try "$1" && echo held; read line', path, path.with_name("other"), stdin=-1)
     shell.hear("held")
     (keeper,) = keepers(world)
@@ -99,14 +99,14 @@ def test_the_holder_of_a_shells_lock_can_be_seen(world: World, path: Path) -> No
 
 @pytest.mark.parametrize("command", ["try", "acquire"])
 def test_the_keeper_of_a_new_lock_is_not_called_its_waiter(world: World, path: Path, command: str) -> None:
-    """While the command tells of the lock, the kernel's table names the command, and the keeper watches the file."""
+    """While the command reports the lock, the kernel's table names the command, and the keeper watches the file."""
     shell = world.sh(f'$H {command} -j "$1"; read line', path, stdin=subprocess.PIPE)
     told = json.loads(shell.hear("{"))
     assert (told["result"], told["waiters"], [told["keeper_pid"]]) == ("acquired", [], keepers(world))
 
 
 def test_a_long_hold_of_a_shell_is_not_called_stale(world: World, path: Path) -> None:
-    """It beats: every third of the age at which others may reclaim."""
+    """The keeper refreshes the record every third of the age at which others may reclaim it."""
     _, _ = holding(world, path, "--stale-after", "0.9")
     first = path.read_bytes()
     eventually(lambda: path.read_bytes() != first, what="a heartbeat")
@@ -119,7 +119,7 @@ def test_a_long_hold_of_a_shell_is_not_called_stale(world: World, path: Path) ->
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["kill", "term", "exit"])
 def test_a_lock_ends_with_its_shell(world: World, path: Path, how: int | None, record_property: object) -> None:
-    """Gone as soon as the owner ends; how soon is reported with the result."""
+    """The lock is free as soon as the owner ends; the delay is reported with the result."""
     shell, _ = holding(world, path)
     waiter = world.start([*HOLDFAST, "wait", path])
     eventually(lambda: dormant(waiter.pid), what="the contender waiting")
@@ -139,7 +139,7 @@ def test_a_lock_ends_with_its_shell(world: World, path: Path, how: int | None, r
 
 
 def test_without_pidfds_a_lock_ends_with_its_shell(world: World, path: Path) -> None:
-    """Then the owner is looked at ten times a second."""
+    """The keeper then checks its owner ten times a second."""
     plain = (
         "import os, errno, sys\n"
         "def none(*_): raise OSError(errno.ENOSYS, 'no such call')\n"
@@ -159,7 +159,7 @@ def test_without_pidfds_a_lock_ends_with_its_shell(world: World, path: Path) -> 
 
 
 def test_a_killed_keeper_leaves_a_lock_proven_dead(world: World, path: Path) -> None:
-    """Proven dead although its owner lives; `release` says so, and anybody may take it over."""
+    """Although its owner lives. `release` reports it, and any contender may take over."""
     shell, keeper = holding(world, path)
     os.kill(keeper, signal.SIGKILL)
     eventually(lambda: ended(keeper), what="the keeper to end")
@@ -200,7 +200,7 @@ def test_a_stray_signal_does_not_free_the_lock_of_a_living_shell(world: World, p
 
 
 def test_a_keeper_ends_with_its_lock(world: World, path: Path) -> None:
-    """Removed by force, by anybody, it is lost, and there is nothing to keep."""
+    """A lock removed by force is lost, so the keeper has nothing left to keep."""
     _, keeper = holding(world, path)
     path.unlink()
     eventually(lambda: ended(keeper), what="the keeper to end")
@@ -248,7 +248,7 @@ def test_release_by_another_shell_leaves_the_keeper(world: World, path: Path) ->
 
 
 def test_release_leaves_the_lock_of_a_newcomer(world: World, path: Path) -> None:
-    """Whoever waits gets the lock the moment that the keeper releases it; `release` has done its work by then."""
+    """A waiter gets the lock as soon as the keeper releases it; by then `release` has done its work."""
     shell, _ = holding(world, path)
     waiter = world.hold(path)
     eventually(lambda: dormant(waiter.pid), what="the contender waiting")
@@ -297,7 +297,7 @@ main(["try", sys.argv[3]])
 
 
 def held_up(world: World, path: Path, where: str) -> tuple[Started, int, int]:
-    """The shell; the command; and the process that stopped there."""
+    """The shell, the command, and the process that stopped at that point."""
     mark = path.with_name("mark")
     shell = world.start(
         ["sh", "-c", '"$@"; echo status $?; read line', "sh", sys.executable, "-c", HOLD_UP, where, mark, path],
@@ -337,7 +337,7 @@ def test_a_killed_command_leaves_only_a_lock_that_it_reported(world: World, path
 
 @pytest.mark.parametrize("where", ["settle-before", "take-before", "take-after", "start-after", "go-before"])
 def test_the_command_reports_a_keeper_that_is_killed_during_the_hand_over(world: World, path: Path, where: str) -> None:
-    """Where the command still waits for it; then it releases the lock itself, and says that it could not be had."""
+    """As long as the command waits for it: then it releases the lock itself, and reports a failure."""
     shell, command, stopped = held_up(world, path, where)
     keeper = stopped
     if stopped == command:
@@ -354,7 +354,7 @@ def test_the_command_reports_a_keeper_that_is_killed_during_the_hand_over(world:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_command_interrupted_while_it_reports_leaves_no_keeper(world: World, path: Path, number: int) -> None:
-    """Nobody reads what it has to tell, and it is ended while it waits: then the lock is given back (S2)."""
+    """S2: nobody reads its result, and it is ended while it writes: the lock is released."""
     read, write = os.pipe()
     try:
         os.set_blocking(write, False)
@@ -434,7 +434,7 @@ def test_without_a_keeper_process_there_is_no_lock(world: World, path: Path) -> 
 def test_every_form_of_call_binds_the_lock_to_the_scripts_shell(
     world: World, path: Path, shell: str, script: str
 ) -> None:
-    """Each time the owner is the script's own shell, and nobody waits for the keeper."""
+    """The owner is always the script's own shell, and no process waits for the keeper."""
     if (shell, "|" in script) == ("zsh", True) and script.startswith("echo"):
         script = f"{{ {script.replace('echo |', 'true;')}; }}"  # the right end of a pipeline is zsh itself
     script = script.replace("$H", "${=H}") if shell == "zsh" else script
@@ -456,7 +456,7 @@ def test_every_form_of_call_binds_the_lock_to_the_scripts_shell(
 
 
 def test_a_subshell_that_goes_on_owns_the_lock(world: World, path: Path) -> None:
-    """It is the caller, so the lock ends with it; `--owner-pid $$` binds to the script's shell."""
+    """The subshell is the caller, so the lock ends with it; `--owner-pid $$` binds to the script's shell."""
     script = """
         ( $H try "$1"; true ); $H wait "$1"; echo $?
         ( $H try --owner-pid $$ "$1"; true ); $H status -q "$1"; echo $?
@@ -467,7 +467,7 @@ def test_a_subshell_that_goes_on_owns_the_lock(world: World, path: Path) -> None
 
 
 def test_a_program_that_a_shell_becomes_keeps_the_lock(world: World, path: Path) -> None:
-    """`exec`: the process is the same."""
+    """After `exec`, the process is the same."""
     shell = world.sh('$H try "$1" && echo held; exec sleep 60', path)
     shell.hear("held")
     eventually(lambda: comm(shell.pid) == "sleep", what="the shell to become another program")
@@ -501,7 +501,7 @@ def test_one_keeper_leaves_another_lock_of_the_same_shell(world: World, path: Pa
 
 
 def test_a_terminal_that_hangs_up_leaves_the_lock_of_a_living_owner(world: World, path: Path) -> None:
-    """The keeper has no terminal; it ends with its owner, which here outlives the terminal, and then with it."""
+    """The keeper has no terminal. It ends with its owner, which here outlives the terminal."""
     script = "trap '' HUP; $H try \"$1\"; echo held; while :; do sleep 0.05; done"
     shell = world.terminal(["sh", "-c", script, "sh", path], env={"H": " ".join(HOLDFAST)})
     shell.hear("held")
@@ -532,7 +532,7 @@ def test_ctrl_c_at_the_prompt_leaves_the_lock(world: World, path: Path) -> None:
 
 
 def test_many_shells_at_once_get_in_one_after_the_other(world: World, path: Path) -> None:
-    """Twenty, one after the other by the lock; a file that only one may have tells if two are inside."""
+    """Twenty shells; a file created exclusively shows if two are inside."""
     script = """
         $H acquire -w 60 "$1" || exit 8
         mkdir "$1.inside" || exit 9
@@ -637,7 +637,7 @@ def test_without_dev_null_standard_descriptors_may_be_closed(world: World, path:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="takes a mount namespace")
 def test_without_proc_a_shell_can_release_its_lock(world: World, path: Path) -> None:
-    """Nothing is seen of the shell there, nor of who has the kernel lock."""
+    """Neither the shell nor the holder of the kernel lock can be seen there."""
     script = 'umount -l /proc && $H acquire "$1" && $H release "$1"; echo $?'
     done = world.start(["unshare", "--mount", "sh", "-c", script, "sh", path], env={"H": " ".join(HOLDFAST)})
     done.hear("0")

@@ -36,7 +36,7 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
 
 
 def need(program: str) -> str:
-    """`make kinds` sees to it that all of them are there (HOLDFAST_TEST_KINDS=all)."""
+    """Skip without the program; `make kinds` requires all of them (HOLDFAST_TEST_KINDS=all)."""
     found = shutil.which(program)
     if found is None:
         assert os.environ.get("HOLDFAST_TEST_KINDS") != "all", f"{program} is not installed"
@@ -45,7 +45,7 @@ def need(program: str) -> str:
 
 
 def listed(world: World, *words: object) -> dict[str, dict[str, Any]]:
-    """What `ls -r` finds, by path as seen from the working directory."""
+    """The locks that `ls -r` finds, by path relative to the working directory."""
     done = world.do("ls", "-rj", *words)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -58,7 +58,7 @@ def status(world: World, path: Path) -> dict[str, Any]:
 
 
 def tree(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """All that is there, with number, times and content: two looks are equal if nothing was changed between them."""
+    """Every file with number, times and content: two results are equal if nothing was changed between them."""
     found = {}
     for path in sorted(top.rglob("*")):
         about = path.lstat()
@@ -68,7 +68,7 @@ def tree(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
 
 
 def is_refused(world: World, path: Path, words: str, *, by: Iterable[str] = ("run", "break")) -> None:
-    """These commands refuse it in these words; `clean` passes it over."""
+    """Check that these commands refuse the path in these words, and that `clean` passes it over."""
     before = tree(path.parent)
     for command, behind in map(WORDS.__getitem__, by):
         done = world.do(*command, path, *behind)
@@ -119,12 +119,12 @@ class Commit:
         assert self.lock.exists()
 
     def end(self) -> None:
-        """The editor ends, and git with it."""
+        """End the editor, and git with it."""
         self.go.write_text("x\n")
         assert self.process.wait() == 1
 
     def interrupt(self) -> None:
-        """Git dies before it can tidy up; its editor ends, too."""
+        """Kill git before it can clean up, and its editor."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.go.write_text("x\n")
         assert self.process.wait() == -signal.SIGKILL
@@ -158,7 +158,7 @@ def test_a_running_commit_and_an_interrupted_one_are_told_apart(world: World, re
 
 
 def test_a_commit_is_recognised_whatever_its_message(world: World, repository: Path) -> None:
-    """Its words may be the names of commands that take no lock."""
+    """The message may contain names of commands that take no lock."""
     commit = Commit(world, repository, "-e", "-m", "show the log")
     (one,) = listed(world).values()
     assert (one["condition"], one["holder"]["pid"]) == ("held", commit.process.pid)
@@ -209,7 +209,7 @@ exit 0
 
 
 def test_the_receiver_of_a_push_is_named_as_the_holder(world: World, repository: Path) -> None:
-    """`git-receive-pack`, which has closed the lock of a branch before its hooks run."""
+    """`git-receive-pack` has closed the lock of a branch before its hooks run."""
     ready, go = world.directory / "ready", world.directory / "go"
     for fifo in (ready, go):
         os.mkfifo(fifo)
@@ -227,7 +227,7 @@ def test_the_receiver_of_a_push_is_named_as_the_holder(world: World, repository:
 
 
 def test_the_advice_about_an_interrupted_commit_is_right(world: World, repository: Path, commit: Commit) -> None:
-    """Git refuses as long as the file is there, and commits when it has been removed as the advice says."""
+    """Git refuses while the file exists, and commits once it has been removed as advised."""
     commit.interrupt()
     command = ["git", "-C", repository, "commit", "-qam", "second"]
     refused = world.start(command, env=GIT)
@@ -240,7 +240,7 @@ def test_the_advice_about_an_interrupted_commit_is_right(world: World, repositor
 
 @pytest.mark.parametrize("ends", [Commit.end, lambda commit: commit.lock.unlink()])
 def test_wait_ends_with_gits_lock(world: World, commit: Commit, ends: Any) -> None:
-    """By the event: it sleeps until then."""
+    """The wait sleeps until the event of the removal."""
     waiter = world.start([*HOLDFAST, "wait", "-v", commit.lock])
     eventually(lambda: dormant(waiter.pid), what="that it waits")
     ends(commit)
@@ -321,7 +321,7 @@ def test_a_holdfast_lock_in_a_git_directory_is_not_taken_for_gits(world: World, 
 
 
 def test_a_git_lock_counts_as_held_where_processes_cannot_be_inspected(world: World, commit: Commit) -> None:
-    """Held, not left: nobody knows."""
+    """Whether it is a leftover cannot be known there."""
     commit.interrupt()
     found = json.loads(world.do("status", "-j", commit.lock, env={"HOLDFAST_OS": "posix"}).stdout)
     assert (found["condition"], found["liveness"]) == ("held", "unknown")
@@ -333,7 +333,7 @@ def test_a_git_lock_counts_as_held_where_processes_cannot_be_inspected(world: Wo
 
 @pytest.fixture
 def service_lock() -> Iterator[Path]:
-    """A path of our own where services keep their locks. Asked for before `world`, it goes after all processes."""
+    """A path of our own among the locks of services. Requested before `world`, it goes after all processes."""
     if not os.access("/run/lock", os.W_OK):
         pytest.skip("needs a directory /run/lock to write to")
     with tempfile.TemporaryDirectory(prefix="holdfast-test-", dir="/run/lock") as where:
@@ -341,7 +341,7 @@ def service_lock() -> Iterator[Path]:
 
 
 def test_a_holdfast_lock_is_recognised_among_the_locks_of_services(service_lock: Path, world: World) -> None:
-    """E8: its record says whose it is, though the kernel has it locked. Contenders are told so, or queue up."""
+    """E8: its record names its protocol, though the kernel has it locked. Contenders are told so, or queue up."""
     holder = world.hold(service_lock)
     holder.hear("held")
     for code, command in ((75, ["run", "-n", service_lock, "--", "true"]), (1, ["try", service_lock])):
@@ -358,7 +358,7 @@ def test_a_holdfast_lock_is_recognised_among_the_locks_of_services(service_lock:
 
 
 def test_a_file_that_only_the_kernel_has_locked_is_waited_for(service_lock: Path, world: World) -> None:
-    """A lock file of ours is like that for a moment, before its record is written."""
+    """A holdfast lock file is in that state for a moment, before its record is written."""
     need("flock")
     other = world.start(["flock", "-n", service_lock, "sh", "-c", "echo locked; cat"], stdin=-1)
     other.hear("locked")
@@ -372,7 +372,7 @@ def test_a_file_that_only_the_kernel_has_locked_is_waited_for(service_lock: Path
 
 
 class Gate:
-    """Something that a program does, and does not end before it is told to: shell words that say so, for a script."""
+    """An action of a program that reports its beginning and waits to be told to end: shell words for a script."""
 
     def __init__(self, directory: Path) -> None:
         self._ready, self._go = directory / "gate-ready", directory / "gate-go"
@@ -393,7 +393,7 @@ def gate(tmp_path: Path) -> Gate:
 
 
 def test_dpkg_is_seen_and_waited_for(world: World, tmp_path: Path, gate: Gate) -> None:
-    """A real installation of a package, into a directory of its own; by the kernel's lock on its files."""
+    """A real package is installed into a directory of its own; the kernel's lock on its files shows it."""
     need("dpkg-deb")
     package, state = tmp_path / "package", tmp_path / "dpkg"
     for directory in (package / "DEBIAN", state / "info", state / "updates", state / "triggers", tmp_path / "root"):
@@ -499,7 +499,7 @@ def test_a_lock_link_of_emacs_names_its_editor(world: World, tmp_path: Path) -> 
 
 
 def names(lock: Path, pid: int, before: str = ".") -> bool:
-    """Whether a link says so; it may be gone for a moment."""
+    """Whether the link names the process; it may be missing for a moment."""
     try:
         return f"{before}{pid}" in os.readlink(lock)
     except FileNotFoundError:
@@ -536,7 +536,7 @@ def test_restic_is_seen_by_its_locks(world: World, tmp_path: Path) -> None:
     (lock,) = eventually(lambda: [one for one in locks.iterdir() if "tmp" not in one.name], what="the lock")
 
     def undisturbed() -> bool:
-        """Restic itself may still be about to change the mode."""
+        """Whether a look changes nothing; restic itself may still be about to change the mode."""
         before = tree(locks)
         one = listed(world, "repository")[f"repository/locks/{lock.name}"]
         assert (one["protocol"], one["condition"], one["holder"]["pid"]) == ("restic", "held", restic.pid)
@@ -560,7 +560,7 @@ withLock(process.argv[2], () => new Promise(() => { console.log("held"); setInte
 
 
 def test_npx_is_seen_by_the_directory_that_it_touches(world: World, tmp_path: Path) -> None:
-    """By npm's own function for it; installing a package would need a network."""
+    """npm's own function takes the lock; installing a package would need a network."""
     npm = Path(need("npm")).resolve().parents[1]
     where = npm / "node_modules" / "libnpmexec" / "lib" / "with-lock.js"
     if not where.exists():
@@ -651,7 +651,7 @@ def _pnpm() -> str:
 
 
 def test_pnpm_is_seen_by_the_kernels_lock_on_its_store(world: World, tmp_path: Path, gate: Gate) -> None:
-    """An installation shares it, and `pnpm store prune` waits for that."""
+    """An installation shares the lock, and `pnpm store prune` waits for it."""
     program, locks = _pnpm(), tmp_path / "run" / f"pnpm-store-operation-locks-{os.getuid()}"
     (tmp_path / "run").mkdir(0o700)
     mine = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path / "run"), "CI": "true"}
@@ -815,7 +815,7 @@ def test_firefox_is_seen_by_its_profile(world: World, tmp_path: Path) -> None:
 
 
 def test_every_file_that_the_kernel_has_locked_is_listed(world: World, tmp_path: Path) -> None:
-    """With --all, wherever it is; once, also if it is in a place that is listed anyhow."""
+    """With --all, wherever it is; and only once if it is in a listed directory."""
     (tmp_path / "there").mkdir()
     (tmp_path / "data.bin").write_bytes(b"data")
     script = """

@@ -1,4 +1,4 @@
-"""Who only looks (`ls`, `status`) changes nothing and wakes nobody."""
+"""`ls` and `status` change nothing and wake nobody."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ hear()
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[Peer]:
-    """Has one lock of each protocol."""
+    """A process that holds one lock of each protocol."""
     for protocol in HELD:
         (tmp_path / "held" / protocol).mkdir(parents=True)
     locks = {protocol: str(target(tmp_path, protocol)) for protocol in HELD}
@@ -76,7 +76,7 @@ def lock_files(place: Path) -> list[Path]:
 
 
 def as_it_is(place: Path) -> dict[str, tuple[object, ...]]:
-    """All that there is, but the time of the last reading."""
+    """All files and their attributes, except the time of the last access."""
     found: dict[str, tuple[object, ...]] = {}
     for path in [place, *sorted(place.rglob("*"))]:
         one = path.lstat()
@@ -113,7 +113,7 @@ def test_a_look_changes_no_file(world: World, place: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["ls", "ls -r -j", "status"])
 def test_a_look_from_a_shell_wakes_no_waiter(world: World, place: Path, how: str) -> None:
-    """Each file is watched as who waits for it watches it; for a lock of the kernel, that hears of readers, too."""
+    """Each file is watched as a waiter watches it; for a kernel lock, that includes readers."""
     env = LinuxEnvironment()
     watches = {}
     for path in lock_files(place):
@@ -129,7 +129,7 @@ def test_a_look_from_a_shell_wakes_no_waiter(world: World, place: Path, how: str
 
 
 def test_a_record_left_unread_for_the_waiters_sake_is_mentioned(world: World, place: Path, holder: Peer) -> None:
-    """Who holds a lock of the kernel is seen without its file; the tag is not, and the verdict says why."""
+    """The holder of a kernel lock is known without reading its file. Its tag is not, and the verdict says why."""
     path = target(place, "flock")
     seen = json.loads(world.do("status", "-j", "-p", "flock", path).stdout)
     assert (seen["holder"]["pid"], seen["holder"]["tag"]) == (holder.pid, "why")

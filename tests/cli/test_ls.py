@@ -23,7 +23,7 @@ NOW = int(time.time())
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with one lock of each kind that needs no process."""
+    """A directory with one lock of each condition that needs no process."""
     now = int(time.time())
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "old").write_text(f"pid=999999999\ntimestamp={now - 7200}\ntag=build\n")
@@ -159,7 +159,7 @@ def test_no_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Pat
 
 
 def on_terminal(world: World, width: int, *words: object, **env: str) -> Started:
-    """On a terminal so wide, which has colours."""
+    """The output on a terminal of this width, which has colours."""
     return world.terminal([*HOLDFAST, *words], env={"TERM": "xterm", **env}, size=(width, 24))
 
 
@@ -196,7 +196,7 @@ def test_ten_thousand_locks_are_listed(world: World, tmp_path: Path) -> None:
 def test_rows_are_shown_before_the_last_directory_is_listed(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes long shows what it has, in the order of the paths; with another order, at the end."""
+    """A long listing shows its rows in the order of the paths; with another order, at the end."""
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "l").write_text(f"pid=4294967295\ntimestamp={NOW}\ntag={name * 70}\n")
@@ -224,7 +224,7 @@ def test_rows_are_shown_before_the_last_directory_is_listed(
 
 
 def test_an_interruption_ends_ls_at_once(world: World, tmp_path: Path) -> None:
-    """Ctrl-C ends it as it ends any command, here while nobody reads what it writes."""
+    """Ctrl-C ends it like any other command, here while nobody reads its output."""
     for number in range(2000):
         (tmp_path / f"l{number}").write_text(f"pid=4294967295\ntimestamp={NOW}\n")
     one = world.start([*HOLDFAST, "ls", "-r", "-j"])
@@ -260,7 +260,7 @@ def test_a_table_fits_and_is_aligned(width: int | None) -> None:
 
 
 def test_a_long_cell_moves_its_column_in_every_row() -> None:
-    """In a pipe: as long as a name may be. What is longer moves only its own row."""
+    """In a pipe, up to the longest possible name. A longer cell moves only its own row."""
     long, longer = "x" * 255, "y" * 256
     title, one, other = lines(COLUMNS, [["1", long, "tag"], ["2", "/x", "tag"]], Screen())
     assert title.index("TAG") == one.index("tag") == other.index("tag")
@@ -285,7 +285,7 @@ def test_a_command_is_shown_without_run_and_without_its_interpreter(command: str
 
 
 def test_two_dashes_in_a_tag_are_not_taken_for_the_end_of_options(world: World, path: Path) -> None:
-    """The command line alone does not tell where a word ends; its process does."""
+    """A command line alone does not show where a word ends; its process does."""
     work = ["sh", "-c", "echo ready; read x -- y"]
     started = world.start([*HOLDFAST, "run", "-t", "first -- then", path, "--", *work], stdin=-1, real=True)
     started.hear("ready")

@@ -1,4 +1,4 @@
-"""The manual pages: complete, and free of what troff warns of."""
+"""The manual pages are complete, and troff accepts them without a warning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAN = pytest.mark.skipif(not shutil.which("man"), reason="man is not installed: 
 
 
 def rendered(text: str) -> str:
-    """As a reader sees it, in one line, without bold and underlined letters; hyphenation is off."""
+    """The page as a reader sees it, in one line, without bold and underlined letters or hyphenation."""
     done = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-P-c", "-P-b", "-P-u"],
         input=text.encode(),
@@ -77,7 +77,7 @@ def test_the_overview_has_every_command() -> None:
 
 
 def test_the_same_source_makes_the_same_pages(tmp_path: Path) -> None:
-    """No date and no path in them: whoever packages them gets the same bytes."""
+    """They have no date and no path, so every packager gets the same bytes."""
     for place in ("one", "two"):
         subprocess.run([sys.executable, SITE / "manual.py", tmp_path / place], check=True)
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("one", "two"))

@@ -42,7 +42,7 @@ def test_a_command_runs_with_the_lock_and_leaves_the_file(world: World, path: Pa
 
 
 def test_ls_with_all_shows_an_empty_lock_file_as_held(world: World, path: Path) -> None:
-    """Without, it is what an empty file is to all other protocols."""
+    """Without --all, it is treated like any other empty file."""
     lock, left = path.with_name("a.lock"), path.with_name("left.lock")
     for file in (lock, left):
         file.touch()
@@ -61,7 +61,7 @@ def test_ls_with_all_shows_an_empty_lock_file_as_held(world: World, path: Path) 
 
 
 def test_a_lock_on_an_empty_file_is_shown_without_a_note(world: World, tmp_path: Path) -> None:
-    """The content says nothing of its protocol, but the kernel does."""
+    """The content does not name its protocol, but the kernel's lock does."""
     path = tmp_path / "l.lock"
     started = world.run(path, STAY, *LOCK, stdin=-1)
     started.hear("held")
@@ -126,7 +126,7 @@ def test_a_held_record_lock_cannot_be_broken(world: World, path: Path) -> None:
 
 
 def test_a_guardian_that_outlives_run_keeps_the_lock_and_leaves_the_file(world: World, path: Path) -> None:
-    """G3, F2, F10: it says of its own descriptor what kind of lock it has."""
+    """G3, F2, F10: the guardian knows from its own descriptor which kind of lock it has."""
     done = world.do("run", *LOCK, "--until", "all", path, "--", "sh", "-c", "sleep 0.5 > /dev/null 2>&1 &")
     assert done.returncode == 0
     assert not is_free(path)
@@ -135,7 +135,7 @@ def test_a_guardian_that_outlives_run_keeps_the_lock_and_leaves_the_file(world: 
 
 
 def test_a_record_lock_is_seen_and_not_broken_whatever_protocol_is_named(world: World, path: Path) -> None:
-    """For every protocol but ofd, the file has no record of a holder, and counts as held for ever."""
+    """To every protocol but ofd, the file has no record of a holder, and counts as held for ever."""
     started = world.hold(path, *LOCK)
     started.hear("held")
     told = json.loads(world.do("status", "-j", path).stdout)

@@ -1,4 +1,4 @@
-"""The process that `try` and `acquire` bind a lock to, if nobody names one (owner.py)."""
+"""The process to which `try` and `acquire` bind a lock by default (owner.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERPRETER = f"{sys.executable} -c 'import subprocess, sys; sys.exit(subprocess
 
 
 def script(tmp_path: Path, text: str, shell: str = "/bin/sh") -> Path:
-    """An executable one, whose `holdfast` is this one."""
+    """An executable script, whose `holdfast` is this one."""
     tool = tmp_path / "bin" / "holdfast"
     if not tool.exists():
         tool.parent.mkdir()
@@ -47,7 +47,7 @@ WRAPPED = {
 @pytest.mark.needs("proc")
 @pytest.mark.parametrize("words", WRAPPED.values(), ids=WRAPPED.keys())
 def test_a_caller_that_ends_at_once_is_given_no_lock(words: str, world: World, tmp_path: Path, path: Path) -> None:
-    """W1, W2: it would be free when its success is heard of. What to do is said."""
+    """W1, W2: the lock would be free again when the success is reported. The message says what to do."""
     path.with_name("l.parent").mkdir() if "find" in words else None
     text = words.replace("LOCK.parent", str(path.with_name("l.parent"))).replace("LOCK", str(path))
     done = world._finish(world.start([script(tmp_path, text)]), None)
@@ -89,7 +89,7 @@ def test_the_owner_of_a_new_lock_is_named(words: str, shell: str, world: World, 
 
 
 def test_an_owner_named_by_its_pid_is_accepted(world: World, tmp_path: Path, path: Path) -> None:
-    """However it calls, whatever it is; and it needs no telling."""
+    """Whatever process it is, and however the command is called; no message names it."""
     text = (
         f"P='--owner-pid '$$; timeout 20 holdfast try $P {path} && timeout 20 holdfast release $P {path} && echo done"
     )
@@ -122,7 +122,7 @@ def test_the_owner_is_not_named_with_quiet_or_json(option: str, world: World, pa
 def test_a_shell_that_becomes_its_last_command_is_known_by_its_release(
     shell: str, option: str, world: World, path: Path
 ) -> None:
-    """The process is the same, and our parent is another."""
+    """The process is the same, but the command's parent is another."""
     words = " ".join(HOLDFAST)
     started = world.start([shell, "-c", f"{words} try -q {option} '{path}' && exec {words} release -v '{path}'"])
     assert (started.wait(), started.complaint()) == (0, f"holdfast: {path}: released\n")
@@ -179,7 +179,7 @@ def test_an_unknown_caller_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("variant", ["linux", "generic"])
 def test_a_program_is_known_by_its_name(variant: str, within: Callable[..., object]) -> None:
-    """A script is its interpreter; a process that is gone is nothing."""
+    """A script counts as its interpreter; a process that has ended counts as nothing."""
     from holdfast._platform.portable import GenericEnvironment
 
     env = environment() if variant == "linux" else GenericEnvironment()

@@ -1,4 +1,4 @@
-"""The command line on locks that are a directory: `-p proper-lockfile`."""
+"""The command line on locks that are directories: `-p proper-lockfile`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_shell_holds_a_lock_through_its_keeper(world: World, target: Path, loc
 def test_the_next_holder_is_not_taken_for_the_keeper_that_was_ended(
     world: World, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk gives the number of a directory that was removed to the next one, which says as little of its holder."""
+    """The filesystem reuses the inode number of a removed directory, and the next lock names its holder no better."""
     target = disk / "state.json"
     target.touch()
     lock = Lock(target, protocol="proper-lockfile")
@@ -148,7 +148,7 @@ def test_links_are_followed_unless_that_is_refused(world: World, target: Path) -
 
 
 def test_a_shell_that_meets_its_own_lock_is_told_the_command_that_releases_it(world: World, target: Path) -> None:
-    """The lock names nobody; its keeper is called after the shell. Without the same realpath it is another lock."""
+    """The lock names no process; its keeper is called after the shell. Without the same realpath it is another lock."""
     for option, realpath, place in (("", "", target), ("--realpath no", " --realpath no", target.with_name("none"))):
         script = f"""
             $H try -q -p proper-lockfile {option} "$1"

@@ -1,4 +1,4 @@
-"""`holdfast reap`: a daemon of real processes, killed holders and foreign waiters (reap.py)."""
+"""`holdfast reap`: a daemon beside real processes, killed holders and foreign waiters (reap.py)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def hold() -> Iterator[Callable[[Path], Peer]]:
 def test_a_foreign_waiter_gets_in_before_its_timeout(
     world: World, path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
-    """A shell that creates its lock file exclusively, and knows nothing of proofs."""
+    """A shell that creates its lock file exclusively, and knows no proofs of death."""
     holder, reaper = hold(path), reap()
     waiter = world.sh("echo waits; until (set -C; echo mine > $1) 2>/dev/null; do sleep 0.01; done; echo inside", path)
     waiter.hear("waits")
@@ -66,7 +66,7 @@ def test_a_foreign_waiter_gets_in_before_its_timeout(
 
 
 def test_a_living_lock_is_not_removed(path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]) -> None:
-    """Its holder stops, forks, and hands its guard on: none of that is death."""
+    """Its holder stops, forks, and hands its guard on: none of these is a death."""
     reap()
     living = hold(path)
     living.kill(signal.SIGSTOP)
@@ -82,7 +82,7 @@ def test_a_living_lock_is_not_removed(path: Path, reap: Callable[..., Started], 
 def test_a_command_that_outlives_its_wrapper_keeps_its_lock(
     world: World, path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
-    """`holdfast run` is killed, and its command goes on: the guard is the command's, too."""
+    """`holdfast run` is killed, and its command goes on with the guard."""
     reap()
     wrapper = world.run(path, "import os, sys; print('pid', os.getpid(), flush=True); sys.stdin.read()", stdin=-1)
     child = int(wrapper.hear("pid").split()[1])
@@ -99,7 +99,7 @@ def test_a_command_that_outlives_its_wrapper_keeps_its_lock(
 def test_a_storm_of_contenders_and_deaths_robs_no_holder(
     world: World, path: Path, reap: Callable[..., Started]
 ) -> None:
-    """Two reapers beside contenders that are killed again and again: whoever is inside stays there."""
+    """Two reapers run beside contenders that are killed again and again: neither removes a holder's lock."""
     reapers = [reap(), reap()]
     code = """
     import random

@@ -1,4 +1,4 @@
-"""`run` must be as transparent as if the command had been called without it, and must hold the lock meanwhile."""
+"""`run` is as transparent as if the command had been called without it, and holds the lock meanwhile."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_command_that_cannot_run_leaves_no_lock(world: World, path: Path, comm
 
 @pytest.mark.parametrize("name", ["./script", "script", "-script"])
 def test_a_script_without_an_interpreter_is_run_by_the_shell(world: World, path: Path, name: str) -> None:
-    """As flock, env, timeout and nice do: execvp(3). A directory and a plain file on the way there are passed over."""
+    """As by flock, env, timeout and nice: execvp(3). A directory or a plain file earlier on PATH is passed over."""
     places = [path.parent / one for one in ("first", "second", "-third")]
     for place in places:
         place.mkdir()
@@ -157,7 +157,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(world: World, path: Path) -> 
 def test_the_command_ignores_the_callers_ignored_signals_except_those_that_python_hides(
     world: World, path: Path
 ) -> None:
-    """Python ignores SIGPIPE and SIGXFSZ from its start on, and forgets what it has found."""
+    """Python itself ignores SIGPIPE and SIGXFSZ from its start, and forgets how it found them."""
     done = world.shell('trap "" PIPE XFSZ INT USR1 TSTP; $H run "$1" -- cat /proc/self/status', path)
     wanted = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGUSR1, signal.SIGTSTP)
     ignored = [number for number in wanted if signals_of(done.stdout)["SigIgn"] & 1 << (number - 1)]
@@ -337,7 +337,7 @@ def test_an_impossible_timeout_is_refused(world: World, path: Path, value: str) 
 
 
 def test_a_long_wait_is_announced_once_on_stderr(world: World, path: Path, held: int) -> None:
-    """Six at a time, as each takes more than a second."""
+    """Six waits at a time, as each takes more than a second."""
     waiting = {}
     for command in ("run", "acquire", "wait"):
         tail = ["--", "echo", "ran"] if command == "run" else []
@@ -397,7 +397,7 @@ def test_a_conflict_command_does_not_inherit_the_lock_of_an_outer_run(world: Wor
 
 
 def test_a_conflict_command_can_be_interrupted(world: World, path: Path, held: int) -> None:
-    """Nothing is held then, so the signals that `run` receives in order else do what they do elsewhere."""
+    """No lock is held then, so signals that `run` would otherwise receive in order have their usual effect."""
     run = world.start([*HOLDFAST, "run", "-qn", "--on-conflict", "echo $$; exec sleep 600", path, "--", "true"])
     pid = int(run.hear(""))
     assert "SigBlk:\t0000000000000000" in Path(f"/proc/{pid}/status").read_text()
@@ -431,7 +431,7 @@ ANCESTOR = (
 
 @pytest.mark.needs("proc")
 def test_a_run_that_waits_for_its_own_ancestor_gets_one_hint(world: World, path: Path) -> None:
-    """Side by side, as each takes more than a second."""
+    """All cases run side by side, as each takes more than a second."""
     started = {}
     for protocol in ("sema", "semats", "sidecar", "flock", "ofd", "beads"):
         lock = path.parent / protocol
@@ -504,7 +504,7 @@ def test_the_limit_ends_the_whole_tree_and_is_reported(world: World, path: Path)
 
 
 def test_the_limit_also_ends_a_run_that_is_stopped(world: World, path: Path) -> None:
-    """As by Ctrl-Z, which stops the command as well."""
+    """Ctrl-Z, for one, stops the command as well."""
     script = "echo child $$; exec sleep 600"
     stopped = world.start([*HOLDFAST, "run", "-q", "--limit", "1s", path, "--", "sh", "-c", script])
     child = child_of(stopped.hear("child"))

@@ -1,4 +1,4 @@
-"""`run` when its lock is lost: the command's whole tree is stopped, however it hides, and nobody else."""
+"""When its lock is lost, `run` stops the command's whole tree, however hidden, and no other process."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_stopped_part_of_the_tree_is_ended(world: World, path: Path) -> None:
 
 
 def test_a_tree_that_grows_while_it_is_stopped_is_ended(world: World, path: Path) -> None:
-    """CT3: each one that gets TERM starts another before it ends."""
+    """CT3: each process that gets TERM starts another before it ends."""
     code = """
 import os, signal, time
 def again(*_):
@@ -111,7 +111,7 @@ def test_a_job_that_the_shell_started_before_is_left_alone(world: World, path: P
 
 
 def test_a_daemon_of_the_command_is_neither_ended_nor_waited_for(world: World, path: Path) -> None:
-    """As long as the lock is not lost, what the command leaves behind is nobody's business."""
+    """As long as the lock is not lost, `run` leaves the command's daemons alone."""
     run = world.run(path, _DAEMON + "branch('left'); time.sleep(0.1)", stdout=-1)
     left = pid_of(run.hear("left"))
     assert run.wait() == 0
@@ -119,7 +119,7 @@ def test_a_daemon_of_the_command_is_neither_ended_nor_waited_for(world: World, p
 
 
 def test_an_orphan_that_ends_is_reaped_and_does_not_end_the_run(world: World, path: Path) -> None:
-    """G1, C5: it is the guardian's child, and somebody must wait for it."""
+    """G1, C5: the orphan is the guardian's child, which has to reap it."""
     code = """
 import os, sys
 if not os.fork():
@@ -143,7 +143,7 @@ sys.stdin.readline()
 
 
 def test_without_proc_a_lost_lock_still_ends_the_command(world: World, path: Path) -> None:
-    """Without `/proc` the command alone is stopped, which is known to be ours."""
+    """Only the command is stopped, which is known to be ours."""
     code = (
         "import holdfast._platform.procfs as p, sys; p.is_ours = lambda: False; "
         f"from holdfast.cli import main; main(['run', '--kill-after', '1', {str(path)!r}, '--', 'sleep', '600'])"
@@ -156,7 +156,7 @@ def test_without_proc_a_lost_lock_still_ends_the_command(world: World, path: Pat
 
 
 def test_the_kernels_lists_have_every_process() -> None:
-    """What they say and what all processes say is the same, and nobody is spared by mistake."""
+    """They agree with the list of all processes, so that none is spared by mistake."""
     child = subprocess.Popen(["sh", "-c", "sleep 600 & echo; wait"], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()

@@ -1,4 +1,4 @@
-"""`try`, `acquire`, `release`, `wait`, `status`: from scripts that rely on exit statuses and on JSON."""
+"""`try`, `acquire`, `release`, `wait`, `status`, from scripts that rely on exit statuses and on JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = {
 
 
 def one_object(text: str) -> dict[str, object]:
-    """The object, if the text is one line that holds nothing else."""
+    """The JSON object, if the text is a single line that holds nothing else."""
     assert text.endswith("\n")
     assert text.count("\n") == 1
     value = json.loads(text)
@@ -46,7 +46,7 @@ def test_a_lock_lives_as_long_as_the_shell_that_acquired_it(world: World, path: 
 
 
 def test_a_plain_file_lives_as_long_as_the_shell_that_acquired_it(world: World, path: Path) -> None:
-    """Without a keeper: known by its process, and left for the next contender to take over."""
+    """Without a keeper, the lock is known by the shell's process, and left for the next contender to take over."""
     shell = world.sh('$H try --no-keeper "$1" && echo $$; read line', path, stdin=subprocess.PIPE)
     pid = int(shell.hear(""))
     status = one_object(world.do("status", "-j", path).stdout)
@@ -108,7 +108,7 @@ def test_another_shell_does_not_release_but_may_break(world: World, path: Path) 
 
 
 def test_a_shell_that_meets_its_own_lock_is_told_how_to_release_it(world: World, path: Path) -> None:
-    """It would wait for itself; and whoever follows the advice gets the lock."""
+    """It would wait for itself; following the advice frees the lock."""
     script = """
         $H try -q "$1"
         $H try "$1"; echo $?

@@ -1,4 +1,4 @@
-"""Signals reach the command exactly once, however they come, and leave nothing behind, whenever they come."""
+"""Signals reach the command exactly once, however they arrive, and leave nothing behind at any moment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pid_in(line: str) -> int:
 
 
 def pending(pid: int) -> set[int]:
-    """The signals that the process has yet to take."""
+    """The signals that are pending for the process."""
     status = Path(f"/proc/{pid}/status").read_text()
     mask = int(status.partition("\nShdPnd:")[2].split()[0], 16)
     return {number for number in range(1, 65) if mask >> (number - 1) & 1}
@@ -49,7 +49,7 @@ def test_a_signal_to_the_wrapper_reaches_the_command_once(world: World, path: Pa
 
 
 def test_a_signal_during_the_start_is_not_lost(world: World, path: Path) -> None:
-    """Between the acquisition and the command's start: the lock file is there, the command is not yet."""
+    """Between the acquisition and the command's start: the lock file exists, and the command does not."""
     for _ in range(10):
         started = world.start([*HOLDFAST, "run", path, "--", "sleep", "60"])
         eventually(path.exists, what="the lock")
@@ -73,7 +73,7 @@ EARLY = """
 
 
 def test_a_signal_during_the_installation_of_the_handlers_causes_no_traceback(world: World, path: Path) -> None:
-    """C1: it comes when the first of them is heeded, and the others are not yet."""
+    """C1: it arrives when the first handler is installed, and the others are not."""
     started = world.start([sys.executable, "-c", textwrap.dedent(EARLY), path])
     assert (started.wait(), started.rest(), started.complaint()) == (-signal.SIGTERM, "", "")
     assert not path.exists()
@@ -111,7 +111,7 @@ DROPPED = """
 def test_a_signal_whose_exception_python_drops_is_heeded(
     world: World, path: Path, moment: str, request: pytest.FixtureRequest
 ) -> None:
-    """C1: it comes while an import cleans up, in the midst of the acquisition or before the wait."""
+    """C1: it arrives while an import cleans up, during the acquisition or before the wait."""
     if moment == "waiting":
         request.getfixturevalue("held")
     started = world.start([sys.executable, "-c", textwrap.dedent(DROPPED), moment, path])
@@ -150,7 +150,7 @@ def test_a_command_killed_from_the_keyboard_takes_the_wrapper_along(
 
 
 def test_a_lost_terminal_is_reported_to_the_command(world: World, path: Path) -> None:
-    """The kernel tells only the session's leader: the wrapper, under `ssh -t host holdfast run …`."""
+    """The kernel notifies only the session's leader: the wrapper, under `ssh -t host holdfast run …`."""
     script = "trap 'echo hup >>heard; exit 3' HUP; echo ready; while :; do sleep 0.01; done"
     started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", script])
     started.hear("ready")
@@ -161,7 +161,7 @@ def test_a_lost_terminal_is_reported_to_the_command(world: World, path: Path) ->
 
 
 def test_a_job_stopped_from_the_keyboard_keeps_the_lock_and_goes_on(world: World, path: Path) -> None:
-    """With a shell's job control: the wrapper and its command are one job."""
+    """With job control, the wrapper and its command are one job."""
     started = world.terminal(["bash", "--norc", "--noprofile", "-i"], env={"PS1": "", "H": " ".join(HOLDFAST)})
     code = "echo child $$; read line; echo read $line"
     started.type(f"$H run {path} -- sh -c '{code}'\n".encode())
@@ -186,7 +186,7 @@ def test_a_job_stopped_from_the_keyboard_keeps_the_lock_and_goes_on(world: World
 def test_a_command_that_stops_itself_gives_the_terminal_back_to_the_shell(
     world: World, path: Path, goes_on: str
 ) -> None:
-    """C6, G9: the wrapper is the shell's job, and stops with its command. Both go on, or the command is ended."""
+    """C6, G9: the wrapper is the shell's job, and stops with its command. Both continue, or the command is ended."""
     started = world.terminal(["bash", "--norc", "--noprofile", "-i"], env={"PS1": "", "H": " ".join(HOLDFAST)})
     then = "read line; exit 5" if goes_on == "fg" else "exit 5"
     started.type(f"$H run {path} -- sh -c 'echo child $$; kill -STOP $$; echo went on; {then}'\n".encode())
@@ -232,7 +232,7 @@ def test_a_suspended_shell_has_the_terminal_back_when_it_goes_on(world: World, p
 
 
 def test_a_stopped_command_does_not_stop_a_wrapper_that_leads_the_session(world: World, path: Path) -> None:
-    """C6: the wrapper leads the session, and nobody would continue it."""
+    """C6: nobody would continue the wrapper."""
     started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; kill -STOP $$; echo went on"])
     child = pid_in(started.hear("child "))
     eventually(lambda: state(child) == "T", what="the command stopped")

@@ -1,4 +1,4 @@
-"""`run --slots N`: so many commands at once, each with a slot of its own."""
+"""`run --slots N`: at most N commands at once, each with a slot of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.stdin.read()
 
 
 def occupy(world: World, path: Path, slots: int, *options: object) -> Started:
-    """A command in a slot, which goes on until its stdin is closed."""
+    """Run a command in a slot, until its stdin is closed."""
     return world.run(path, SHOW, "--slots", slots, *options, stdin=-1)
 
 
@@ -46,7 +46,7 @@ def test_no_more_run_at_once_than_there_are_slots(world: World, path: Path) -> N
 
 
 def test_a_killed_wrapper_does_not_free_the_slot_of_its_command(world: World, path: Path) -> None:
-    """The command inherits the kernel lock of its slot; when it ends, too, the next one gets the slot, and is told."""
+    """The command inherits the kernel lock of its slot. When it ends too, the next gets the slot, and is told."""
     holder = occupy(world, path, 1)
     holder.hear("slot 0")
     child = command(holder.pid)

@@ -1,4 +1,4 @@
-"""`holdfast status` in full: evidence in words, the queue, and what others would do (status.py, scan.py)."""
+"""`holdfast status` in full: the evidence in words, the queue, and what others would do (status.py, scan.py)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_time_is_put_into_words(one: Staleness, wanted: str) -> None:
 
 
 def elsewhere(acquired: float | None) -> str:
-    """A record of another machine, refreshed just now."""
+    """A record of another machine, refreshed a moment ago."""
     version, moment = ("1", "") if acquired is None else ("2", f"{acquired:.3f} ")
     return f"pid=7\ntimestamp={int(time.time())}\nholdfast={version} g b 1 n t1 {moment}far\n"
 
@@ -168,7 +168,7 @@ def test_verbose_shows_the_content_of_each_slot(world: World, path: Path) -> Non
 
 
 def test_a_stale_sidecar_lock_is_not_promised_to_contenders(world: World, tmp_path: Path) -> None:
-    """No contender of holdfast takes it over (policy.py, V5), so it is not promised either."""
+    """V5 (policy.py): no holdfast contender takes it over."""
     record = {"pid": 4194304, "createdAt": "2020-01-01T00:00:00.000Z"}
     (tmp_path / "j.lock").write_text(json.dumps(record))
     shown = world.do("status", "-p", "sidecar", tmp_path / "j")

@@ -41,7 +41,7 @@ def told(*events: dict[str, Any]) -> list[tuple[bool, float, float, str, int | N
 def test_a_page_is_not_written_through_a_link_a_fifo_or_a_directory_at_its_default_path(
     kind: str, world: World, tmp_path: Path
 ) -> None:
-    """Nobody has named that path: beside the events, where others may write."""
+    """The path was not named by the user: it is beside the events, where others may write."""
     events, theirs = tmp_path / "events.jsonl", tmp_path / "theirs"
     events.write_text(json.dumps(event("held", 1)) + "\n")
     theirs.write_text("people's data")
@@ -251,7 +251,7 @@ def test_a_page_that_cannot_be_written_is_named(world: World, recorded: Callable
 
 
 def test_a_page_is_not_written_over_its_events(world: World, recorded: Callable[..., Path]) -> None:
-    """As `-o`, as a link to them, and as the name that a page has without `-o`."""
+    """Whether by `-o`, through a link to them, or by the page's default name."""
     path = recorded(event("acquired", 1.0))
     before = path.read_bytes()
     link, page = path.with_name("link"), path.with_suffix(".html")
@@ -281,7 +281,7 @@ def test_the_page_does_not_need_the_network(world: World, recorded: Callable[...
 
 
 def rendered(world: World, page: Path, hash_: str = "") -> str:
-    """The document when its scripts have run; whatever they complain of is a failure."""
+    """The document after its scripts have run; their complaints fail the test."""
     profile = world.directory / "profile"
     done = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1300,900",
@@ -335,7 +335,7 @@ def test_the_page_shows_waits_holds_and_their_statistics(world: World, recorded:
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 1000, 390])
 def test_the_page_fits_a_screen(width: int, world: World, recorded: Callable[..., Path], tmp_path: Path) -> None:
-    """In a frame of that width: a browser's window has a least one."""
+    """In a frame of that width, as a browser's window has a minimum."""
     path, long = "/var/lib/a/directory/deep/down/deploy-web-production.lock", 6543.21
     file = recorded(
         event("acquired", 9000, path=path, waited=long, tag="a tag " * 20),

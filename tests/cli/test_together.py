@@ -1,4 +1,4 @@
-"""Several LOCKs of one command: `run` has all or none, `status` and `wait` look at each."""
+"""Several LOCKs of one command: `run` holds all or none, `status` and `wait` look at each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast top`: what a person sees on a terminal, and how that terminal is left; and what a pipe gets."""
+"""`holdfast top`: the screen on a terminal, the state in which the terminal is left, and the output in a pipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
 class Seen:
-    """What a person sees of a command on a terminal of this size."""
+    """The screen of a command on a terminal of this size."""
 
     def __init__(self, world: World, *words: object, size: tuple[int, int] = (100, 16), **env: str) -> None:
         self.started = world.terminal(words, env={"TERM": "xterm", **env}, size=size)
@@ -37,7 +37,7 @@ class Seen:
         fcntl.ioctl(self.started.source, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
 
     def now(self) -> str:
-        """The screen, after everything that has been written so far."""
+        """The screen, after all output so far."""
         while select.select([self.started.source], [], [], 0)[0]:
             try:
                 data = os.read(self.started.source, 65536)
@@ -48,7 +48,7 @@ class Seen:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
     def shows(self, *wanted: str) -> str:
-        """The screen, once all of this is on it."""
+        """The screen, once it has all of these."""
         found = ""
 
         def there() -> bool:
@@ -66,7 +66,7 @@ class Seen:
         self.started.type(keys)
 
     def is_left(self) -> bool:
-        """Whether the terminal is as it was: its modes, its screen, its cursor and what it does at its edge."""
+        """Whether the terminal is as it was: its modes, screen, cursor and wrapping."""
         self.now()
         assert self.raw.count(ENTER) == self.raw.count(LEAVE) > 0
         end = self.raw[self.raw.rindex(ENTER) :]
@@ -81,7 +81,7 @@ def top(world: World, *words: object, size: tuple[int, int] = (100, 16), **env: 
 
 @pytest.fixture
 def seen(world: World, path: Path, held: int) -> Seen:
-    """A live view of a directory with one lock, which is held."""
+    """A live view of a directory with one held lock."""
     one = top(world, world.directory)
     one.shows("1 held", path.name, "q quit")
     return one
@@ -118,7 +118,7 @@ def test_acquisitions_waits_and_deaths_are_shown(world: World, seen: Seen, path:
 
 
 def test_the_ages_shown_grow_by_the_second(seen: Seen) -> None:
-    """And it wakes no more than once a second, besides for what the test does."""
+    """Apart from the test's own requests, it wakes no more than once a second."""
 
     def age() -> int:
         return int(seen.now().splitlines()[3].split()[3].removesuffix("s"))
@@ -285,7 +285,7 @@ def test_a_signal_that_was_ignored_does_not_end_it(world: World, path: Path, hel
 
 
 def test_an_exception_restores_the_terminal(world: World, path: Path, held: int) -> None:
-    """Of a record that cannot be written any more, for one."""
+    """Such as an error in writing the recording."""
     seen = Seen(world, "sh", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "sh", *HOLDFAST, "top", "--record", "r")
     seen.shows("1 held")
     (world.directory / "r").write_bytes(b"\n" * 8192)
@@ -312,7 +312,7 @@ def test_top_ends_although_its_terminal_is_not_read(world: World, path: Path, he
 
 
 def test_a_terminal_that_was_paused_is_restored(seen: Seen) -> None:
-    """By Ctrl-S. What restores it would be lost, so its output goes on."""
+    """By Ctrl-S. Its output is resumed, as the restoring sequences would be lost otherwise."""
     seen.type(b"\x13")
     seen.type(b"q")
     assert seen.started.wait() == 0
@@ -320,7 +320,7 @@ def test_a_terminal_that_was_paused_is_restored(seen: Seen) -> None:
 
 
 def test_ctrl_z_restores_the_terminal(world: World, path: Path, held: int) -> None:
-    """The shell gets its terminal as it was, and what that writes there is gone when the view comes back."""
+    """The shell gets its terminal back, and its output there is gone when the view returns."""
     script = 'set -m; "$@"; echo stopped; read go; fg >/dev/null; echo done $?'
     seen = Seen(world, "sh", "-c", script, "sh", *HOLDFAST, "top")
     seen.shows("1 held")

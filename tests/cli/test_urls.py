@@ -1,4 +1,4 @@
-"""Locks on servers, as the command line shows them: no passwords, and events from what two looks have found."""
+"""Locks on servers in the command line: no passwords, and events derived from two looks."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_decreasing_tokens_are_reported_as_unusable(toy: Toy, monkeypatch: pytes
 
 
 class Terminal(io.StringIO):
-    """Somebody types `break`; `meanwhile` is what happens until then."""
+    """A terminal at which somebody types `break`; `meanwhile` runs before that."""
 
     meanwhile: Callable[[], object]
 

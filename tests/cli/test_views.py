@@ -1,4 +1,4 @@
-"""How the operator's commands look: on a narrow terminal, in a pipe, with hostile names and tags, with nothing."""
+"""The layout of the operator's commands: narrow terminals, pipes, hostile names and tags, no locks at all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_long_row_is_folded_between_words_beside_the_names(world: World, path:
 @pytest.mark.parametrize("width", [40, 80])
 @pytest.mark.parametrize("words", [["ls"], ["ls", "--all"], ["clean", "--approve-stale"], ["doctor"]], ids=" ".join)
 def test_no_word_is_broken_at_the_edge_of_a_terminal(world: World, path: Path, width: int, words: list[str]) -> None:
-    """Only a word that is longer than a line, as a path is, goes on beyond it."""
+    """Only a word longer than a line, such as a path, goes beyond the edge."""
     for name in ("a", "a-longer-name", "another"):
         path.with_name(f"{name}.lock").write_text(f"pid={DEAD}\ntimestamp=17\n")
     shown = [STYLE.sub("", line) for line in on_terminal(world, width, *words).rest().splitlines()]
@@ -78,7 +78,7 @@ def test_ls_shows_the_command_that_run_runs(world: World, path: Path, held: int)
 
 
 def test_a_refusal_is_reported_once(world: World, path: Path, held: int) -> None:
-    """Nobody is shown what they are not asked about."""
+    """Details are shown only where a question is asked."""
     text = on_terminal(world, 80, "break", path).rest()
     assert text.count("process") < 4
     assert "was not removed" in text

@@ -1,4 +1,4 @@
-"""`holdfast watch` and `--record`: what happens to lock files, told as it happens."""
+"""`holdfast watch` and `--record`: events of lock files, reported as they happen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELDS = ["kind", "time", "path", "protocol", "pid", "host", "tag", "command", "
 
 
 def watch(world: World, *words: object) -> Started:
-    """A watch that has looked for the first time, and waits for events."""
+    """A watch that has finished its first look and waits for events."""
     started = world.start([*HOLDFAST, "watch", *words])
     eventually(lambda: dormant(started.pid))
     return started
@@ -148,7 +148,7 @@ def test_no_command_runs_if_its_record_cannot_be_opened(world: World, path: Path
 
 
 def test_a_record_that_cannot_be_written_is_named(world: World, path: Path, held: int) -> None:
-    """Once, though many events are missing; the command that runs is not touched by it."""
+    """Once, though many events are missing; the running command is not affected."""
     no_space = "holdfast: /dev/full: No space left on device"
     free = path.with_name("free")
     done = world.do("run", "--record", "/dev/full", free, "--", "sh", "-c", "exit 7")

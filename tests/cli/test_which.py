@@ -1,4 +1,4 @@
-"""`holdfast protocols`, and the page that has the same table."""
+"""`holdfast protocols`, and the page with the same table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The beads record: every vector, JSON as Go has it, and the words in which beads refuses a lock file."""
+"""The beads record: every vector, JSON as Go reads it, and the words in which beads refuses a lock file."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ CANONICAL = {
 
 
 def written(**changes: object) -> bytes:
-    """The record of the specification with other members; without those that are None."""
+    """The record of the specification with these members changed; those that are None are left out."""
     return json.dumps({k: v for k, v in {**CANONICAL, **changes}.items() if v is not None}).encode()
 
 
 def with_members(text: str) -> bytes:
-    """The same with more members behind."""
+    """The same record with members added at its end."""
     return written()[:-1] + b", " + text.encode() + b"}"
 
 
@@ -292,7 +292,7 @@ def test_options_that_do_not_fit_into_a_record_are_refused(options: dict[str, An
 
 @given(holders, texts, tags, hosts)
 def test_flipping_the_marker_changes_nothing_else(holder: str, version: str, tag: str | None, host: str) -> None:
-    """publish.py, P3: one byte in place."""
+    """publish.py, P3: one byte, in place."""
     assume(len(holder) < 1000)
     who = Identity(7, "b", "n", "s", host)
     marker = Marker(False, 3, who, 1795248692.418)

@@ -1,4 +1,4 @@
-"""Dates in records: what V8 and Go were seen to make of many texts, and the calendar behind it."""
+"""Dates in records: how V8 and Go were seen to read many texts, and the calendar behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol `flock`: the record of a tagged holder, and the rules of a lock that has no age."""
+"""The protocol `flock`: the record of a tagged holder, and the rules of a lock without an age."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def who(pid: int) -> Identity:
     tag=st.none() | st.text(max_size=200).map(clean_tag).filter(bool),
 )
 def test_a_record_survives_encoding_and_decoding(pid: int, now: float, tag: str | None) -> None:
-    """What is taken for our own and removed must be, byte for byte, what we wrote."""
+    """A file that is removed as our own must be ours byte for byte."""
     data = FLOCK.compose(who(pid), now, tag, MARKER)
     record = FLOCK.decode(data)
     assert FLOCK.encode(record) == data
@@ -62,7 +62,7 @@ def test_a_lock_file_of_sema_is_not_taken_for_one_of_flock() -> None:
 
 
 def test_a_lock_of_flock_neither_becomes_stale_nor_is_refreshed() -> None:
-    """The kernel frees it; no age does."""
+    """Only the kernel frees it."""
     record = FLOCK.decode(FLOCK.compose(who(12), 0.0, None, MARKER))
     assert FLOCK.stale_after == math.inf
     for liveness in Liveness:

@@ -1,4 +1,4 @@
-"""The conformance kit: it passes what is sound, finds what is broken, never hangs and leaves nothing behind."""
+"""The conformance kit passes sound implementations, finds broken ones, never hangs and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def broken(source: Path, fault: Fault, directory: Path) -> Path:
 
 
 def looking_for(fault: Fault, script: Path, *arguments: str) -> list[object]:
-    """The kit's arguments, but for the protocol."""
+    """The kit's arguments, except the protocol."""
     only = [word for name in fault.found_by for word in ("--only", name)]
     python = [sys.executable] if arguments else [sys.executable, "-S"]  # the plain one needs nothing that is installed
     limit = ("--timeout", "3") if "in time" in fault.says or "stale" in fault.says else ()
@@ -67,7 +67,7 @@ def finds(fault: Fault, script: Path, found: Results) -> None:
 
 
 def test_holdfast_conforms_to_every_protocol(tmp_path: Path) -> None:
-    """All at once, as each run has moments in which it only waits."""
+    """All runs at once, as each mostly waits at times."""
     running = {}
     for protocol in DIALECTS:
         (tmp_path / protocol).mkdir()
@@ -85,7 +85,7 @@ def test_holdfast_conforms_to_every_protocol(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page_works(kit: Kit) -> None:
-    """It does not serve: each question is a process."""
+    """It does not serve: each question starts a process."""
     status, results = kit.results("sema", "--", sys.executable, "-S", PLAIN)
     assert not failures(results)
     assert status == 0
@@ -100,7 +100,7 @@ def test_the_example_of_the_page_is_the_one_that_was_tested() -> None:
 
 
 def test_an_implementation_that_never_reclaims_passes(kit: Kit, tmp_path: Path) -> None:
-    """Which sections 6 and 9 of the page of sema permit. What it does not say it can, it is not asked for."""
+    """Sections 6 and 9 of the page of sema permit that. The kit asks only for the abilities that it declares."""
     script = broken(PLAIN, PLAIN_SEMA["never reclaims"], tmp_path)
     script.write_text(script.read_text().replace("hold reclaim try", "hold try"))
     command = ("--", sys.executable, "-S", script)
@@ -164,7 +164,7 @@ def test_no_broken_implementation_of_directories_passes(kit: Kit, tmp_path: Path
 
 
 def all_are_found(protocol: str, source: Path, faults: list[Fault], place: Path) -> None:
-    """All at once, as most are waited for."""
+    """Run the kit on all of them at once, as most runs only wait."""
     running = []
     for number, fault in enumerate(faults):
         directory = place / str(number)
@@ -190,7 +190,7 @@ def test_no_broken_implementation_of_another_protocol_passes(
 
 
 def test_sema_does_not_pass_for_semats(kit: Kit) -> None:
-    """Same records, other rules: what each scenario is for shows in what the wrong implementation fails."""
+    """The records are the same and the rules differ; the failures are those of the scenarios that test the rules."""
     only = [word for name in SEMA_FOR_SEMATS for word in ("--only", name)]
     _, results = kit.results("semats", *only, "--", sys.executable, "-S", PLAIN)
     assert failures(results).keys() | (skipped(results) & DEPENDS_ON_THE_MACHINE) == SEMA_FOR_SEMATS
@@ -361,7 +361,7 @@ def test_the_page_lists_the_scenarios() -> None:
 
 
 def _as_markdown() -> str:
-    """The list of scenarios in docs/conformance.md."""
+    """The list of scenarios as docs/conformance.md has it."""
     rows = []
     for subject in runner.SUBJECTS:
         title = re.sub(r"^Scenarios (of|with) |[:,.].*", "", (subject.__doc__ or "").splitlines()[0])

@@ -1,4 +1,4 @@
-"""The conformance kit on the packages themselves: what exists passes, and what is known to differ is what fails."""
+"""The conformance kit on the real packages: they pass, except for their known differences."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_the_kit_finds_how_fs_safe_0_3_differs(kit: Kit) -> None:
 
 
 def test_the_kit_finds_that_proper_lockfile_removes_a_lock_of_another_holder(kit: Kit) -> None:
-    """Its release does not look whose directory it is. Its takeover judges and removes in two steps, which a busy
-    machine shows; nothing else is found."""
+    """Its release does not check whose directory it is. Its takeover judges and removes in two steps, which a busy
+    machine may show; the kit finds nothing else."""
     try:
         command = [node(), SAMPLES / "proper_lockfile_adapter.mjs", proper_lockfile()]
     except Missing as reason:

@@ -1,4 +1,4 @@
-"""Which protocols there are: holdfast's own, those of installed packages, and whose a stray record is."""
+"""The available protocols: holdfast's own and those of installed packages; and to which a stray record belongs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN = ["beads", "flock", "sema", "semats", "sidecar"]
 
 
 class Foreign(Protocol):
-    """What an installed package may offer."""
+    """A protocol that an installed package might offer."""
 
     name = "foreign"
     mode = 0o600
@@ -66,7 +66,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Make it as if packages with these entry points were installed."""
+    """Pretend that packages with these entry points are installed."""
     monkeypatch.setattr(protocols, "_made", dict(protocols._made))
     monkeypatch.setattr(protocols, "_no_protocols", set())
     monkeypatch.setitem(sys.modules, "foreign_package", sys.modules[__name__])
@@ -167,7 +167,7 @@ def test_a_broken_package_does_not_break_the_others(install: Install) -> None:
 
 
 def test_importing_holdfast_reads_no_other_protocol() -> None:
-    """Nor does a lock of the usual protocol."""
+    """Nor does making a lock of the default protocol."""
     lazy = ("json", "re", "datetime", "email", "importlib.metadata")
     lazy += tuple(f"holdfast.protocols.{name}" for name in ("semats", "sidecar", "beads", "jsontext", "dates"))
     code = f"import sys, holdfast; holdfast.Lock('/tmp/l'); print([m for m in {lazy!r} if m in sys.modules])"
@@ -192,7 +192,7 @@ def test_a_holders_record_is_recognised(name: str) -> None:
 
 
 def test_every_vector_is_run() -> None:
-    """Each file of vectors has its test here; what is in none would be tested by none."""
+    """Each file of vectors has its test here; vectors in any other file would not be tested."""
     tested = {"sema": 50, "semats": 50, "sidecar": 27, "beads": 46}
     assert {name: sum(v["protocol"] == name for v in VECTORS) for name in tested} == tested
     assert sum(tested.values()) == len(VECTORS) == 173

@@ -1,4 +1,4 @@
-"""The sema record: every vector, every record there and back, and nothing that crashes or stalls the reader."""
+"""The sema record: every vector, round trips, and no input that crashes or stalls the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""semats: the records of sema, and its own rules: private, stale only when dead as well, rivals that rename."""
+"""semats: the records of sema with rules of its own: private, stale only if dead as well, rivals that rename."""
 
 from __future__ import annotations
 

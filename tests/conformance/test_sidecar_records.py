@@ -1,4 +1,4 @@
-"""The sidecar record: every vector, JSON as JavaScript has it, any payload, and what a heartbeat may change."""
+"""The sidecar record: every vector, JSON as JavaScript reads it, any payload, and the changes by a heartbeat."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_json_that_javascript_accepts_is_a_payload(data: bytes, payload: Any) ->
 
 
 def test_a_record_that_is_nested_too_deeply_is_malformed() -> None:
-    """Others may see an object, and a timestamp; so it is neither nothing nor, for want of that, as old as its file."""
+    """Others may read an object with a timestamp in it, so the record is neither empty nor as old as its file."""
     for deep in (100, 900, 100_000):
         with pytest.raises(MalformedRecord, match="nested"):
             SIDECAR.decode(b'{"a":' + b"[" * deep + b"]" * deep + b"}")
@@ -317,7 +317,7 @@ def test_a_function_must_return_a_payload(result: Any) -> None:
 
 
 def test_a_coroutine_that_a_function_returns_is_closed() -> None:
-    """Left unawaited, it would be a warning, which fails this test."""
+    """A coroutine that is never awaited makes a warning, which would fail this test."""
     forgetful: Callable[[], Any] = lambda: _later()  # noqa: E731, PLW0108
     SIDECAR.check_options({"payload": forgetful})
     with pytest.raises(TypeError, match="payload"):
@@ -352,7 +352,7 @@ def test_a_payload_of_another_kind_is_accepted(payload: Any) -> None:
 
 
 def test_a_payload_is_evaluated_when_the_lock_is_written() -> None:
-    """Anew for each attempt, so that what it says is true then."""
+    """It is evaluated for each attempt, so that its content is up to date."""
     calls: list[int] = []
 
     def payload() -> Mapping[str, Any]:
@@ -390,7 +390,7 @@ def test_a_holders_default_record_is_read_back(
 
 @given(callers, markers(st.just(7)))
 def test_the_marker_names_the_holder_whatever_the_payload_says(payload: dict[str, Any], marker: Marker) -> None:
-    """`pid` in a caller's payload may be missing, or another's: dead, it would prove the death of a living holder."""
+    """A caller's `pid` may be missing or another process's, whose death would then count as that of a living holder."""
     data = SIDECAR.compose(who(7), 0.0, None, marker.encode(), {"payload": payload})
     record = SIDECAR.decode(data)
     assert (record.pid, record.marker) == (7, marker)
@@ -401,7 +401,7 @@ def test_the_marker_names_the_holder_whatever_the_payload_says(payload: dict[str
 def test_flipping_the_marker_changes_nothing_else(
     payload: dict[str, Any], tag: str | None, host: str, own: bool
 ) -> None:
-    """publish.py, P3: one byte in place."""
+    """publish.py, P3: one byte, in place."""
     who = Identity(7, "b", "n", "s", host)
     marker = Marker(False, 3, who, 1795248692.418)
     more = {} if own else {"payload": payload}
@@ -523,7 +523,7 @@ def test_a_heartbeat_refreshes_a_record_with_padding_after_it() -> None:
 
 
 def test_a_record_of_a_million_objects_is_refused() -> None:
-    """Refused when it is written, too: what we write, we can read."""
+    """It cannot be written either: whatever we write, we can read."""
     many = {"x": [{}] * 10_001}
     with pytest.raises(MalformedRecord, match="10000"):
         SIDECAR.decode(json.dumps(many).encode())

@@ -1,4 +1,4 @@
-"""What is wrong in a page is found, and said with its line; what is right passes."""
+"""The checker of pages finds every kind of mistake, with its line, and passes good pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODE = pytest.mark.skipif(shutil.which("node") is None, reason="node is not inst
 
 
 def failure(tmp_path: Path, page: str) -> str:
-    """The one thing that is wrong with a page."""
+    """The only failure of a page."""
     report = checked(tmp_path, page)
     assert len(report.failures) == 1, report.failures
     return report.failures[0]
@@ -183,7 +183,7 @@ def test_a_name_on_the_page_stands_for_a_server(tmp_path: Path) -> None:
 
 
 def test_a_substitute_may_be_a_path_below_tmp(tmp_path: Path) -> None:
-    """As the modules of npm are, in a clone that is there: only the page's own places are those of the session."""
+    """Such as the modules of npm in a clone: only the page's own directories are the session's."""
     page = "<!-- needs: etcd -->\n```console\n$ echo module /tmp/x | tr a-z A-Z\n1\n```\n"
     found = checked(tmp_path, page, {"module": "/tmp/clone/index.js"}).failures
     assert "got:\n    /TMP/CLONE/INDEX.JS" in found[0]

@@ -1,4 +1,4 @@
-"""The pages: links lead somewhere, and what they say is tested is tested."""
+"""The pages: links lead somewhere, and every test that they cite exists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def links(path: Path) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors that GitHub makes of the headings."""
+    """The anchors that GitHub makes from the headings."""
     found: set[str] = set()
     for heading in re.findall(r"^#{1,6}\s+(.+?)\s*#*$", prose(path), re.MULTILINE):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
@@ -81,7 +81,7 @@ def test_the_checker_reads_links_anchors_and_citations(tmp_path: Path) -> None:
 
 @functools.cache
 def names_of_tests(path: Path) -> set[str]:
-    """`test_x` and `Class::test_x` of a file."""
+    """The `test_x` and `Class::test_x` of a file."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,4 +1,4 @@
-"""Every block of code of every page does what the page says. README.md, "Pages", has the rules of the blocks."""
+"""Every block of code of every page works as the page shows. README.md, "Pages", has the rules for blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = {path.relative_to(pages.ROOT).as_posix(): path for path in pages.pages()
 
 
 def _report(name: str) -> run.Report | None:
-    """None of a page that needs a server: the fixtures of its test start that."""
+    """The report of a page; None if it needs a server, which the fixtures of its test start."""
     if _SERVER.search(PAGES[name].read_text(encoding="utf-8")):
         return None
     return run.run(PAGES[name], lambda engine: SERVERS[engine](None), name)
@@ -66,7 +66,7 @@ def _redis(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 def _fs_safe(_request: pytest.FixtureRequest | None) -> dict[str, str] | str:
-    """No server, but fetched once, too: where its module is, which each Node can import by that path."""
+    """Not a server, but fetched once as well: the path of its module, from which Node can import it."""
     try:
         return {"@openclaw/fs-safe/file-lock": node.fs_safe("0.3.0")}
     except node.Missing as missing:

@@ -1,4 +1,4 @@
-"""How pages read is judged by their sentences, not by code, links and tables (`make prose`)."""
+"""The prose of pages is judged by their sentences, not by code, links and tables (`make prose`)."""
 
 from __future__ import annotations
 

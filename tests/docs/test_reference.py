@@ -1,4 +1,4 @@
-"""The reference names everything that is public: each option, error and exit status, as the code has them."""
+"""The reference names everything public: each option, error and exit status, as in the code."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_each_value_of_an_option_has_its_unit_and_an_example(reference: ModuleTy
 
 
 def test_the_examples_of_values_are_accepted(reference: ModuleType) -> None:
-    """By a command that has such an option; the drop-ins read their own words."""
+    """By a command with such an option; the drop-ins parse their own words."""
     theirs = {option.metavar for command in commands() if command.text for option in command.options}
     for value, (_, example) in reference.VALUES.items():
         flag, text = shlex.split(example.replace("$$", "4711"))
@@ -150,7 +150,7 @@ def test_the_examples_of_values_are_accepted(reference: ModuleType) -> None:
 
 @pytest.mark.parametrize("command", [each for each in commands() if each.name in PARSED], ids=lambda each: each.name)
 def test_the_help_of_an_option_states_its_default(command: Command, reference: ModuleType) -> None:
-    """Unless that is a switch's, or nothing."""
+    """Unless it is a switch, or has none."""
     shown = {option.flags: reference.default_of(option) for option in command.options}
     for action in parser_of(command.name).actions():
         if action.option_strings and action.default not in (None, False, [], argparse.SUPPRESS):

@@ -1,4 +1,4 @@
-"""The site: each page is in its navigation; and what is wrong in what was built is found (`make docs` builds it)."""
+"""The site: every page is in its navigation, and mistakes in the build are found (`make docs` builds it)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SITE = ROOT / "docs" / "_site"
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves out what only MkDocs can load."""
+    """Leaves out tags that only MkDocs can load."""
 
 
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
@@ -129,7 +129,7 @@ FOUND = {
 
 @pytest.mark.parametrize("word", FOUND)
 def test_the_search_finds_the_page_that_helps(word: str) -> None:
-    """It puts headings far above text, so that page has the word in one, and no other has it in its title."""
+    """It ranks headings far above text, so that page has the word in one, and no other has it in its title."""
     pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
     titled, headed = set(), set()
     for path in (ROOT / "docs").glob("**/*.md"):
@@ -188,7 +188,7 @@ def test_a_bar_in_a_span_of_code_is_shown_without_its_backslash(monkeypatch: pyt
 
 
 def test_the_picture_of_the_house_shows_its_rooms_and_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the numbers of modules and lines, which are those of the last `make house`."""
+    """Except the numbers of modules and lines, which are those of the last `make house`."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     house = loaded("house", monkeypatch)
 

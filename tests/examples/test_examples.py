@@ -1,4 +1,4 @@
-"""The programs in examples/: what they print is what their page says, and they keep their word when they are killed."""
+"""The programs in examples/: they print what their page shows, and keep their promises when they are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start(disk: Path) -> Iterator[Start]:
-    """Starts one as a user does; all that it has started ends with the test."""
+    """Starts a program as a user does; all its processes end with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def popen(*command: object) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ def start(disk: Path) -> Iterator[Start]:
 
 
 def blurred(text: str) -> str:
-    """Without what differs from run to run: every number, and how many had to wait."""
+    """The text without what differs between runs: numbers, and how many had to wait."""
     return re.sub(r"\d[\d.:]*", "N", text)
 
 
@@ -130,7 +130,7 @@ def test_a_daemon_ends_when_its_lock_file_is_removed(start: Start, disk: Path) -
 
 @pytest.mark.needs("flock")
 def test_no_half_artifact_is_published_when_its_builder_is_killed(start: Start, disk: Path) -> None:
-    """The file that is being built is a pipe, so that the builder stands still in the midst of it."""
+    """The file that is being built is a pipe, so that the builder blocks in the middle of it."""
     unfinished = disk / "lib.a.unfinished"
     os.mkfifo(unfinished)
 
@@ -184,7 +184,7 @@ def test_a_killed_holder_does_not_stop_other_languages_for_ever(start: Start, di
 
 @pytest.mark.parametrize("name", ["sh", "node"])
 def test_every_language_counts_with_the_lock(name: str, start: Start, disk: Path) -> None:
-    """It waits while Python holds the lock, and says who it is while it holds it itself: the counter is a pipe."""
+    """It waits while Python holds the lock, and names itself while it holds it: the counter is a pipe."""
     counter, path = disk / "counter", disk / "counter.lock"
     os.mkfifo(counter)
     lock = Lock(path)

@@ -52,7 +52,7 @@ def start(disk: Path) -> Iterator[Start]:
 
 
 def measured(share: str, what: str, *values: float) -> None:
-    """Keep it for docs/howto/shared-storage.md, where that was asked for."""
+    """Keep it for docs/howto/shared-storage.md, if that was asked for."""
     text = f"{median(values):.1f} ({min(values):.1f}-{max(values):.1f}, {len(values)} times)"
     if path := os.environ.get("HOLDFAST_MACHINES_REPORT"):
         with open(path, "a") as file:
@@ -64,12 +64,12 @@ def counter(lab: Lab) -> int:
 
 
 def begun_by(lab: Lab) -> list[Path]:
-    """A file for each process that has incremented the number."""
+    """The file of each process that has begun an increment."""
     return [path for path in lab.out.glob("made-*") if path.stat().st_size]
 
 
 def increments(lab: Lab) -> tuple[int, list[int]]:
-    """What the number is at the end, and which of them nobody says to have made: a kill may have come in between."""
+    """The final number, and the increments that no process reported: a kill may have come in between."""
     begun: list[int] = []
     made: list[int] = []
     for path in lab.out.glob("made-*"):

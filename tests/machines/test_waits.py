@@ -1,4 +1,4 @@
-"""What a server has to do with waits: it may not answer (_drivers/apart.py), and is not asked too often (turns.py)."""
+"""Waits at a server: it may not answer (_drivers/apart.py), and is not asked too often (turns.py)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_calls_end_in_time_though_the_server_does_not_answer(start: Start) -> No
 def test_machines_that_always_want_the_lock_hand_it_to_each_other(
     share: str, kind: str, inside: float, start: Start
 ) -> None:
-    """The locks of filelock beside ours are measured only: they promise nothing of this kind."""
+    """filelock's locks are only measured beside ours: they make no such promise."""
     lab = start(share, "hand_over", kind, "10", f"{inside}", f"{Path(filelock.__file__).parents[1]}")
     lab.results([0, 1])
     had = sorted((float(moment), node) for node in (0, 1) for moment in lab.wait(f"had-{node}").split())
@@ -61,7 +61,7 @@ def test_machines_that_always_want_the_lock_hand_it_to_each_other(
 
 
 def test_machines_take_turns_and_distant_waiters_cost_the_server_little(start: Start) -> None:
-    """The holder, the first waiter, the next one, and one that is far from its turn."""
+    """The holder, the first waiter, the next, and one that is far from its turn."""
     lab = start("nfs4", "line", "10", f"{LEASE}", nodes=4)
     for number in (1, 2, 3):
         lab.wait(f"queue-{number}")

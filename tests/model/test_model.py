@@ -1,4 +1,4 @@
-"""The smallest of the models is searched, and what is said of them fits the engine (docs/simulation.md)."""
+"""The smallest of the models is searched, and the page about them fits the engine (docs/simulation.md)."""
 
 from __future__ import annotations
 

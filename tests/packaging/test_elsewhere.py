@@ -1,4 +1,4 @@
-"""Systems that holdfast does not know, simulated: Python without the modules and names that these lack."""
+"""Systems that holdfast does not know, simulated by a Python without the modules and names that they lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats on the disk, as the reference says that they may change: what a newer version writes is held by all."""
+"""Formats on disk, and their changes that the reference permits: a record of a newer version counts as held."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ os._exit(0)
 
 
 def dead(place: Path) -> dict[str, Path]:
-    """The lock files of a holder that is dead, by protocol."""
+    """The lock files of a dead holder, by protocol."""
     (place / "beads").mkdir()
     command = [sys.executable, "-u", "-c", HOLDER, place, *PROTOCOLS]
     paths = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
@@ -40,7 +40,7 @@ def of_next_version(data: bytes, age: int) -> bytes:
 
 
 def of_version_1(data: bytes) -> bytes:
-    """As it was before the marker had the time of acquisition."""
+    """The record as it was before the marker had the time of acquisition."""
     older = re.sub(rb'(holdfast(?:=|": "))2 (.*) [0-9]+[.][0-9]{3} ', rb"\g<1>1 \g<2> ", data)
     assert older != data
     return older

@@ -74,7 +74,7 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
 
 
 def session(directory: Path, tests: str, *words: object) -> str:
-    """What a session of its own says."""
+    """The output of a separate pytest session."""
     (directory / "test_it.py").write_text(tests)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HOLDFAST"))}
     command = ["-m", "pytest", "-q", *words, "-p", "xdist", "-p", "holdfast.pytest", "--basetemp", directory / "temp"]

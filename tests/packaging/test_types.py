@@ -1,4 +1,4 @@
-"""What users write: `make check` has two type checkers look at it (`typed/`); here it runs, and is complete."""
+"""Code as users write it: two type checkers look at it in `make check` (`typed/`); here it runs, and is complete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_public_name_is_in_code_whose_types_are_checked() -> None:
 
 
 def test_every_mistake_is_expected_from_both_checkers() -> None:
-    """Each has an error of its own on each such line, or `make check` says that it ignores nothing."""
+    """Each such line expects an error of each; `make check` reports an expectation that is not met."""
     lines = (TYPED / "wrong_uses.py").read_text().splitlines()
     mistakes = [line for line in lines if "ignore" in line and line.startswith("    ")]
     assert len(mistakes) > 30

@@ -1,4 +1,4 @@
-"""What is packaged: all of it, the same whoever builds it, and usable by who has nothing else."""
+"""The packages: complete, reproducible, and usable without anything else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Built(NamedTuple):
 
 
 def sources() -> list[str]:
-    """What a clean checkout of this working tree would have, or what an unpacked sdist has."""
+    """The files of a clean checkout of this working tree, or of an unpacked sdist."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if (ROOT / ".git").exists():
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
@@ -43,7 +43,7 @@ def sources() -> list[str]:
 
 
 def build(where: Path, kind: str, **environment: str) -> Path:
-    """One build as a packager does it: in a directory of its own, by the build backend alone."""
+    """Build as a packager does: in a directory of its own, by the build backend alone."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(where / "dist")]
     done = subprocess.run(command, cwd=where, capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
 
 
 def test_two_builds_of_one_commit_are_the_same(first: Built, tmp_path: Path) -> None:
-    """The second one: of the unpacked sdist, in another place, zone and language, with another umask and times."""
+    """The second is made from the unpacked sdist, with another path, time zone, locale, umask and file times."""
     other = tmp_path / "another name"
     shutil.copytree(first.unpacked, other)
     for path in other.rglob("*"):
@@ -147,7 +147,7 @@ def test_the_wheel_alone_works_and_names_only_extras_that_exist(first: Built, di
 
 
 def test_the_conformance_kit_runs_from_a_wheel(first: Built, disk: Path) -> None:
-    """In an environment that has nothing else: neither pip nor a dependency."""
+    """In an environment with nothing else: neither pip nor a dependency."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", disk / "venv"], check=True, timeout=60)
     python = disk / "venv" / "bin" / "python"
     asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]

@@ -21,7 +21,7 @@ Play = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs a program in Python for Windows."""
+    """Run a program in Python for Windows."""
     if sys.platform == "win32":
         yield lambda *words, limit=300: subprocess.run(
             [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=limit
@@ -43,7 +43,7 @@ def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
 
 @pytest.fixture
 def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Play:
-    """Plays a scene in a directory of its own, and returns what it says."""
+    """Play a scene in a directory of its own; returns its output."""
     place = tmp_path / "locks"
     place.mkdir()
 
@@ -56,13 +56,13 @@ def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Pat
 
 
 def test_the_environment_is_that_of_windows(play: Play) -> None:
-    """WI7: the boot is the same for all processes, the start times differ."""
+    """WI7: all processes see the same boot, and different start times."""
     play("environment")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_lock_that_is_held_is_refused_and_goes_to_the_waiter_when_released(play: Play, protocol: str) -> None:
-    """WI2: the guard is seen from other processes, and who holds can still be read."""
+    """WI2: other processes see the guard, and can still read who holds the lock."""
     play("exclusion", protocol)
 
 
@@ -113,7 +113,7 @@ def test_readers_share_a_kernel_lock(play: Play) -> None:
 
 
 def test_a_hold_notices_that_its_file_was_removed(play: Play) -> None:
-    """WI1: others can rename and remove what we have open."""
+    """WI1: others can rename and remove files that we have open."""
     play("loss")
 
 
@@ -151,7 +151,7 @@ def test_a_program_that_opens_every_new_file_breaks_neither_exclusion_nor_order(
 
 
 def test_control_c_at_any_step_of_a_removal_leaves_neither_a_file_nor_a_handle(play: Play) -> None:
-    """An open handle would keep the name of a file that is removed."""
+    """An open handle would keep the name of a removed file."""
     play("interrupted_removal")
 
 
@@ -184,7 +184,7 @@ def test_run_holds_the_lock_while_its_command_runs(play: Play) -> None:
 
 @pytest.mark.parametrize("protocol", [one for one in PROTOCOLS if one != "flock"])
 def test_the_lock_of_a_killed_run_is_held_until_its_command_has_ended(play: Play, protocol: str) -> None:
-    """WI8, WI9, JG1, JG2, JG5: there is no moment at which another one gets it."""
+    """WI8, WI9, JG1, JG2, JG5: there is no moment at which another contender gets it."""
     play("killed_run", protocol)
 
 
@@ -245,7 +245,7 @@ def test_events_are_recorded_line_by_line(play: Play) -> None:
 
 @pytest.mark.parametrize("scene", ["top_is_drawn", "top_ends", "top_without_output", "top_on_what_is_no_screen"])
 def test_top_uses_the_whole_console_and_restores_it(play: Play, scene: str) -> None:
-    """In a console of its own, which under Wine tells what was written; there, nothing obeys it."""
+    """In a console of its own, which under Wine reports what was written to it, but obeys nothing."""
     play("in_a_console", scene)
 
 
@@ -279,7 +279,7 @@ def test_fs_safe_and_our_sidecar_locks_exclude_each_other(play: Play, scene: str
 
 @pytest.mark.parametrize("protocols", ["sema,semats", "sidecar", "beads", "flock"])
 def test_contenders_that_are_killed_lose_no_increment(play: Play, protocols: str) -> None:
-    """`HOLDFAST_STORM_SECONDS` are for all of them together."""
+    """`HOLDFAST_STORM_SECONDS` is for all of them together."""
     seconds = float(os.environ.get("HOLDFAST_STORM_SECONDS", "10")) / 4
     print(play("storm", seconds, protocols, limit=seconds * 2 + 300))
 

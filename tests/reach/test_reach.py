@@ -1,4 +1,4 @@
-"""What is named as reached by no test is there, and what `make coverage` would complain about."""
+"""The list of code that no test reaches fits the source; and the complaints of `make coverage`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_name_without_code_is_not_found_in_the_source(name: str) -> None:
 
 
 class Case:
-    """A measurement of one module, and what is named."""
+    """A measurement of one module, and the names listed as unreached."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.groups: list[named.Group] = []

@@ -1,4 +1,4 @@
-"""`python -m holdfast.testing.sim`: what it says, and its exit status."""
+"""`python -m holdfast.testing.sim`: its output, and its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The known holes of docs/guarantees.md: each is still there, and its schedule shows it."""
+"""The known holes of docs/guarantees.md: each still exists, and its schedule shows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_holes_and_descriptions_correspond() -> None:
 
 @pytest.mark.parametrize("name", HOLES)
 def test_a_schedule_shows_its_hole(name: str) -> None:
-    """What has none any more has been closed: the guarantee is stronger than it says."""
+    """A schedule that shows none means that the hole is closed, and the guarantee stronger than documented."""
     attempt_events = replay(HOLES[name], read(SCHEDULES[name]))
     assert "\nViolation: " in attempt_events, attempt_events
     assert "Diverged" not in attempt_events

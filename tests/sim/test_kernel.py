@@ -1,7 +1,6 @@
-"""The simulated kernel beside the real one: the same steps, at random, have the same results.
+"""The simulated kernel beside the real one: the same random steps have the same results.
 
-Two environments are two processes here, for the engine and for the locks of the real kernel alike.
-"""
+Two environments stand for two processes, for the engine and for the locks of the real kernel alike."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def _polled(fd: int) -> list[int]:
 
 
 class Twin:
-    """A process in each world, which takes each step in both. Descriptors are known by the order of their opening."""
+    """A process in each world; both take each step. Descriptors are known by the order of their opening."""
 
     def __init__(self, kernel: Kernel, place: Path, pid: int) -> None:
         self.real = LinuxEnvironment()
@@ -61,7 +60,7 @@ class Twin:
         return self.both(op, (real, *more), (made, *more), **named)
 
     def within(self, op: str, *args: Any, **named: Any) -> tuple[Any, Any]:
-        """By names in the open directory."""
+        """Take a step that names files in the open directory."""
         real, made = self.directory
         return (
             _result(getattr(self.real, op), args, {**named, "dir_fd": real}),
@@ -91,7 +90,7 @@ def _result(call: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 def fifo_step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
-    """One that has to do with FIFOs."""
+    """A step that concerns FIFOs."""
     name, other = rng.choice(NAMES), rng.choice(NAMES)
     on_end = ["hung_up", "ready", "nudge", "is_unread", "drain", "close"] * 2 if twin.ends else []
     op = rng.choice(["make_fifo", "open_to_read", "open_to_write", "rename", *on_end])
@@ -126,7 +125,7 @@ def _names(twin: Twin) -> Collection[str]:
 
 
 def step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
-    """One step, the same in both worlds; what it was, and the two results."""
+    """Take the same step in both worlds; returns its description and the two results."""
     if rng.random() < 0.4:
         return fifo_step(twin, rng)
     name = rng.choice(NAMES)
@@ -177,7 +176,7 @@ def _unnamed(twin: Twin) -> tuple[Any, Any]:
 
 
 def _link(twin: Twin, at: int, name: str) -> tuple[Any, Any]:
-    """Only of a file that has no name yet: nothing else is linked so."""
+    """Link a file, if it has no name yet: nothing else is linked this way."""
     inode = twin.made.files[twin.fds[at][1]].inode
     if not inode.private:
         return None, None
@@ -210,7 +209,7 @@ def test_a_step_has_the_same_result_as_on_linux(seed: int, twins: list[Twin]) ->
 
 
 def _processes(*mounts: Mount, **machine: Any) -> list[Process]:
-    """As many that take each step at once, and the directory of each, opened."""
+    """Processes that take each step at once, each with its directory opened."""
     kernel = Kernel(**machine)
     made = [Process(kernel, "ABCD"[at], 101 + at, mount=mount) for at, mount in enumerate(mounts)]
     for process in made:
@@ -269,7 +268,7 @@ def test_a_started_command_has_no_fifo_of_its_parent() -> None:
 
 @pytest.mark.parametrize("how", ["close", "death", "byte"])
 def test_a_wait_for_a_fifo_ends_when_its_reader_goes_or_a_byte_comes(how: str) -> None:
-    """Until then it sleeps: time passes only when nobody can go on."""
+    """Time passes only while no process can go on."""
     world = World(Kernel())
     ended: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A simulation that finds nothing proves nothing: every planted bug is found, by the workload that is there for it."""
+"""A simulation that finds nothing proves nothing: every planted bug is found, by the workload meant for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_failure_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schedule of a failure, shortened, leads to a failure again; without the bug, to none."""
+    """The shortened schedule of a failure leads to a failure again, and to none without the bug."""
     mutant = MUTANTS["no_comparison_of_bytes"]
     workload = WORKLOADS[mutant.workload]
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The search itself: it takes every interleaving that differs from the others, and no other."""
+"""The search itself: it runs every interleaving that differs from the others, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Program = Callable[[Actor], None]
 
 @pytest.fixture
 def toy() -> Callable[..., Workload]:
-    """A workload of these programs, each a process; it is forgotten afterwards."""
+    """A workload of these programs, each a process; it is removed afterwards."""
 
     def make(*programs: Program, ends: list[str] | None = None, crashes: int = 0) -> Workload:
         def build(world: World) -> None:
@@ -37,7 +37,7 @@ def toy() -> Callable[..., Workload]:
 
 
 class _Ends:
-    """Notes how each run has ended."""
+    """Records how each run has ended."""
 
     def __init__(self, said: list[str], ends: list[str]) -> None:
         self._said, self._ends = said, ends
@@ -50,7 +50,7 @@ class _Ends:
 
 
 def steps(count: int, kind: str, *, own: bool = False) -> Program:
-    """So many steps that read or write one thing: everybody's, or its own."""
+    """Several steps that read or write one thing: shared by all, or the process's own."""
 
     def program(me: Actor) -> None:
         mark = me.process.mark if own else me.world.kernel.critical
@@ -94,7 +94,7 @@ def test_a_kill_is_tried_at_every_step(toy: Callable[..., Workload]) -> None:
 
 
 def test_sleep_sets_lose_no_outcome_that_two_preemptions_reach() -> None:
-    """What can come of it: without the orders that make no difference, and with all that few preemptions make."""
+    """Compares the outcomes of a full search with those of one bounded by preemptions."""
 
     def ends(chooser: Search) -> set[tuple[object, ...]]:
         found = set()
@@ -116,7 +116,7 @@ def test_sleep_sets_lose_no_outcome_that_two_preemptions_reach() -> None:
 
 
 class _Order:
-    """Notes who enters, in their order, and who is refused: whether before somebody enters is no difference."""
+    """Records who enters, in order, and who is refused; whether a refusal precedes an entry makes no difference."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []
@@ -139,7 +139,7 @@ def test_a_schedule_is_read_as_it_was_written() -> None:
 
 
 def test_a_killed_process_does_nothing_more(toy: Callable[..., Workload]) -> None:
-    """Nothing of what it would clean up happens; its descriptors are closed, and its lock is gone."""
+    """None of its clean-up runs; its descriptors are closed, and its lock is gone."""
     kernel = Kernel()
     world = World(kernel)
     world.crashes = 1

@@ -24,7 +24,7 @@ def test_no_promise_is_broken_in_the_interleavings_tried(name: str) -> None:
 
 
 def test_no_interleaving_of_two_contenders_breaks_a_promise() -> None:
-    """All there are, of two that acquire and release at the same time."""
+    """All interleavings of two contenders that acquire and release at the same time."""
     outcome = search(WORKLOADS["two"])
     assert outcome.failure is None, str(outcome.failure)
     assert outcome.complete

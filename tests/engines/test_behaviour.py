@@ -1,4 +1,4 @@
-"""What every engine promises, with both drivers."""
+"""The promises of every engine, with both drivers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_waiter_that_times_out_leaves_the_queue(prefix: str, face: Any) -> Non
 def test_simultaneous_timeouts_do_not_search_all_installed_packages(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What took most of the time, and is not done for each of them: a search of all packages that are installed."""
+    """The search took most of the time; it must not be repeated for each timeout."""
     searched: list[str] = []
     real = plugins._entries
 
@@ -184,7 +184,7 @@ def test_waiting_for_a_free_lock_does_not_acquire_it(prefix: str, face: Any) -> 
 
 
 def test_waiting_for_a_free_lock_makes_no_events(prefix: str, face: Any) -> None:
-    """One that waits for the next time it is free is none of the contenders that metrics count."""
+    """A caller that only waits is not one of the contenders that metrics count."""
     heard: list[events.Event] = []
     lock = face.Lock(prefix + "a", on_event=heard.append)
     with face.Lock(prefix + "a"):
@@ -205,7 +205,7 @@ def test_a_caller_that_would_wait_for_itself_is_refused(prefix: str, face: Any) 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("linux"))])
 def test_a_holder_may_wait_for_a_lock_on_a_file_that_is_held(prefix: str, face: Any, protocol: str, shm: Path) -> None:
-    """A look at the file's lock tells that what this process holds is another one."""
+    """A look at the file's lock shows that this process holds a different one."""
     lock = face.Lock(shm / "l", protocol=protocol, owner="me")
     with face.Lock(prefix + "a"), face.Lock(shm / "l", protocol=protocol, owner="another"):
         with pytest.raises(holdfast.AcquireTimeout, match="This very process holds it"):
@@ -215,7 +215,7 @@ def test_a_holder_may_wait_for_a_lock_on_a_file_that_is_held(prefix: str, face: 
 
 
 def test_another_spelling_of_a_url_is_the_same_lock(prefix: str, face: Any) -> None:
-    """KN3: to an owner, to a caller that would wait for itself, and to a list of several."""
+    """KN3: to an owner, to a caller that would wait for itself, and in a list of several locks."""
     before, hash_, after = prefix.partition("#")
     parameter = "connect_timeout=5" if hash_ else "ttl=20"
     joint = "&" if "?" in before else "?"
@@ -231,7 +231,7 @@ def test_another_spelling_of_a_url_is_the_same_lock(prefix: str, face: Any) -> N
 
 
 def test_a_break_ends_only_the_hold_it_has_seen(prefix: str) -> None:
-    """The lock changes hands between the look and the end of the hold; the next holder keeps it."""
+    """The lock changes hands between the look and the break; the next holder keeps it."""
     lock, env = holdfast.Lock(prefix + "a"), environment()
     first = lock.acquire(timeout=10)
     later: list[holdfast.Hold] = []
@@ -280,7 +280,7 @@ def test_an_owner_does_not_queue_behind_itself(prefix: str, face: Any) -> None:
 
 
 class Line(list[Any]):
-    """A line of an owner's callers, in which a signal comes during its first change of that name."""
+    """The queue of one owner's callers, with a signal during its first change by the method of that name."""
 
     def __init__(self, change: str) -> None:
         self._change = change
@@ -351,7 +351,7 @@ def test_ctrl_c_as_an_owners_line_is_left_wakes_the_others(
 def test_waiters_of_one_owner_are_reported_and_stand_in_one_place(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KN1: one of them is in the queue; all are told of, and say whom they wait for."""
+    """KN1: one of them is in the queue; all are reported, with the holder they wait for."""
     monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.05)
     hold = face.Lock(prefix + "a", tag="deploy v1").acquire(timeout=10)
     told: list[list[Any]] = [[], [], []]
@@ -447,7 +447,7 @@ def test_a_child_does_not_release_its_parents_lock(prefix: str, face: Any) -> No
 
 
 def test_the_death_of_a_holder_frees_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
-    """Within what the engine states: PostgreSQL at once, etcd when the lease has run out."""
+    """Within the time that the engine states: PostgreSQL at once, etcd when the lease has expired."""
     peer = spawn(
         """
         hold = Lock(path, stale_after=int(sys.argv[2])).acquire(timeout=10)
@@ -464,7 +464,7 @@ def test_the_death_of_a_holder_frees_the_lock(prefix: str, spawn: Callable[..., 
 
 
 def test_the_exit_of_a_holder_frees_the_lock(prefix: str, spawn: Callable[..., Peer]) -> None:
-    """It releases at exit, so nobody has to wait for anything to run out."""
+    """It releases at exit, so nothing has to expire."""
     peer = spawn(
         """
         hold = Lock(path).acquire(timeout=10)
@@ -488,7 +488,7 @@ def test_a_pickled_lock_is_the_same(prefix: str, face: Any) -> None:
 def test_a_waiter_releases_a_hold_that_a_with_statement_dropped(
     prefix: str, face: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J5: its last resort."""
+    """J5: as the last resort."""
     with monkeypatch.context() as changed:
         drop_statements(changed)
         with holdfast.Lock(prefix + "a"):
@@ -509,7 +509,7 @@ async def _inside(lock: Any, entered: list[object]) -> None:
 def test_a_finalizer_releases_without_a_request_to_the_server(
     prefix: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EH2: a finalizer runs in any thread, a closed coroutine in an event loop, and the server may be silent."""
+    """EH2: it runs in any thread, a closed coroutine in an event loop, and the server may be silent."""
     asked: list[object] = []
 
     def ask(held: Any) -> Iterator[Any]:
@@ -567,7 +567,7 @@ def test_an_option_without_meaning_is_refused(prefix: str) -> None:
 
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another thread"])
 def test_a_wait_can_be_cancelled_from_another_thread(prefix: str, *, behind: bool) -> None:
-    """CX1: nothing of it is left in the queue, and the others go on."""
+    """CX1: it leaves nothing in the queue, and the other waiters go on."""
     lock, event = holdfast.Lock(prefix + "cancelled"), threading.Event()
     hold = lock.acquire(timeout=10)
     results: list[Any] = []

@@ -1,4 +1,4 @@
-"""The command line on the URLs of real servers: what works for lock files works there, and no password is shown."""
+"""The command line on URLs of real servers: whatever works for lock files works there, and no password is shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _etcd() -> Iterator[str]:
 
 @pytest.fixture(params=["postgresql", "etcd"])
 def url(request: pytest.FixtureRequest) -> str:
-    """The beginning of the URLs of locks that no other test has touched."""
+    """The prefix of URLs for locks that no other test uses."""
     if request.param == "postgresql":
         found: str = request.getfixturevalue("postgresql_prefix")
         return found
@@ -50,7 +50,7 @@ def holding(world: World, url: str, *options: str) -> Started:
 
 
 def test_the_command_of_a_killed_run_is_ended(world: World, url: str) -> None:
-    """G3: the server has freed the lock, so it was lost."""
+    """G3: the server has freed the lock, so it is lost."""
     lock = f"{url}a" + ("?ttl=2" if url.startswith("etcd:") else "")  # etcd frees it when the lease ends
     holder = holding(world, lock)
     work = command(holder.pid)
@@ -150,7 +150,7 @@ def test_a_killed_command_leaves_no_waiting_keeper(world: World, url: str) -> No
 
 
 def test_a_keeper_keeps_no_descriptor_of_its_shell(world: World, url: str) -> None:
-    """Else a flock of the shell's would last as long as the keeper."""
+    """Otherwise a flock of the shell would last as long as the keeper."""
     words = 'exec 9>"$2"; flock 9; $H try "$1"; exec 9>&-; flock -n "$2" echo free'
     shell = world.shell(words, f"{url}a", world.directory / "mine")
     assert (shell.returncode, shell.stdout) == (0, "free\n")
@@ -218,7 +218,7 @@ for url in sys.argv[1:]:
 
 
 def test_a_password_is_not_printed(world: World) -> None:
-    """By no command: neither where a server cannot be reached, nor in what one is told of a mistake."""
+    """By any command: neither if a server cannot be reached, nor in the message about a mistake."""
     urls = ("postgresql://me:SECRET@127.0.0.1:1/db#name", "etcd://me:SECRET@127.0.0.1:1/name")
     started = [world.start([sys.executable, "-c", EVERY, url], stderr=subprocess.STDOUT) for url in urls]
     said = "".join(done.rest() for done in started)
@@ -259,7 +259,7 @@ def test_a_schema_is_made_once(world: World, request: pytest.FixtureRequest) -> 
 
 
 def test_a_role_that_was_granted_locks_may_use_them(world: World, postgres: Postgres) -> None:
-    """Whoever made the schema, and whatever the role is called. What --print says does the same, and asks no server."""
+    """Whoever made the schema, and whatever the role's name. The SQL of --print does the same, without a server."""
     name, schema = 'an "ordinary" role', "granted"
     quoted = '"' + name.replace('"', '""') + '"'
     base, user = postgres.url(), name.replace('"', "%22").replace(" ", "%20")

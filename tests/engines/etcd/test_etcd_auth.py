@@ -28,7 +28,7 @@ from process.support import eventually
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Node]:
-    """A server with users: root, and `me`, who may use what begins with `holdfast/mine/`. Tokens end after 2 s."""
+    """A server with users: root, and `me`, who may use keys below `holdfast/mine/`. Tokens expire after 2 s."""
     with nodes(extra=("--auth-token-ttl", "2")) as made:
         node = made[0]
         for path, body in (
@@ -56,7 +56,7 @@ def guarded() -> Iterator[Node]:
 
 
 def test_an_expired_token_is_replaced(guarded: Node) -> None:
-    """EC3: it is fetched again, for the keep-alives, for the waits, and for the release."""
+    """EC3: for the keep-alives, for the waits, and for the release."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=5"
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
@@ -76,7 +76,7 @@ def test_an_expired_token_is_replaced(guarded: Node) -> None:
 
 
 def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EC3: each login costs the server a tenth of a second, so forty of them would get no answer in time."""
+    """EC3: each login costs the server a tenth of a second, so forty logins would get no answer in time."""
     urls = [f"etcd://me:s3cr%2Fet@{guarded.host}/mine/crowd/{number}?ttl=60" for number in range(40)]
     cluster = etcd_client.cluster_of(environment(), Lock(urls[0])._request.lock_url.access)  # type: ignore[attr-defined]
     logins, exchange = [], Cluster._exchange
@@ -104,7 +104,7 @@ def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_login_without_an_answer_does_not_block_the_others_for_long(
     guarded: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EC3: its event loop is busy, say; keep-alives are sent all the same."""
+    """EC3: its event loop may be busy, say; keep-alives are sent all the same."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/still"
     env, request = environment(), Lock(url)._request
     cluster = etcd_client.cluster_of(env, request.lock_url.access)  # type: ignore[attr-defined]
@@ -136,7 +136,7 @@ def test_repeated_logins_of_one_operation_leave_no_trace_in_it() -> None:
 def test_ctrl_c_during_a_login_does_not_block_later_logins(
     guarded: Node, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """EC3, J3: else nobody of this process could log in any more."""
+    """EC3, J3: otherwise this process could never log in again."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/interrupted"
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     real, calls = getattr(Turnstile, step), list[object]()
@@ -159,7 +159,7 @@ def test_ctrl_c_during_a_login_does_not_block_later_logins(
 
 
 def test_a_deletion_refused_for_its_token_is_not_one_whose_answer_was_lost(guarded: Node) -> None:
-    """EQ4: the key had gone before, so the lock was lost."""
+    """EQ4: the key was gone before, so the lock was lost."""
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b"
     hold = Lock(url).acquire()
     entrant = hold._held.entrant  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def test_a_deletion_refused_for_its_token_is_not_one_whose_answer_was_lost(guard
 def test_a_password_comes_from_its_url_a_variable_or_a_file(
     guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a variable or a file, as it is when a server wants it; without one, the error says where to put it."""
+    """A variable and a file are read when a server asks for a password; without one, the error says where to put it."""
     file = tmp_path / "password"
     from_file, from_variable = (f"etcd://me@{guarded.host}/mine/{name}?ttl=5" for name in ("file", "variable"))
     from_file += f"&password_file={file}"
@@ -197,7 +197,7 @@ def test_a_password_comes_from_its_url_a_variable_or_a_file(
 
 
 def test_a_wait_outlasts_a_token(guarded: Node) -> None:
-    """EC3: the error comes in the stream of the watch."""
+    """EC3: the error arrives in the stream of the watch."""
     import threading
 
     url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b?ttl=5"
@@ -278,7 +278,7 @@ def encrypted(files: Path) -> Iterator[Node]:
 
 
 def test_locks_work_over_tls(encrypted: Node, files: Path) -> None:
-    """With the client's certificate, by name and by address; a wait, a loss and a release go the same way."""
+    """With the client's certificate, by name and by address; also a wait, a loss and a release."""
     tls = f"ca={files}/ca.pem&cert={files}/client.pem&key={files}/client.key&ttl=2"
     for host in (encrypted.host, f"localhost:{encrypted.port}"):
         lock = Lock(f"etcds://{host}/tls?{tls}")

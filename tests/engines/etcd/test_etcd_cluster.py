@@ -1,4 +1,4 @@
-"""Three servers: one of them dies, the one that leads dies, and the lock goes on."""
+"""Three servers: one dies, or the leader dies, and the lock survives."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def wait_in(url: str, got: list[Any]) -> threading.Thread:
 
 
 def survive(url: str, victim: Node) -> None:
-    """Both of those who hold and wait get over it; the lock is handed on while the server is away."""
+    """Both the holder and the waiter survive the outage; the lock is handed on while the server is away."""
     lost: list[Any] = []
     got: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire(timeout=30)
@@ -103,7 +103,7 @@ def test_a_lock_outlives_the_server_that_leads(url: str, trio: list[Node]) -> No
 
 
 def test_a_minority_lets_no_contender_in(url: str, trio: list[Node]) -> None:
-    """One of three alone cannot say who holds: so nobody gets in, and the holder knows when its time is up."""
+    """One server of three cannot say who holds the lock: nobody gets in, and the holder knows when its time is up."""
     hold = Lock(url, stale_after=2).acquire(timeout=30)
     cluster = Cluster(environment(), Access((Endpoint("127.0.0.1", trio[0].port),)))
     watch = drive(cluster.watch([{"key": "eA=="}], environment().monotonic() + 5))

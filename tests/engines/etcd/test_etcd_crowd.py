@@ -1,7 +1,6 @@
-"""Many at once: waiters in their order, locks side by side, a counter that a resource guards by tokens, and a storm.
+"""Crowds: waiters in order, locks side by side, a counter guarded by tokens, and a storm.
 
-HOLDFAST_TEST_SECONDS makes the counter and the storm longer, HOLDFAST_TEST_CROWD the crowd larger (`make crowd`).
-"""
+HOLDFAST_TEST_SECONDS makes the counter and the storm longer, HOLDFAST_TEST_CROWD the crowd larger (`make crowd`)."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ CROWD = int(os.environ.get("HOLDFAST_TEST_CROWD", "0"))
 
 @pytest.fixture(scope="module")
 def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
-    """What lasts for seconds, all of it at once. The counter has a server of its own, where nobody else is slow."""
+    """The tests that last for seconds, all at once. The counter has a server of its own, so that nothing slows it."""
     return side_by_side(
         many=lambda: _many(f"etcd://{etcd_node.host}/arms/many?ttl=10"),
         counter=_counter,
@@ -46,7 +45,7 @@ def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
 
 
 def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
-    """EQ1, ET2: by the order of arrival, each woken by the one before it."""
+    """EQ1, ET2: in the order of arrival, each woken by the one before it."""
 
     async def main() -> None:
         lock = AsyncLock(url, stale_after=30)
@@ -78,7 +77,7 @@ def test_a_hundred_waiters_get_in_in_order(url: str, no_leases: None) -> None:
 def test_a_waiter_reads_no_more_however_many_waiters_there_are(
     url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET6: queueing up, looking again in any case, being told who holds it, giving up, a try, and the turn itself."""
+    """ET6: to queue up, look again when due, learn the holder, give up, try, and take its turn."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.2)
     monkeypatch.setattr(wait, "_NOTICE_AFTER", 0.2)
     answers: list[int] = []
@@ -137,7 +136,7 @@ say("done")
 
 
 def contenders(node: Node, url: str) -> int:
-    """How many keys a lock has, without reading them."""
+    """The number of a lock's keys, without reading them."""
     base = parse(url).base
     answer = node.ask("/v3/kv/range", {"key": encoded(base), "range_end": end_of(base), "count_only": True})
     return 0 if answer is None else int(answer.get("count", 0))
@@ -147,7 +146,7 @@ def contenders(node: Node, url: str) -> int:
 def test_a_crowd_is_served_in_order_and_costs_the_holder_no_lock(
     node: Node, peer: Callable[..., Peer], tmp_path: Path, processes: int
 ) -> None:
-    """EQ1, ET6: all get in, in the order of their keys, and nobody is told that the server is away."""
+    """EQ1, ET6: all get in, in the order of their keys, and none is told that the server is away."""
     size, took = CROWD or 40, []
     for _ in range((os.cpu_count() or 2) // 2 if CROWD else 0):
         peer("while True: pass")
@@ -171,7 +170,7 @@ def test_a_crowd_is_served_in_order_and_costs_the_holder_no_lock(
 
 
 def test_two_hundred_locks_are_held_and_none_is_lost(arms: dict[str, Callable[[], None]]) -> None:
-    """Each kept by its own lease, all by one thread, for longer than a lease lasts."""
+    """Each has its own lease, and one thread keeps all of them, for longer than a lease lasts."""
     arms["many"]()
 
 
@@ -212,8 +211,8 @@ while True:
 
 
 def test_a_counter_misses_no_increment_under_kills(arms: dict[str, Callable[[], None]]) -> None:
-    """Workers are killed and stopped; the resource (etcd itself, by the guard) takes only what a holder writes. So no
-    number is written twice, and none is missing; tokens go up with them."""
+    """Workers are killed and stopped; the resource (etcd itself, by the guard) accepts only a holder's writes. So no
+    number is written twice, none is missing, and tokens increase with them."""
     arms["counter"]()
 
 
@@ -284,9 +283,9 @@ while True:
 
 
 def test_no_two_holders_overlap_and_no_token_goes_down(arms: dict[str, Callable[[], None]]) -> None:
-    """EL1, EQ1, EQ5, ET3: of those who held it until their last look, no two overlap, in a lock and in each slot; and
-    who came later has the higher token. One of three servers is killed now and then, holders are killed and stopped,
-    waits are given up."""
+    """EL1, EQ1, EQ5, ET3: no two holders overlap until their last look, in a lock and in each slot, and each later one
+    has the higher token. One of three servers is killed now and then, holders are killed and stopped, waits are
+    given up."""
     arms["storm"]()
 
 

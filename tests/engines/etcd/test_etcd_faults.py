@@ -1,4 +1,4 @@
-"""Holders that are killed or stopped, servers that restart or forget, networks that swallow what they are given."""
+"""Holders that are killed or stopped, servers that restart or forget, networks that drop everything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def arms(etcd_node: Node) -> dict[str, Callable[[], None]]:
-    """What waits for the end of a lease, all of it at once (`side_by_side`), and each on a lock of its own."""
+    """The tests that wait for the end of a lease, all at once (`side_by_side`), each on a lock of its own."""
     base = f"etcd://{etcd_node.host}/arms/"
     return side_by_side(
         killed=lambda: _alone(_killed, f"{base}killed?ttl=2"),
@@ -96,8 +96,8 @@ def _killed(url: str, peer: Callable[..., Peer]) -> None:
 
 
 def test_a_stopped_holder_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
-    """ET7: stopped past its lease, it finds itself lost at its first look, and its release leaves the next one's lock.
-    What it does before that look is refused by a resource that checks tokens."""
+    """ET7: stopped past its lease, it notices the loss at its first look, and its release leaves the next one's lock.
+    A resource that checks tokens refuses its writes before that look."""
     arms["stopped"]()
 
 
@@ -120,7 +120,7 @@ def _stopped(url: str, peer: Callable[..., Peer]) -> None:
 
 
 def test_a_network_that_swallows_everything_never_leaves_two_holders(arms: dict[str, Callable[[], None]]) -> None:
-    """EL1: the holder behind it knows that it has lost before the server lets the next one in."""
+    """EL1: the holder behind it knows of the loss before the server lets the next one in."""
     arms["swallowed"]()
 
 
@@ -146,7 +146,7 @@ def _swallowed(url: str, node: Node) -> None:
 
 
 def test_a_waiter_behind_a_cut_network_notices_the_release(url: str, node: Node, proxy: Proxy) -> None:
-    """ET1 (pitfall 1): its watch has ended; it watches again, and is in as soon as the lock is free."""
+    """ET1 (pitfall 1): its watch has ended; it watches again, and gets in as soon as the lock is free."""
     behind = Lock(url.replace(node.host, proxy.host))
     got: list[Any] = []
     with Lock(url) as hold:
@@ -165,7 +165,7 @@ def test_a_waiter_behind_a_cut_network_notices_the_release(url: str, node: Node,
 def test_a_look_for_a_free_lock_keeps_its_timeout_when_the_server_falls_silent(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The outage is waited for, but no longer than the caller has time."""
+    """It waits for the end of the outage, but no longer than its timeout."""
     watch = etcd_client.Cluster.watch
 
     def silent(*words: Any) -> Any:
@@ -183,7 +183,7 @@ def test_a_look_for_a_free_lock_keeps_its_timeout_when_the_server_falls_silent(
 def test_a_waiter_whose_stream_is_stuck_notices_the_release(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET1: nothing comes any more, without an end; the look that is due in any case finds the lock free."""
+    """ET1: the stream is silent without an end; the periodic look finds the lock free."""
     monkeypatch.setattr(etcd_lock, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 1.0)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
@@ -204,7 +204,7 @@ def test_a_waiter_whose_stream_is_stuck_notices_the_release(
 def test_a_holder_whose_stream_is_stuck_notices_a_break(
     url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET8: the same for who holds."""
+    """ET8: the periodic look finds the key gone."""
     monkeypatch.setattr(etcd_hold, "RECHECK", 0.3)
     monkeypatch.setattr(etcd_client, "_EACH", 1.0)
     both = url.replace(node.host, f"{proxy.host},{node.host}")
@@ -222,7 +222,7 @@ def test_a_holder_whose_stream_is_stuck_notices_a_break(
 
 
 def test_a_restart_of_the_server_loses_neither_lock_nor_waiter(arms: dict[str, Callable[[], None]]) -> None:
-    """Pitfall 1: killed and started again, it has the lock, the waiter, and higher tokens."""
+    """Pitfall 1: after a kill and a restart, the server has the lock, the waiter, and higher tokens."""
     arms["restarted"]()
 
 
@@ -255,7 +255,7 @@ def _through_a_restart(own: Node) -> None:
 def test_a_holder_and_its_release_do_not_wait_for_ever_for_an_absent_server(
     arms: dict[str, Callable[[], None]],
 ) -> None:
-    """ET9, ET4: the holder learns of it, the waiter is told, and a release returns."""
+    """ET9, ET4: the holder learns of the loss, the waiter is told, and a release returns."""
     arms["away"]()
 
 
@@ -285,7 +285,7 @@ def _without_a_server(own: Node) -> None:
 
 
 def test_a_wait_outlasts_a_compacted_watch(url: str, node: Node, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ET1 (pitfall 4): its revision is gone when it begins to watch anew; it looks, and is in."""
+    """ET1 (pitfall 4): the revision is gone when the watch begins anew; the waiter looks, and gets in."""
     watch = etcd_client.Cluster.watch
     compacted: list[int] = []
 
@@ -345,7 +345,7 @@ def _slot(url: str, peer: Callable[..., Peer]) -> None:
 
 
 def test_no_key_outlives_its_lease(node: Node) -> None:
-    """What the tests before this one had is gone when the leases are."""
+    """The keys of the earlier tests are gone once their leases are."""
     eventually(lambda: keys(node, f"{PREFIX}tests/") == 0, what="the end of all keys")
 
 
@@ -353,7 +353,7 @@ def test_no_key_outlives_its_lease(node: Node) -> None:
 def test_a_deletion_whose_answer_is_lost_is_not_taken_for_a_loss(
     url: str, node: Node, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """EC1, EQ4: it is asked for again, and the key has gone with the first request. The lock was ours until then."""
+    """EC1, EQ4: the repeated request finds the key gone with the first. The lock was ours until then."""
     losses: list[LockLost] = []
     lock: Any = Lock(url, on_lost=losses.append) if what != "slot" else Semaphore(url, 2, on_lost=losses.append)
     hold = lock.acquire(timeout=10)

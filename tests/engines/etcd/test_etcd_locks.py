@@ -1,4 +1,4 @@
-"""Locks and semaphores on a server of etcd: who is inside, who is next, what is told, and what is left."""
+"""Locks and semaphores on an etcd server: who is inside, who is next, what is reported, and what is left."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def waiting(lock: Any, results: list[Any], **options: Any) -> threading.Thread:
 
 
 def test_one_holder_is_inside_at_a_time_and_tokens_increase(url: str, no_leases: None) -> None:
-    """EQ1: by the order of the server; each later holder has a higher token."""
+    """EQ1: in the server's order; each later holder has a higher token."""
     lock = Lock(url, tag="deploy")
     got: list[Any] = []
     with lock as hold:
@@ -86,7 +86,7 @@ def test_a_refusal_names_the_holder(url: str, no_leases: None) -> None:
 
 
 def test_a_try_puts_no_key_while_another_holds(url: str, node: Node) -> None:
-    """ET3: where it sees that somebody holds it; nothing is written, so no revision is made."""
+    """ET3: it sees the holder, and writes nothing, so it makes no revision."""
     with Lock(url) as hold:
         assert Lock(url).try_acquire() is None
         answer = node.ask("/v3/kv/range", {"key": "AA=="})
@@ -95,7 +95,7 @@ def test_a_try_puts_no_key_while_another_holds(url: str, node: Node) -> None:
 
 
 def test_the_granted_lease_is_the_reported_one(url: str) -> None:
-    """Pitfall 6: the record says what the server has granted, an integer."""
+    """Pitfall 6: the record has the seconds that the server granted, as an integer."""
     with Lock(url, stale_after=3) as hold:
         assert hold.record.fields["ttl"] == 3
         status = Lock(url).status()
@@ -105,7 +105,7 @@ def test_the_granted_lease_is_the_reported_one(url: str) -> None:
 
 
 def test_a_repeated_transaction_makes_one_queue_entry(url: str, no_leases: None) -> None:
-    """EQ3, EC1, EL3 (pitfall 6): all of it asked twice gives the same key, revision, slot and lease."""
+    """EQ3, EC1, EL3 (pitfall 6): the repeated requests give the same key, revision, slot and lease."""
     env, lock_url = environment(), parse(url)
     queue = Queue(lock_url, 2)
     from holdfast.engines.etcd.client import cluster_of
@@ -131,7 +131,7 @@ def test_a_repeated_transaction_makes_one_queue_entry(url: str, no_leases: None)
 
 
 def test_a_waiter_whose_key_is_gone_queues_anew(url: str, node: Node) -> None:
-    """EQ2, ET4 (pitfall 5): its key is deleted while it waits; it queues anew, and gets in after those who wait."""
+    """EQ2, ET4 (pitfall 5): its key is deleted while it waits; it gets in after the other waiters."""
     lock, got = Lock(url), []
     with lock:
         thread = waiting(lock, got)
@@ -155,7 +155,7 @@ def keys_of(url: str) -> list[str]:
 
 
 def test_a_broken_lock_is_noticed_once(url: str, no_leases: None) -> None:
-    """EQ4, ET8 (pitfall 7): the holder hears of it by its watch, once; its release leaves the next one alone."""
+    """EQ4, ET8 (pitfall 7): the holder learns of it by its watch, once; its release leaves the next holder's lock."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     record = Lock(url).break_lock()
@@ -179,7 +179,7 @@ def test_a_broken_lock_is_noticed_once(url: str, no_leases: None) -> None:
 
 
 def test_the_slot_of_a_hold_whose_key_was_deleted_is_free(url: str, node: Node, no_leases: None) -> None:
-    """ET10: the one that lost it may not have come to its release yet."""
+    """ET10: the holder that lost it may not have released it yet."""
     hold = Semaphore(url, 1).acquire(timeout=SOON)
     node.ask("/v3/kv/deleterange", {"key": encoded(str(hold.record.fields["key"]))})
     Semaphore(url, 1).acquire(timeout=SOON).release()
@@ -188,7 +188,7 @@ def test_the_slot_of_a_hold_whose_key_was_deleted_is_free(url: str, node: Node, 
 
 
 def test_a_hold_whose_slot_was_deleted_is_lost(url: str, node: Node, no_leases: None) -> None:
-    """ET8: the next one has its number, from that moment on. The end of the slot's last holder is no loss."""
+    """ET8: from then on, the next holder has its number. The end of the slot's previous holder is no loss."""
     slots, lost, got = Semaphore(url, 1), list[Any](), list[Any]()
     before = slots.acquire(timeout=SOON)
     waiter = Semaphore(url, 1, on_lost=lost.append)
@@ -208,7 +208,7 @@ def test_a_hold_whose_slot_was_deleted_is_lost(url: str, node: Node, no_leases: 
 
 
 def test_a_slot_is_looked_at_and_broken_by_its_name(url: str, node: Node, no_leases: None) -> None:
-    """Under the name that a list has of it; not acquired, as its number is the queue's to give."""
+    """By the name that a list shows. It cannot be acquired by that name, as the queue assigns the numbers."""
     slots = Semaphore(url, 3)
     first, second = slots.acquire(timeout=SOON), slots.acquire(timeout=SOON)
     listed, _ = drive(survey(environment(), parse(url, many=True)))
@@ -253,7 +253,7 @@ def test_the_broken_slot_of_a_dead_holder_is_free_at_once(
 def test_a_release_that_is_watched_does_not_look_like_a_loss(
     url: str, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EH3: the watch sees the key go before the release has ended it."""
+    """EH3: the watch sees the deletion of the key before the release has returned."""
     give_up = EtcdHold._give_up
     ours = agent(environment())
 
@@ -272,7 +272,7 @@ def test_a_release_that_is_watched_does_not_look_like_a_loss(
 
 
 def test_a_release_leaves_a_key_with_another_revision(url: str, node: Node) -> None:
-    """EQ4 (pitfall 7): the same key, put anew by somebody else, stays; the release says that it was lost."""
+    """EQ4 (pitfall 7): the same key, put anew by another program, stays; the release reports the loss."""
     hold = Lock(url).acquire()
     hold._held._job.stop()  # type: ignore[attr-defined]  # nobody watches: the release has to find out
     key = encoded(hold.record.fields["key"])
@@ -285,7 +285,7 @@ def test_a_release_leaves_a_key_with_another_revision(url: str, node: Node) -> N
 
 
 def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
-    """EL2 (pitfall 3): an answer without seconds is the end of it, whatever time was left."""
+    """EL2 (pitfall 3): an answer without seconds ends the lease, whatever time was left."""
     lost: list[Any] = []
     hold = Lock(url, stale_after=60, on_lost=lost.append).acquire()
     lease = hold._held.entrant.lease  # type: ignore[attr-defined]
@@ -301,7 +301,7 @@ def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
 
 
 def test_a_lease_counts_from_when_its_keep_alive_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EL1 (pitfall 2): from when the keep-alive was sent, less the margin, however late the answer comes."""
+    """EL1 (pitfall 2): less the margin, however late the answer arrives."""
     slept = remote.slept()
     monkeypatch.setattr(remote, "slept", lambda: slept)
 
@@ -336,7 +336,7 @@ def test_a_lease_counts_from_when_its_keep_alive_was_sent(monkeypatch: pytest.Mo
 
 
 def test_an_expired_lease_counts_as_lost(url: str) -> None:
-    """ET7: by our own clock, without asking; and the release tells of it, once."""
+    """ET7: by our own clock, without a request; the release reports the loss, once."""
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     lease = hold._held.entrant.lease  # type: ignore[attr-defined]
@@ -389,7 +389,7 @@ def test_a_caller_that_would_wait_for_itself_is_refused(url: str) -> None:
 
 
 def test_a_lock_and_a_semaphore_of_one_name_are_independent_for_an_owner(url: str, no_leases: None) -> None:
-    """KN3: the semaphore's hold gives no share in the lock, and does not stand in its way."""
+    """KN3: the semaphore's hold gives no share in the lock, and does not block it."""
     with Semaphore(url, 2, owner="me") as slot, Lock(url, owner="me") as lock:
         assert (slot.slot, lock.slot) == (0, None)
         assert Lock(url).try_acquire() is None
@@ -420,7 +420,7 @@ def test_an_owner_does_not_queue_behind_itself(url: str, no_leases: None) -> Non
 
 
 def test_a_waiter_behind_its_owner_names_the_holder(url: str) -> None:
-    """KN1: it has not contended itself, and its refusal is as good as another."""
+    """KN1: it has not contended itself, but its refusal names the holder all the same."""
     lock = Lock(url, owner="me")
     got: list[Any] = []
     with Lock(url, tag="the one") as other:
@@ -435,7 +435,7 @@ def test_a_waiter_behind_its_owner_names_the_holder(url: str) -> None:
 
 
 def test_an_owner_that_gives_up_leaves_the_others_waiting(url: str) -> None:
-    """KN1: the next of them contends."""
+    """KN1: the owner's next caller contends."""
     lock = Lock(url, owner="me")
     refused: list[Any] = []
     got: list[Any] = []
@@ -490,7 +490,7 @@ def test_two_holders_of_a_semaphore_have_two_slots(url: str, no_leases: None) ->
 
 
 def test_a_slot_of_another_program_is_waited_for_until_the_timeout(url: str, node: Node) -> None:
-    """ET5: its key stands where our slot is; nothing says who put it, and no lease ends it."""
+    """ET5: the key at our slot's place names no holder, and has no lease that would end it."""
     slots, got, lock_url = Semaphore(url, 1), list[Any](), parse(url)
     foreign = encoded(f"{lock_url.slots}0")
     node.ask("/v3/kv/put", {"key": foreign, "value": ""})
@@ -528,7 +528,7 @@ def test_a_slot_of_another_program_is_waited_for_until_the_timeout(url: str, nod
 
 
 def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str) -> None:
-    """ET5: it is one caller's turn, and its only slot is taken by one who came later, and knows of more."""
+    """ET5: the caller whose turn it is finds its only slot taken by a later one that assumes more slots."""
     url = url.replace("ttl=2", "ttl=30")  # the shortest lease may end while a busy machine looks elsewhere
     holds = [Semaphore(url, 2).acquire(timeout=SOON) for _ in range(2)]
     got: list[Any] = []
@@ -558,7 +558,7 @@ def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str
 
 
 def test_a_holder_of_a_deeper_name_is_not_waited_for(url: str) -> None:
-    """EU2: a lock whose keys are in the same range is neither a holder nor somebody before us."""
+    """EU2: a lock whose keys are in the same range counts neither as a holder nor as an earlier waiter."""
     deeper = Lock(url.replace("?", "/deeper?"))
     with deeper, Lock(url) as hold:
         assert Lock(url).status().locked
@@ -572,7 +572,7 @@ def test_a_holder_of_a_deeper_name_is_not_waited_for(url: str) -> None:
 
 
 def test_a_listing_separates_locks_and_misses_none(url: str) -> None:
-    """EO1: all locks below a name, from one read; as they can be typed again."""
+    """EO1: all locks below a name, from one read, with paths as they can be typed."""
     base = url.replace("?", "/x?")
     one, two = (Lock(base.replace("/x?", f"/x/{name}?"), tag=name) for name in ("one", "t wo"))
     slots = Semaphore(base.replace("/x?", "/x/three?"), 2)
@@ -631,7 +631,7 @@ def test_a_guarded_transaction_is_refused_after_the_loss(url: str, node: Node) -
 
 
 def test_a_key_without_a_lease_is_reported_as_such(url: str, node: Node) -> None:
-    """EO1: no lease ends it, so nobody can say that its holder lives."""
+    """EO1: no lease ends it, so nothing shows that its holder lives."""
     key = f"{parse(url).base}77"
     node.ask("/v3/kv/put", {"key": encoded(key), "value": ""})
     status = Lock(url).status()
@@ -646,7 +646,7 @@ def test_a_key_without_a_lease_is_reported_as_such(url: str, node: Node) -> None
 
 
 def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None:
-    """EU2: etcd's own mutex has the same keys; a value that says nothing is a holder all the same."""
+    """EU2: etcd's own mutex has the same keys; a key with any value counts as a holder."""
     lock_url = parse(url)
     lease = node.ask("/v3/lease/grant", {"TTL": "60"})
     assert lease is not None
@@ -662,7 +662,7 @@ def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None
 def test_a_wait_given_up_last_leaves_no_lease_after_the_process(
     url: str, node: Node, peer: Callable[..., Peer]
 ) -> None:
-    """EL4, EG5: the end of a process waits for what has to be told, and releases what is held."""
+    """EL4, EG5: at exit, the process sends pending deletions and releases its locks."""
     other = peer(
         """
         hold = Lock(path).acquire()
@@ -698,7 +698,7 @@ def test_each_event_comes_once_and_names_the_right_holder(url: str) -> None:
 
 
 def test_etcds_own_command_and_holdfast_exclude_each_other(url: str, node: Node) -> None:
-    """EU2: `etcdctl lock` and Go's `concurrency.Mutex` queue in the same place, if the prefix is theirs."""
+    """EU2: `etcdctl lock` and Go's `concurrency.Mutex` join the same queue, given the same prefix."""
     if shutil.which("etcdctl") is None:
         pytest.skip("etcdctl is not installed; Debian package: etcd-client")
     lock = Lock(f"{url}&prefix=")

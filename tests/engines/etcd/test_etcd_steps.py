@@ -1,4 +1,4 @@
-"""Acquiring, stopped at each of its steps; and what a fork leaves to the child."""
+"""Acquisitions that are stopped at each step, and the state that a fork leaves to the child."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOON = 5.0
 
 
 def stop_at(node: Node, lock: Any, number: int) -> bool:
-    """Acquire, but close the generator at that wait; False if it did not come so far. No answer comes before a wait."""
+    """Acquire, but close the generator at this wait; False if it has fewer. No answer arrives before a wait."""
     steps = lock._engine.acquire(environment(), lock._requests, 5, caller())
     try:
         for step in range(number + 1):
@@ -45,7 +45,7 @@ def stop_at(node: Node, lock: Any, number: int) -> bool:
 
 
 def clean(node: Node, lock: Any) -> None:
-    """Nobody holds or waits, soon: the agent tells the server."""
+    """Soon, nobody holds or waits: the agent tells the server."""
 
     def nobody() -> bool:
         status = lock.status()
@@ -58,7 +58,7 @@ def clean(node: Node, lock: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
 def test_an_acquisition_stopped_anywhere_leaves_no_key(url: str, node: Node, no_leases: None, kind: str) -> None:
-    """ET3, EL3: wherever it is stopped."""
+    """ET3, EL3: at any of its waits."""
     lock: Any = Lock(url) if kind == "lock" else Semaphore(url, 2)
     lock.acquire(timeout=SOON).release()
     clean(node, lock)
@@ -73,7 +73,7 @@ def test_an_acquisition_stopped_anywhere_leaves_no_key(url: str, node: Node, no_
 
 
 def test_a_wait_stopped_anywhere_leaves_no_place_in_the_queue(url: str, node: Node, no_leases: None) -> None:
-    """ET3: the same behind a holder; whoever is next still gets in."""
+    """ET3: behind a holder; the next waiter still gets in."""
     lock = Lock(url)
     number, went_on = 0, True
     with lock as hold:
@@ -94,7 +94,7 @@ def test_a_wait_stopped_anywhere_leaves_no_place_in_the_queue(url: str, node: No
 
 
 def test_ctrl_c_at_any_wait_leaves_no_hold(url: str, node: Node, no_leases: None, monkeypatch: Any) -> None:
-    """ET3: an exception thrown at the k-th wait, as a signal handler's, comes out, and nothing is held."""
+    """ET3: an exception thrown at the k-th wait, as by a signal handler, comes out, and no lock is held."""
     from holdfast._drivers import sync
 
     lock = Lock(url)
@@ -125,7 +125,7 @@ def test_ctrl_c_at_any_wait_leaves_no_hold(url: str, node: Node, no_leases: None
 
 
 def test_a_task_cancelled_at_any_wait_holds_nothing(url: str, node: Node, no_leases: None) -> None:
-    """ET3: with the other driver, uncontended and behind a holder."""
+    """ET3: with the asyncio driver, uncontended and behind a holder."""
 
     async def attempt(lock: AsyncLock, number: int) -> bool:
         task = asyncio.ensure_future(lock.acquire())
@@ -154,7 +154,7 @@ def test_a_task_cancelled_at_any_wait_holds_nothing(url: str, node: Node, no_lea
 def test_ctrl_c_as_a_lease_is_given_up_leaves_no_key(
     url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ET3, J3: the keeping stops by itself, and so the key goes with the lease; begun anew, the end is complete."""
+    """ET3, J3: keep-alives stop by themselves, so the key goes with the lease; a second attempt completes the end."""
     real = Job.stop
 
     def interrupted(_job: Job) -> None:
@@ -173,7 +173,7 @@ def test_ctrl_c_as_a_lease_is_given_up_leaves_no_key(
 def test_ctrl_c_before_a_lease_is_given_up_leaves_no_key(
     url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """ET3, J3: whatever is interrupted before the first word of it, undoing the operation gives the lease up."""
+    """ET3, J3: if it is interrupted before it begins, undoing the operation gives the lease up."""
     owner: Any = Turnstile if step == "leave" else Lease
     real: Any = getattr(owner, step)
     calls = []
@@ -195,7 +195,7 @@ def test_ctrl_c_before_a_lease_is_given_up_leaves_no_key(
 def test_an_interrupted_end_of_a_lease_is_begun_anew(
     url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J3: of a hold whose release was interrupted, too: what says that it was done changes last."""
+    """J3: also for a hold whose release was interrupted: the mark that it was done changes last."""
     hold = Lock(url).acquire(timeout=SOON)
     lease = hold._held.entrant.lease  # type: ignore[attr-defined]
     with monkeypatch.context() as changed:
@@ -209,7 +209,7 @@ def test_an_interrupted_end_of_a_lease_is_begun_anew(
 
 
 def test_a_release_that_is_interrupted_frees_the_lock(url: str, node: Node, no_leases: None) -> None:
-    """EH2, EL4: closed at its first wait, it is told by the agent."""
+    """EH2, EL4: its generator is closed at the first wait, and the agent tells the server."""
     hold = Lock(url).acquire()
     steps: Generator[Wait, None, None] = hold._held.releasing()
     try:
@@ -222,7 +222,7 @@ def test_a_release_that_is_interrupted_frees_the_lock(url: str, node: Node, no_l
 
 
 def test_a_child_neither_releases_nor_disturbs_nor_inherits_its_parents_locks(url: str, node: Node) -> None:
-    """EW2: it holds nothing, its parent's lease goes on, and it can take locks of its own."""
+    """EW2: the child holds nothing, the parent's lease goes on, and the child can acquire locks of its own."""
     before = leases(node)
     lock = Lock(url)
     hold = lock.acquire()
@@ -260,7 +260,7 @@ def test_a_child_neither_releases_nor_disturbs_nor_inherits_its_parents_locks(ur
 
 
 def test_a_child_forked_during_an_acquisition_does_not_go_on_waiting(url: str) -> None:
-    """EW2, EG4: forked at any wait of it; the child's copy ends without a word to the server."""
+    """EW2, EG4: forked at any wait of a thread; the child's copy ends without a request to the server."""
     lock = Lock(url)
     steps = lock._engine.acquire(environment(), lock._requests, 5, caller())
     result = None
@@ -299,7 +299,7 @@ def open_without_idle() -> int:
 def test_ctrl_c_between_two_steps_leaves_no_socket(
     url: str, node: Node, no_leases: None, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """EW5, J1: a connection that nobody has any more is closed."""
+    """EW5, J1: a connection without an owner is closed."""
     Lock(url).acquire(timeout=SOON).release()
     clean(node, Lock(url))
     before = open_without_idle()

@@ -1,4 +1,4 @@
-"""What a URL of etcd says, and what is refused before any server is asked."""
+"""URLs of etcd: how they are read, and which are refused before any server is asked."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def key_of(url: str) -> tuple[object, ...]:
 
 
 def test_a_lock_is_the_same_however_its_url_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KN3: what the server knows it by says which lock it is; a semaphore of that name is another thing."""
+    """KN3: its name on the server identifies it; a semaphore of that name is another lock."""
     one = key_of("etcd://one,two:2/a/b")
     assert one == key_of("etcd://two:2,ONE:2379/a%2Fb?ttl=30")
     assert one == key_of("etcd://one,two:2/b?prefix=holdfast/a/")
@@ -162,7 +162,7 @@ def test_several_locks_have_one_order_however_their_urls_are_spelled() -> None:
 
 
 def test_a_host_is_asked_by_its_ascii_name() -> None:
-    """A header has no other letters; without that, a request ended with a UnicodeEncodeError."""
+    """A header can have no other letters; before, a request ended with a UnicodeEncodeError."""
     assert str(parse("etcd://müller.example:1/a").access.endpoints[0]) == "xn--mller-kva.example:1"
     with pytest.raises(InvalidPath, match="has an invalid host"):
         parse(f"etcd://{'ö' * 70}.example/a")

@@ -1,4 +1,4 @@
-"""The client against servers that are none: answers in pieces, connections that end, names, and what errors say."""
+"""The client against fake servers: answers in pieces, connections that end, names, and error messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def whole(body: bytes, head: bytes = HEAD) -> bytes:
 
 @contextmanager
 def server(serve: Callable[[socket.socket, int], None]) -> Iterator[Cluster]:
-    """A server that does what it is told with each connection, by its number."""
+    """A server that handles each connection by this function, which gets the connection's number."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
@@ -87,7 +87,7 @@ def soon(seconds: float = 5.0) -> float:
 
 
 def test_a_line_that_comes_in_pieces_is_put_together() -> None:
-    """EW3 (pitfall 8): chunks end anywhere, also within a character; several lines come in one."""
+    """EW3 (pitfall 8): chunks end anywhere, also within a character; several lines arrive in one."""
     lines = [json.dumps({"result": {"n": n, "text": "é" * 50}}, ensure_ascii=False).encode() + b"\n" for n in range(3)]
     stream = b"".join(lines)
     go = threading.Semaphore(0)
@@ -115,7 +115,7 @@ def test_a_line_that_comes_in_pieces_is_put_together() -> None:
 
 
 def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
-    """EW1: a request that was given up has closed its connection."""
+    """EW1: an abandoned request has closed its connection."""
     asked: list[bytes] = []
 
     def serve(plug: socket.socket, count: int) -> None:
@@ -137,7 +137,7 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
 
 
 def test_a_request_is_repeated_if_the_server_closed_its_idle_connection() -> None:
-    """EC1, EC4: one that was idle may be gone; the request is sent again, on another."""
+    """EC1, EC4: on another connection."""
 
     def serve(plug: socket.socket, count: int) -> None:
         request(plug)
@@ -169,7 +169,7 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_passing_outage_is_waited_for_and_a_refusal_is_not() -> None:
-    """EJ2, EC1: no leader is waited for; what is refused is not asked again."""
+    """EJ2, EC1: "no leader" is waited for; a refused request is not repeated."""
     no_leader = b'{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}'
     denied = b'{"error":"etcdserver: permission denied","message":"etcdserver: permission denied","code":7}'
     answers = [no_leader, no_leader, b'{"n":"1"}', denied]
@@ -186,7 +186,7 @@ def test_a_passing_outage_is_waited_for_and_a_refusal_is_not() -> None:
 
 
 def test_the_next_server_is_asked_if_the_first_is_silent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EC2: the next one is asked after a while, and then first."""
+    """EC2: after a while; from then on it is asked first."""
     from holdfast.engines.etcd import client as etcd_client
 
     monkeypatch.setattr(etcd_client, "_EACH", 0.2)
@@ -203,7 +203,7 @@ def test_the_next_server_is_asked_if_the_first_is_silent(node: Node, monkeypatch
 
 
 def test_a_lone_server_that_is_slow_gets_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EC2: where it is asked only once."""
+    """EC2: with a single server, the request is sent only once."""
     from holdfast.engines.etcd import client as etcd_client
 
     asked: list[bytes] = []
@@ -221,7 +221,7 @@ def test_a_lone_server_that_is_slow_gets_all_the_time(monkeypatch: pytest.Monkey
 
 
 def test_a_caller_without_time_gives_a_server_some(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is for the wait; a server that is busy, or elects a leader, takes longer than no time to answer."""
+    """Its timeout is for the wait; a server that is busy or elects a leader needs some time to answer."""
     from holdfast.engines.etcd import lock as etcd_lock
 
     monkeypatch.setattr(etcd_lock, "_GRACE", 0.0)
@@ -264,7 +264,7 @@ def test_an_error_names_the_unreachable_server_and_what_to_do() -> None:
 
 
 def test_a_name_is_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EW4: in a thread; a step never does it."""
+    """EW4: never in a step."""
     threads: list[str] = []
     real = socket.getaddrinfo
 

@@ -45,17 +45,17 @@ def pair() -> Iterator[tuple[Postgres, Postgres]]:
 
 @pytest.fixture(scope="module")
 def arms() -> dict[str, Callable[[], None]]:
-    """Each with servers of its own."""
+    """Tests that run at once, each with servers of its own."""
     return side_by_side(synchronous=_synchronous, asynchronous=_asynchronous, silent=_silent, cancelled=_cancelled)
 
 
 def both(*servers: Postgres) -> str:
-    """The URL of the locks of them all."""
+    """The URL of the locks on both servers."""
     return f"postgresql://postgres@{','.join(f'127.0.0.1:{one.port}' for one in servers)}/postgres#"
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Each name has these."""
+    """Make every name resolve to these addresses."""
 
     def answers(*_: object) -> Any:
         yield from ()
@@ -79,7 +79,7 @@ def tokens_of(url: str, count: int) -> list[int]:
 
 
 def test_a_failover_that_has_lost_tokens_does_not_give_them_out_again(arms: dict[str, Callable[[], None]]) -> None:
-    """PG2: the new primary has not seen the last ten holds of the old one, nor one of the names."""
+    """PG2: the new primary has seen neither the last ten holds of the old one, nor one of the names."""
     arms["asynchronous"]()
 
 
@@ -110,8 +110,8 @@ def _asynchronous() -> None:
 
 
 def test_a_failover_never_leaves_two_holders_or_takes_tokens_back(arms: dict[str, Callable[[], None]]) -> None:
-    """The holder is told before anybody can get in; who waits goes on at the new primary, with a higher token. The
-    standby has each commit before it is answered."""
+    """The holder is told before anybody can get in; waiters go on at the new primary, with higher tokens. The standby
+    has each commit before it is confirmed."""
     arms["synchronous"]()
 
 
@@ -159,7 +159,7 @@ def _fail_over(primary: Postgres, standby: Postgres) -> None:
 def test_an_old_primary_that_confirms_nothing_keeps_no_caller_from_the_new_one(
     arms: dict[str, Callable[[], None]],
 ) -> None:
-    """PG11: it is the first of the hosts, can be written to, and waits for its standby with each token."""
+    """PG11: it is the first of the hosts, writable, and waits for its standby with each token."""
     arms["silent"]()
 
 
@@ -175,7 +175,7 @@ def _silent() -> None:
 
 
 def test_a_token_whose_wait_for_the_standby_is_cancelled_is_not_given_out(arms: dict[str, Callable[[], None]]) -> None:
-    """PS6: the server calls that a success, with a warning. The standby does not know that token."""
+    """PS6: the server reports a success, with a warning. The standby does not know that token."""
     arms["cancelled"]()
 
 
@@ -200,8 +200,8 @@ def _cancelled() -> None:
 
 
 def test_a_caller_that_arrives_during_a_failover_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG5: of two hosts, one is gone and the other is a standby. Who does not wait is told at once, and who waits for
-    ever is told when no failover lasts so long."""
+    """PG5: of two hosts, one is gone and the other is a standby. A caller that does not wait is told at once; one that
+    waits without a limit is told once it takes longer than any failover."""
     attempts: list[int] = []
     real = postgresql_lock.obtain
 
@@ -249,7 +249,7 @@ def test_a_caller_that_arrives_during_a_failover_waits_for_its_end(monkeypatch: 
 def test_the_address_that_did_not_answer_is_tried_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PG11, PG12: they may be those of a cluster. Nobody is at that port."""
+    """PG11, PG12: the addresses of a name may be those of a cluster. No server listens at that port."""
     resolve(monkeypatch, "127.0.0.1", "127.0.0.2", "127.0.0.3")
     env, lock_url = environment(), connect.parse("postgresql://db:1/locks#a")
     one, _, three = (connect._address("db", f"127.0.0.{number}", "1").conninfo for number in (1, 2, 3))
@@ -274,7 +274,7 @@ def test_a_waiting_command_reports_the_outage_and_then_its_place_in_the_queue() 
 
 
 def test_an_old_primary_that_is_back_draws_no_waiter_from_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG12: it is the first of the hosts, and knows nothing of a session at another server."""
+    """PG12: it is the first of the hosts, and does not know the sessions of another server."""
     answers: list[bool] = []
     real = postgresql_lock.AcquireAttempt._is_known
 
@@ -308,7 +308,7 @@ def test_an_old_primary_that_is_back_draws_no_waiter_from_the_new_one(monkeypatc
 
 
 def test_a_waiter_leaves_a_hanging_primary_for_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG12: its own server has no session to give, and the other one has a newer timeline."""
+    """PG12: its own server grants no session, and the other one has a newer timeline."""
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.5)
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 2.0)
     with pair() as (primary, standby):

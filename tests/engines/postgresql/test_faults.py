@@ -27,7 +27,7 @@ from process.support import Peer, eventually
 
 
 def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Run it beside the test; what it returned, or raised."""
+    """Run it in a thread; returns the thread, and a list for its result or exception."""
     results: list[Any] = []
 
     def run() -> None:
@@ -43,7 +43,7 @@ def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 
 @pytest.fixture(scope="module")
 def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
-    """What waits until a hold has lapsed, all of it at once, each on a lock of its own."""
+    """The tests that wait until a hold has lapsed, all at once, each on a lock of its own."""
     return side_by_side(
         stopped=lambda: _stopped(_server.url("stopped")),
         swallowed=lambda: _swallowed(_server),
@@ -52,12 +52,12 @@ def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def partition() -> Callable[[], None]:
-    """Beside all other tests of this file: it has a server and a network of its own."""
+    """Runs beside all other tests of this file, with a server and a network of its own."""
     return begun(_partition)
 
 
 def test_a_loss_is_reported_at_once_and_once(postgres: Postgres) -> None:
-    """PG7: the end of the connection is heard in milliseconds, not at the next heartbeat."""
+    """PG7: the end of the connection is noticed in milliseconds, not at the next heartbeat."""
     lost: list[holdfast.LockLost] = []
     hold = Lock(postgres.url("a"), on_lost=lost.append, heartbeat=0).acquire(timeout=10)
     session = hold.record.fields["session"]
@@ -90,7 +90,7 @@ def test_a_killed_holder_does_not_keep_its_lock(postgres: Postgres, spawn: Calla
 
 
 def test_a_stopped_holder_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
-    """PG6: stopped for longer than its lease, it finds its lock lapsed before it does anything else."""
+    """PG6: stopped for longer than its lease, it notices the lapse before it does anything else."""
     arms["stopped"]()
 
 
@@ -125,7 +125,7 @@ def _through_a_stop(start: Callable[..., Peer], url: str) -> None:
 
 
 def test_a_lapsed_hold_frees_its_lock_on_the_server(postgres: Postgres) -> None:
-    """PG7: found by its owner, before the agent's thread has: the lock is for those who come next."""
+    """PG7: its owner notices the lapse before the agent's thread: the lock is free for the next contender."""
     hold = Lock(postgres.url("a"), heartbeat=0.05).acquire(timeout=10)
     hold._held.why_lost = "it is as if it had lapsed"
     assert hold.lost
@@ -147,7 +147,7 @@ def test_a_short_stop_does_not_cost_the_lock(postgres: Postgres, spawn: Callable
 
 
 def test_a_killed_server_does_not_let_tokens_go_back(postgres: Postgres) -> None:
-    """PG1: what nextval() and transaction ids do when the server is killed, rows that were committed do not."""
+    """PG1: nextval() and transaction ids go back when the server is killed; committed rows do not."""
     tokens = []
     for _ in range(3):
         for _ in range(5):
@@ -185,7 +185,7 @@ def test_a_waiter_outlasts_a_restart_of_the_server(postgres: Postgres) -> None:
 
 
 class Ahead:
-    """This process's environment, with a clock that can be put forward."""
+    """This process's environment, with a clock that can be advanced."""
 
     def __init__(self) -> None:
         self.by = 0.0
@@ -207,7 +207,7 @@ class Ahead:
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
-    """Of those who contend, each attempt to have a session."""
+    """The contenders' attempts to open a session."""
     found: list[float | None] = []
     real = postgresql_lock.obtain
 
@@ -222,7 +222,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
     postgres: Postgres, attempts: list[float | None]
 ) -> None:
-    """PG5: twenty seconds pass without a server, for one that has forty, and for one that has no end."""
+    """PG5: for twenty seconds there is no server: one waiter has forty, another has no limit."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     ahead, lock = Ahead(), Lock(postgres.url("a"))
     patient = later(lambda: ahead.run(lock._engine.acquire(ahead, lock._requests, 40, (object(),))))  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def test_a_waiter_waits_until_its_timeout_while_the_server_is_away(
 def test_a_session_that_is_ended_at_its_start_is_retried_until_the_timeout(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PG5: the server is there, and says that it ends this one."""
+    """PG5: the server is up, and reports that it ends this session."""
     check, ended = connect._check, list[int]()
 
     def end(connection: Any, facts: Any) -> None:
@@ -276,7 +276,7 @@ def test_a_session_that_is_ended_at_its_start_is_retried_until_the_timeout(
 def test_a_server_without_free_connections_is_retried_until_the_timeout(
     postgres: Postgres, attempts: list[float | None]
 ) -> None:
-    """PG5: SQLSTATE 53300, whoever's limit it is. A try is refused at once, and says why."""
+    """PG5: SQLSTATE 53300, whoever's limit it is. A try is refused at once, with the reason."""
     postgres.ask("create role limited login connection limit 1")
     try:
         postgres.ask("grant usage on schema holdfast to limited")
@@ -307,7 +307,7 @@ def test_a_server_without_free_connections_is_retried_until_the_timeout(
 def test_a_waiter_keeps_its_place_without_a_second_session(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """PG9: it cannot ask whether it is still known. It keeps the session that waits, and asks again."""
+    """PG9: it cannot check whether the server still knows it. It keeps the session that waits, and checks later."""
     refused: list[str] = []
     real = postgresql_lock.connect
 
@@ -353,7 +353,7 @@ def test_a_pooled_connection_that_has_ended_is_replaced(postgres: Postgres) -> N
 
 
 def test_a_holder_behind_a_silent_proxy_finds_its_lock_lost(arms: dict[str, Callable[[], None]]) -> None:
-    """PG6: it acknowledges what it gets, so the kernels on both sides see a healthy connection."""
+    """PG6: the proxy acknowledges all data, so the kernels on both sides see a healthy connection."""
     arms["swallowed"]()
 
 
@@ -398,7 +398,7 @@ def test_releases_at_a_silent_server_are_not_waited_for_one_by_one(
 def test_a_server_that_answers_again_has_time_for_a_release(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch, answers: str
 ) -> None:
-    """One release that was not heard made losses of all that were not answered at once, for as long as they came."""
+    """Before, after one unanswered release, all that were not answered at once counted as losses."""
     monkeypatch.setattr(postgresql_lock, "_RELEASE_WITHIN", 0.2)
     slow = proxy()
     unheard, other = (Lock(postgres.url(name, port=slow.port), heartbeat=0.05).acquire(timeout=10) for name in "ab")
@@ -421,7 +421,7 @@ def test_a_server_that_answers_again_has_time_for_a_release(
 def test_a_waiter_behind_a_silent_proxy_reconnects_or_fails_at_its_deadline(
     postgres: Postgres, proxy: Callable[[], Proxy], attempts: list[float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It makes sure now and then that the server knows of it; and a deadline is a deadline."""
+    """It checks now and then that the server knows it, and keeps its deadline."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.5)  # that a connection is made in, on a loaded machine
     monkeypatch.setattr(postgresql_lock, "_GRACE", 0.2)
@@ -449,7 +449,6 @@ def test_a_waiter_behind_a_silent_proxy_reconnects_or_fails_at_its_deadline(
 def test_a_long_waiter_keeps_its_place_when_it_checks_its_session(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks while it waits, and keeps its place."""
     asked: list[int] = []
     real = postgresql_lock.AcquireAttempt._is_known
 
@@ -472,7 +471,7 @@ def test_a_long_waiter_keeps_its_place_when_it_checks_its_session(
 def test_a_grant_that_arrives_during_the_check_is_not_lost(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, granted: bool
 ) -> None:
-    """PG8: it was read and dropped, so the holder slept on; that its time was up came out as an error of the server."""
+    """PG8: it was read and dropped, so the holder slept on; and a timeout came out as an error of the server."""
     real = postgresql_lock.connect
 
     def meanwhile(*arguments: Any, **order: Any) -> Any:
@@ -500,7 +499,7 @@ def test_a_grant_that_arrives_during_the_check_is_not_lost(
 def test_a_grant_that_is_under_way_is_waited_for(
     postgres: Postgres, proxy: Callable[[], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PG8: its session does not wait any more, as it has the lock: that is no reason to begin anew."""
+    """PG8: the session no longer waits, as it has the lock: that is no reason to start over."""
     slow = proxy()
     real = postgresql_lock.connect
     seen = threading.Event()
@@ -533,7 +532,7 @@ def test_a_grant_that_is_under_way_is_waited_for(
 
 
 def test_a_hold_of_a_task_outlives_its_loop(postgres: Postgres) -> None:
-    """The agent's thread keeps it, whatever becomes of the loop."""
+    """The agent's thread keeps it, even when the loop is closed."""
     import asyncio
 
     async def take() -> holdfast.AsyncHold:
@@ -548,8 +547,8 @@ def test_a_hold_of_a_task_outlives_its_loop(postgres: Postgres) -> None:
 
 
 def test_a_holder_that_is_cut_off_loses_its_lock_before_the_next_one_enters(partition: Callable[[], None]) -> None:
-    """PG6: a network is cut between two machines, so only what the kernels and the clocks say is left. With
-    `stale_after` of 3 s, the holder gives up after 2 s, the server after 3 at the earliest."""
+    """PG6: a network is cut between two machines, so only kernels and clocks tell. With `stale_after` of 3 s, the
+    holder gives up after 2 s, the server after 3 s at the earliest."""
     partition()
 
 
@@ -576,7 +575,7 @@ def _partition() -> None:
 
 
 def test_a_lease_also_runs_while_the_machine_sleeps(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG6: the monotonic clock stands still then, and the server does not."""
+    """PG6: the monotonic clock stands still then, but the server goes on."""
     lost: list[LockLost] = []
     hold = Lock(postgres.url("a"), on_lost=lost.append, stale_after=300).acquire(timeout=10)
     real = time.clock_gettime
@@ -593,7 +592,7 @@ def test_a_lease_also_runs_while_the_machine_sleeps(postgres: Postgres, monkeypa
 
 
 class Sleepy:
-    """A statement of ours that sleeps when it has done its work, until somebody cancels it; then no more."""
+    """A statement of ours that, once done, sleeps until it is cancelled; after that it no longer sleeps."""
 
     CLAUSE = ", (select case when (select slow from sleepy) then pg_sleep(60)::text end)"
 
@@ -630,7 +629,7 @@ MakeSleepy = Callable[[object, str, str], Sleepy]
 
 
 def test_a_cancelled_attempt_is_repeated(postgres: Postgres, sleepy: MakeSleepy) -> None:
-    """PS6: the cancelled statement has got the lock, which it would have twice."""
+    """PS6: the cancelled statement has acquired the lock, which must not be counted twice."""
     cancelled = sleepy(postgresql_lock, "_TRY", "select got.it, raised.*")
     cancelled.begin()
     thread, got = later(lambda: Lock(postgres.url("a")).acquire(timeout=30))
@@ -685,7 +684,7 @@ def test_a_cancelled_heartbeat_is_not_a_loss(postgres: Postgres, sleepy: MakeSle
 
 
 def test_a_cancelled_release_frees_the_lock_and_reports_no_loss(postgres: Postgres, sleepy: MakeSleepy) -> None:
-    """PS6: the cancelled statement has done it, so the next one finds no lock."""
+    """PS6: the cancelled statement has released the lock, so the repeated one finds none."""
     cancelled = sleepy(postgresql_lock, "_UNLOCK", "select pg_advisory_unlock($1)")
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     cancelled.begin()

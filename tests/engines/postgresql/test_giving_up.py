@@ -1,4 +1,4 @@
-"""Whoever is cancelled, interrupted or forked, at whatever step, holds nothing and waits for nothing."""
+"""Callers that are cancelled, interrupted or forked at any step hold nothing and wait for nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nothing_left(postgres: Postgres) -> Iterator[None]:
-    """No descriptor, no session, no hold and no job is left behind the test."""
+    """The test leaves no descriptor, session, hold or job behind."""
     env = environment()
 
     def settled() -> dict[int, str]:
@@ -66,7 +66,7 @@ def steps_of(lock: Lock, timeout: float | None) -> Any:
 def test_a_wait_that_fails_after_its_grant_leaves_no_second_lock(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, nothing_left: None
 ) -> None:
-    """PG10: the session still has it, and would get it once more; then it would be nobody's after the release."""
+    """PG10: the session still has the lock, and would acquire it twice; one release would then leave it locked."""
     monkeypatch.setattr(postgresql_lock, "_QUEUE", f"{postgresql_lock._QUEUE}, pg_sleep(60)")  # it lasts
     lock, got = Lock(postgres.url("a")), list[Any]()
     hold = lock.acquire(timeout=10)
@@ -87,7 +87,7 @@ def test_a_wait_that_fails_after_its_grant_leaves_no_second_lock(
 def test_a_generator_closed_at_any_step_leaves_nothing(
     postgres: Postgres, nothing_left: None, contended: bool, fresh: bool
 ) -> None:
-    """PS2, PG4: at each step in turn, as a cancellation or Ctrl-C does."""
+    """PS2, PG4: at each step in turn, as by a cancellation or Ctrl-C."""
     lock, env = Lock(postgres.url("a")), environment()
     count, done = 0, False
     while not done:
@@ -118,7 +118,7 @@ def test_a_generator_closed_at_any_step_leaves_nothing(
 
 
 def test_a_cancelled_task_never_gets_the_lock(postgres: Postgres, nothing_left: None) -> None:
-    """PS2: cancelled at the moment of the grant, over and over: the next one never waits for a ghost."""
+    """PS2: cancelled at the moment of the grant, over and over; the next waiter never waits for a ghost."""
 
     async def main() -> None:
         lock = AsyncLock(postgres.url("a"))
@@ -145,7 +145,7 @@ def test_a_cancelled_task_never_gets_the_lock(postgres: Postgres, nothing_left: 
 
 
 def test_a_waiter_that_is_gone_leaves_the_queue_at_once(postgres: Postgres, nothing_left: None) -> None:
-    """PS2: by the cancel request, the server notices in milliseconds."""
+    """PS2: by a cancel request, which the server notices in milliseconds."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     for _ in range(5):
         steps = steps_of(Lock(postgres.url("a")), None)
@@ -179,7 +179,7 @@ def test_an_interrupt_leaves_no_waiter(postgres: Postgres, spawn: Callable[..., 
 
 
 def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: None) -> None:
-    """PS1: heartbeats as fast as can be, while holds are released."""
+    """PS1: heartbeats as fast as possible, while holds are released."""
     for _ in range(50):
         hold = Lock(postgres.url("a"), heartbeat=0.0001).acquire(timeout=10)
         before = hold._held.term.lapses
@@ -188,7 +188,7 @@ def test_two_threads_never_call_libpq_at_once(postgres: Postgres, nothing_left: 
 
 
 def test_only_a_session_without_a_lock_is_reused(postgres: Postgres, nothing_left: None) -> None:
-    """PC6, PG3: what is left has no lock; two holds of a process never share a session."""
+    """PC6, PG3: pooled sessions have no lock; two holds of a process never share a session."""
     url = postgres.url
     first, second = Lock(url("a")).acquire(timeout=10), Lock(url("b")).acquire(timeout=10)
     assert first.record.fields["session"] != second.record.fields["session"]
@@ -213,7 +213,7 @@ def test_only_a_session_without_a_lock_is_reused(postgres: Postgres, nothing_lef
 def test_a_short_hold_does_not_wake_the_agents_thread(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EG6: it watches the connection from the beginning, for which it need not wake up; nor for the release."""
+    """EG6: the thread need not wake to watch the connection, nor for the release."""
     url, env, ours = postgres.url("a"), environment(), agent(environment())
     # The job that closes what was left too long wakes it; so does the end of the last of many holds.
     monkeypatch.setattr(postgresql_pool._pool, "_swept_in", env.generation)
@@ -246,7 +246,7 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
 def test_idle_connections_are_few_and_closed_after_a_while(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PC6: a few, for a moment."""
+    """PC6."""
     monkeypatch.setattr(postgresql_pool, "KEPT", 2.0)  # long enough to be seen
     holds = [Lock(postgres.url(f"{number}")).acquire(timeout=10) for number in range(10)]
     for hold in holds:
@@ -256,7 +256,7 @@ def test_idle_connections_are_few_and_closed_after_a_while(
 
 
 def test_a_child_does_not_keep_its_parents_connection(postgres: Postgres, nothing_left: None) -> None:
-    """PS3: it has no copy of the sockets, says nothing on them, and can take locks of its own; also while one waits."""
+    """PS3: it has no copy of the sockets, sends nothing on them, and can acquire its own locks, also during a wait."""
     Lock(postgres.url("spare")).acquire(timeout=10).release()
     hold = Lock(postgres.url("a")).acquire(timeout=10)
     waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
@@ -348,7 +348,7 @@ def test_a_hold_that_no_thread_can_keep_is_given_up(
 def test_an_interrupt_while_a_hold_is_made_does_not_affect_a_later_one(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J3: undone before it has what the end of its constructor makes."""
+    """J3: the hold is undone before its constructor has finished."""
     real = remote.RemoteHold.__init__
 
     def interrupted(held: remote.RemoteHold, *arguments: Any) -> None:
@@ -367,7 +367,7 @@ def test_an_interrupt_while_a_hold_is_made_does_not_affect_a_later_one(
 def test_an_interrupted_hold_takes_its_connection_from_the_agent_before_it_ends(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PS1: the agent's thread may be in the midst of a step with it."""
+    """PS1: the agent's thread may be using the connection in a step."""
     make, close = postgresql_lock.PostgresqlHold.__init__, postgresql_connection.Connection.close
     keepers: list[object] = []
 
@@ -392,7 +392,7 @@ def test_an_interrupted_hold_takes_its_connection_from_the_agent_before_it_ends(
 def test_a_second_interrupt_while_a_waiter_gives_up_leaves_no_waiter(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """PG4, J3: the next operation of the process ends what was broken off; before, the session got the lock."""
+    """PG4, J3: the process's next operation completes what was broken off; before, the session got the lock."""
     place = {"AcquireAttempt": postgresql_lock.AcquireAttempt, "Connection": postgresql_connection.Connection}
     owner, name = place[step.partition(".")[0]], step.partition(".")[2]
     real: Any = getattr(owner, name)
@@ -424,7 +424,7 @@ def test_a_second_interrupt_while_a_waiter_gives_up_leaves_no_waiter(
 def test_a_child_does_not_close_a_file_that_reused_the_number_of_a_dropped_connection(
     postgres: Postgres, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PS3: interrupted between the opening of a connection and the next step, nobody has it, and libpq closes it."""
+    """PS3: interrupted between the opening of a connection and the next step, it has no owner, and libpq closes it."""
     real = postgresql_lock.obtain
     number = 0
 

@@ -1,4 +1,4 @@
-"""Who holds and who waits, as people are told; and breaking what another role holds."""
+"""Holders and waiters as they are reported, and breaking the locks of other roles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from process.support import eventually
 
 @pytest.fixture
 def other(postgres: Postgres) -> Iterator[str]:
-    """Another role that may use locks, and no more."""
+    """Another role that may use locks, and nothing else."""
     postgres.ask("create role other login")
     postgres.ask("grant usage on schema holdfast to other")
     postgres.ask("grant select, insert, update on holdfast.lock to other")
@@ -36,7 +36,7 @@ def other(postgres: Postgres) -> Iterator[str]:
 
 
 def test_an_outdated_row_does_not_name_the_holder(postgres: Postgres) -> None:
-    """PO1: the row is of a holder that is gone; psql, or who knows, has the lock."""
+    """PO1: the row is that of an earlier holder; psql, say, has the lock."""
     Lock(postgres.url("a"), tag="long gone").acquire(timeout=10).release()
     with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:
         stranger.execute("select pg_advisory_lock(%s)", (key_of("a"),))
@@ -57,7 +57,7 @@ def test_an_outdated_row_does_not_name_the_holder(postgres: Postgres) -> None:
 
 
 def test_the_row_of_an_earlier_hold_of_the_session_does_not_name_the_holder(postgres: Postgres) -> None:
-    """PO1: a session gets the lock again, and has yet to write its row. Any look may come in between."""
+    """PO1: a session has the lock again, and has yet to write its row. A look may come in between."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     write = "update holdfast.lock set backend = pg_backend_pid(), since = clock_timestamp(), pid = %s, tag = %s"
     with psycopg.connect(postgres.url(), autocommit=True) as session:
@@ -75,7 +75,7 @@ def test_the_row_of_an_earlier_hold_of_the_session_does_not_name_the_holder(post
 
 
 def test_breaking_an_earlier_hold_does_not_end_a_session_that_has_the_lock_again(postgres: Postgres) -> None:
-    """PO1: though its row still has the token of that."""
+    """PO1: although the row still has the token of the earlier hold."""
     Lock(postgres.url("a")).acquire(timeout=10).release()
     key = (key_of("a"),)
     with psycopg.connect(postgres.url(), autocommit=True) as session:
@@ -109,7 +109,7 @@ def test_breaking_the_lock_of_another_role_fails_with_a_reason(postgres: Postgre
 
 
 def test_a_waiter_of_another_role_is_seen(postgres: Postgres, other: str) -> None:
-    """Its statement is not shown to other roles; the name of its session is."""
+    """Other roles cannot see its statement, but they see the name of its session."""
     with Lock(postgres.url("a")).acquire(timeout=10):
         waiter = threading.Thread(
             target=lambda: Lock(postgres.url("a"), tag="of the master").acquire(timeout=20).release()
@@ -162,7 +162,7 @@ def test_a_tag_does_not_break_out_of_its_comment(postgres: Postgres) -> None:
 
 
 def test_a_list_has_exactly_the_held_locks(postgres: Postgres) -> None:
-    """200 locks of one process, each with a session of its own; names that mean something in a pattern."""
+    """200 locks of one process, each with a session of its own; names with characters that patterns use."""
     names = ["p%", "p_", "p*", *(f"p/{number:03}" for number in range(197))]
     holds = [Lock(postgres.url(name.replace("%", "%25"))).acquire(timeout=20) for name in names]
     free = Lock(postgres.url("p/free")).acquire(timeout=10)
@@ -202,7 +202,7 @@ def test_a_hundred_waiters_come_in_in_order(postgres: Postgres) -> None:
 def test_a_follower_waits_for_a_server_that_is_away_for_a_while(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on etcd: only at the beginning it is an error that there is none."""
+    """As on etcd, a missing server is an error only at the beginning."""
     real = Postgresql.survey
     calls: list[str] = []
     told: list[Any] = []

@@ -1,7 +1,6 @@
-"""Locks while Patroni fails over: what docs/howto/patroni.md shows, measured. `make failover` runs it.
+"""Locks during failovers by Patroni: measures what docs/howto/patroni.md shows. `make failover` runs it.
 
-HOLDFAST_FAILOVER_REPORT=FILE keeps the figures.
-"""
+HOLDFAST_FAILOVER_REPORT=FILE keeps the figures."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def _limits(within: Callable[[float], AbstractContextManager[None]]) -> Iterator
 
 
 class Callers:
-    """A holder with a waiter behind it, and a command of `holdfast run`. `at` is when what happened, in seconds."""
+    """A holder with a waiter behind it, and a command of `holdfast run`. `at` has the times of events, in seconds."""
 
     def __init__(self, cluster: Cluster, stale_after: float | None) -> None:
         self.at: dict[str, float] = {}
@@ -61,12 +60,12 @@ class Callers:
         self.note("ended")
 
     def see(self, event: Callable[[], object]) -> None:
-        """Times count from here on."""
+        """Times count from now on."""
         self.began = time.monotonic()
         event()
 
     def token(self) -> tuple[int, int]:
-        """Timeline and count of the next hold."""
+        """The timeline and count in the token of the next hold."""
         assert self.next is not None
         assert self.next.token is not None
         return self.next.token >> 40, self.next.token & (1 << 40) - 1
@@ -96,7 +95,7 @@ def played(*, stale_after: float | None = None, **dcs: object) -> Iterator[tuple
 
 
 def report(what: str, synchronous: bool, callers: Callers) -> None:
-    """Keep it for the page, where that was asked for."""
+    """Keep the figures for the page, if that was asked for."""
     timeline, count = callers.token()
     found = ", ".join(
         f"{name} {seconds:.2f} s" for name, seconds in sorted(callers.at.items(), key=lambda each: each[1])
@@ -108,7 +107,7 @@ def report(what: str, synchronous: bool, callers: Callers) -> None:
 
 
 def check(callers: Callers) -> None:
-    """The holder was told before the next one was in, whose token is higher."""
+    """The holder was told before the next one got in, whose token is higher."""
     check_next(callers)
     assert callers.at["told"] < callers.at["next"]
 
@@ -132,7 +131,7 @@ def test_a_switchover_ends_the_hold_before_the_next_one_begins(synchronous: bool
 
 
 def test_a_leader_whose_server_is_killed_serves_again_and_has_lost_no_token() -> None:
-    """Patroni starts it again: no standby is promoted, so the timeline stays."""
+    """Patroni restarts it: no standby is promoted, so the timeline stays."""
     with played(synchronous_mode=True) as (cluster, callers):
         callers.see(lambda: kill(cluster, patroni=False))
         check(callers)
@@ -176,7 +175,7 @@ def test_a_hanging_leader_that_goes_on_keeps_no_lock_from_the_new_one(synchronou
 
 @MODES
 def test_an_old_leader_without_its_patroni_allows_two_holders_but_never_with_one_token(synchronous: bool) -> None:
-    """No watchdog here. With `synchronous_mode` it lets nobody else in, and who comes finds the new leader."""
+    """There is no watchdog here. With `synchronous_mode` it lets nobody else in, and newcomers find the new leader."""
     with played(synchronous_mode=synchronous) as (cluster, callers):
         callers.see(lambda: cluster.old.signal(signal.SIGSTOP, patroni=True))
         try:
@@ -200,8 +199,8 @@ def test_an_old_leader_without_its_patroni_allows_two_holders_but_never_with_one
 
 @pytest.mark.parametrize("stale_after", [7, 30])
 def test_a_leader_that_a_watchdog_resets_leaves_the_holder_little_time(stale_after: float) -> None:
-    """Played: its Patroni stands still, and 5 s before its key expires, its server does as well. Nobody closes the
-    connections of a machine that is reset, so the holder has to know within these seconds."""
+    """Simulated: its Patroni stops, and 5 s before its key expires its server stops as well. Nobody closes the
+    connections of a machine that is reset, so the holder has these seconds to notice."""
     with played(synchronous_mode=True, stale_after=stale_after) as (cluster, callers):
         callers.see(lambda: cluster.old.signal(signal.SIGSTOP, patroni=True))
         try:

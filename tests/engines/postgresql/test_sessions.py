@@ -1,4 +1,4 @@
-"""Which sessions are fit for a lock: not a standby's, not a pooler's; and what errors tell a stranger."""
+"""Sessions that are fit for a lock, unlike those of standbys and some poolers; and error messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def standby(postgres: Postgres) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
-    """What waits for an answer that never comes, all of it at once."""
+    """The tests that wait for an answer that never comes, all at once."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(postgresql_connect, "_PROOF_WITHIN", 1.0)
         return side_by_side(
@@ -47,7 +47,7 @@ def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
 
 
 def test_a_pooler_of_transactions_is_refused(arms: dict[str, Callable[[], None]]) -> None:
-    """PC4: it is refused, and so is the next who tries it."""
+    """PC4: and so it is at the next attempt."""
     arms["transactions"]()
 
 
@@ -65,7 +65,7 @@ def _transactions(postgres: Postgres) -> None:
 
 
 def test_a_pooler_that_resets_no_session_is_refused(arms: dict[str, Callable[[], None]]) -> None:
-    """PC4: the lock of a client that has died would be its next client's, or nobody's for ever."""
+    """PC4: the lock of a dead client would pass to its next client, or to nobody for ever."""
     arms["unreset"]()
 
 
@@ -92,7 +92,7 @@ def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, bouncer: Callable[
 def test_an_exhausted_pool_is_not_reported_as_a_wrong_host_or_port(
     postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PC4: the proof needs a second connection, once; then each hold and each waiter needs one."""
+    """PC4: the proof needs a second connection, once; after that, each hold and each waiter needs one."""
     one, two = (bouncer("session", f"default_pool_size = {size}") for size in (1, 2))
     holds = [Lock(postgres.url(name, port=two.port)).acquire(timeout=10) for name in "bc"]
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
@@ -108,7 +108,7 @@ def test_an_exhausted_pool_is_not_reported_as_a_wrong_host_or_port(
 
 
 def sessions_of_cycles(url: str, count: int) -> list[object]:
-    """The session of each of so many holds, one after the other."""
+    """The sessions of this many holds in a row."""
     found = []
     for _ in range(count):
         with Lock(url).acquire(timeout=10) as hold:
@@ -124,7 +124,7 @@ def prepared_in(connection: Any) -> list[bytes]:
 def test_repeated_statements_are_prepared_once_per_session(
     postgres: Postgres, bouncer: Callable[[str], Pgbouncer], pooled: bool
 ) -> None:
-    """PS5: prepared in a session that is kept, also behind a pooler of sessions."""
+    """PS5: also behind a pooler of sessions."""
     url = postgres.url("a", port=bouncer("session").port if pooled else None, more="?application_name=kept")
     assert len(set(sessions_of_cycles(url, 4))) == 1
     with Lock(url).acquire(timeout=10) as hold:
@@ -135,7 +135,7 @@ def test_repeated_statements_are_prepared_once_per_session(
 
 
 def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres) -> None:
-    """PS5: as a pooler does between two clients. Its settings are gone, and whatever it held."""
+    """PS5: as a pooler does between two clients. Its settings and locks are gone."""
     url = postgres.url("a", more="?application_name=reset")
     env = environment()
     sessions_of_cycles(url, 4)
@@ -156,8 +156,8 @@ def test_a_session_that_was_reset_is_not_trusted_with_a_lock(postgres: Postgres)
 
 
 def test_a_statement_name_taken_by_another_client_is_not_used(postgres: Postgres) -> None:
-    """PS5: a pooler that resets nothing may hand over a session with the names of another client. Nothing is run by
-    a name that this connection has not given."""
+    """PS5: a pooler that resets nothing may hand over a session with another client's names. A connection runs only
+    statements under names that it has given itself."""
     url = postgres.url("a", more="?application_name=taken")
     env = environment()
     before = sessions_of_cycles(url, 4)
@@ -174,7 +174,7 @@ def test_a_statement_name_taken_by_another_client_is_not_used(postgres: Postgres
 
 
 def test_a_table_changed_after_its_statements_were_prepared_causes_no_error(postgres: Postgres) -> None:
-    """PS5: the server does not go on with a plan whose columns have other types by now."""
+    """PS5: the server rejects a plan whose columns have changed their types."""
     url = postgres.url("a", more="?schema=changed")
     init(url)
     before = sessions_of_cycles(url, 4)
@@ -188,7 +188,7 @@ def test_a_table_changed_after_its_statements_were_prepared_causes_no_error(post
 
 
 def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None:
-    """PC3. Of several hosts, the right one is found."""
+    """PC3. Among several hosts, the primary is found."""
     for more in ("", "?target_session_attrs=any"):
         with pytest.raises(holdfast.EngineUnavailable, match=r"is a standby.*host that can be written to"):
             Lock(standby.url("a", more=more)).acquire(timeout=10)
@@ -200,7 +200,7 @@ def test_a_standby_grants_nothing(postgres: Postgres, standby: Postgres) -> None
 
 
 def test_a_role_with_deferrable_transactions_does_not_wait_for_writers(postgres: Postgres) -> None:
-    """PC5: a transaction that is SERIALIZABLE READ ONLY DEFERRABLE begins when no writer is at work."""
+    """PC5: a transaction that is SERIALIZABLE READ ONLY DEFERRABLE begins only while no writer is active."""
     postgres.ask("create role deferring login")
     try:
         postgres.ask("grant usage on schema holdfast to deferring")
@@ -256,7 +256,7 @@ def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> Non
 
 
 def test_the_limit_of_a_wait_ends_with_the_wait(postgres: Postgres) -> None:
-    """PC5: the session is another hold's later, and is asked for what may take longer than that wait might."""
+    """PC5: the session later serves another hold, whose statements may take longer than that limit."""
     lock, got = Lock(postgres.url("a")), list[holdfast.Hold]()
     hold = lock.acquire(timeout=5)
     thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=20)))
@@ -286,7 +286,7 @@ def test_a_tag_that_the_database_cannot_encode_is_refused_with_the_reason(postgr
 
 @pytest.mark.parametrize("heartbeat", [20_000, 10_000_000])
 def test_a_long_heartbeat_does_not_exceed_the_kernels_keepalive_limit(postgres: Postgres, heartbeat: float) -> None:
-    """TCP_KEEPIDLE is at most 32767 s; with more, there was no connection at all."""
+    """TCP_KEEPIDLE is at most 32767 s; a larger value prevented the connection."""
     with Lock(postgres.url("a"), heartbeat=heartbeat).acquire(timeout=5) as hold:
         session = hold._held.connection  # type: ignore[attr-defined]
         session.take()
@@ -343,7 +343,7 @@ def test_each_connection_error_says_what_to_do(postgres: Postgres, monkeypatch: 
 
 
 def test_the_advice_depends_on_the_servers_message() -> None:
-    """As libpq 18 and PostgreSQL 15 word it."""
+    """The messages are those of libpq 18 and PostgreSQL 15."""
     lock_url = parse("postgresql://me@host/db#a")
     for why, says in {
         'server certificate for "localhost" does not match host name "127.0.0.1"': "sslrootcert",
@@ -358,7 +358,7 @@ def test_the_advice_depends_on_the_servers_message() -> None:
 
 
 def test_a_role_without_privileges_is_told_which_it_needs(postgres: Postgres) -> None:
-    """It cannot create in the schema, nor use it; the error is one line, and says where its owner finds the SQL."""
+    """It can neither create nor use the schema; the error is one line, and says where its owner finds the SQL."""
     postgres.ask("create role poor login")
     try:
         with pytest.raises(holdfast.EngineUnavailable, match=r"USAGE on the schema holdfast.*GRANT"):
@@ -397,7 +397,7 @@ def test_simultaneous_initialisations_of_a_database_succeed(postgres: Postgres) 
 
 
 def test_a_pooler_that_tells_the_true_pid_is_recognised(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PC4: what it does to the session shows in the statement that raises the token."""
+    """PC4: by the effect on the session, which the statement that raises the token shows."""
     real = postgresql_connect._check
 
     def moved(connection: Any, facts: Any) -> None:
@@ -436,7 +436,7 @@ def test_the_environment_and_service_files_of_libpq_are_used(
 def test_a_name_is_looked_up_in_a_thread_and_given_up_in_time(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PS4: in a thread; and who gives up does not wait for it."""
+    """PS4: a caller that gives up does not wait for the lookup."""
     go, asked = threading.Event(), list[str]()
 
     def slow(host: str, *arguments: Any, **options: Any) -> Any:
@@ -480,7 +480,7 @@ def _silent(postgres: Postgres) -> None:
 
 
 def test_a_holder_does_not_keep_vacuum_from_its_work(postgres: Postgres) -> None:
-    """One who waits does, which is documented: its statement has a snapshot. A hold has none."""
+    """A waiter does, as documented: its statement has a snapshot. A hold has none."""
     with Lock(postgres.url("a")).acquire(timeout=10) as hold:
         waiter = threading.Thread(target=lambda: Lock(postgres.url("a")).acquire(timeout=20).release())
         waiter.start()
@@ -506,7 +506,7 @@ def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch:
 
 
 def test_a_second_undo_of_a_release_leaves_the_sessions_next_holder_alone(postgres: Postgres) -> None:
-    """PG3, J3: a release that is completed once more leaves alone who has the session by then."""
+    """PG3, J3: by then, the session may belong to another hold."""
     first = Lock(postgres.url("left")).acquire(timeout=10)
     before: Any = first._held
     first.release()

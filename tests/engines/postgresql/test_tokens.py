@@ -26,7 +26,7 @@ TURNS = 200
 
 @pytest.fixture
 def guarded(postgres: Postgres) -> Iterator[str]:
-    """A counter that refuses a token that is lower than one that it has seen."""
+    """A counter that refuses a token lower than any it has seen."""
     postgres.ask("create table guarded (count bigint, token bigint)")
     postgres.ask("insert into guarded values (0, 0)")
     yield "guarded"
@@ -34,7 +34,7 @@ def guarded(postgres: Postgres) -> Iterator[str]:
 
 
 def test_a_lock_acquired_at_the_first_try_has_a_new_token(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG1: others come and go between the snapshot of the statement and the lock; the token is above all of theirs."""
+    """PG1: other holds come and go between the statement's snapshot and the lock; the token exceeds all of theirs."""
     gated = postgresql_lock._TRY.replace("as it)", "as it from (select pg_advisory_lock(4711) offset 0) as gate)", 1)
     assert gated != postgresql_lock._TRY
     lock, got = Lock(postgres.url("a")), list[Hold | None]()
@@ -86,7 +86,7 @@ while True:
 def test_no_increment_is_lost_where_the_resource_checks_tokens(
     postgres: Postgres, guarded: str, spawn: Callable[..., Peer]
 ) -> None:
-    """PG1. Holders and sessions are killed at random; each count that was accepted is there, in order of tokens."""
+    """PG1. Holders and sessions are killed at random; every accepted increment is there, in the order of tokens."""
     url, lock = postgres.url(), postgres.url("counted")
     chance = random.Random(7)
     peers = [spawn(CONTENDER, url, lock) for _ in range(3)]
@@ -134,7 +134,7 @@ def test_no_increment_is_lost_where_the_resource_checks_tokens(
 
 
 def test_an_old_holder_does_not_write_over_a_new_one(postgres: Postgres, guarded: str) -> None:
-    """The window that fencing covers: a holder that has lost its lock, and does not know it yet."""
+    """The window that fencing covers: the holder has lost its lock, and does not know it yet."""
     old = Lock(postgres.url("a"), heartbeat=0).acquire(timeout=10)
     session = old.record.fields["session"]
     postgres.ask("select pg_terminate_backend(%s, 5000)", session)
@@ -147,7 +147,7 @@ def test_an_old_holder_does_not_write_over_a_new_one(postgres: Postgres, guarded
 
 
 def test_a_row_of_an_older_version_is_continued_with_higher_tokens(postgres: Postgres) -> None:
-    """PG2: its token has no timeline. And what such a version does afterwards is below what comes after it."""
+    """PG2: its token has no timeline. A token that such a version gives afterwards is lower than our next."""
     Lock(postgres.url("older")).acquire(timeout=10).release()
     postgres.ask("update holdfast.lock set token = 17 where key = %s", key_of("older"))
     with Lock(postgres.url("older")).acquire(timeout=10) as hold:
@@ -158,7 +158,7 @@ def test_a_row_of_an_older_version_is_continued_with_higher_tokens(postgres: Pos
 
 
 def test_a_server_without_a_timeline_has_tokens(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG2: the server refuses to say its timeline; there is none to be promoted to, and the row goes on."""
+    """PG2: it refuses to tell its timeline, so no standby can be promoted, and the row's count goes on."""
     monkeypatch.setattr(postgresql_connect, "_TIMELINE", "no_such_function()")
     url = postgres.url("logless", more="?application_name=logless")
     with Lock(url).acquire(timeout=10) as hold:
@@ -171,7 +171,7 @@ def test_a_server_without_a_timeline_has_tokens(postgres: Postgres, monkeypatch:
 def test_names_with_the_same_key_are_refused_with_the_reason(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PC2: the row has the name, so the second to come says what is wrong."""
+    """PC2: the row has the name, so the second name's caller is told the cause."""
     Lock(postgres.url("collides")).acquire(timeout=10).release()
     postgres.ask("update holdfast.lock set name = 'another' where key = %s", key_of("collides"))
     with pytest.raises(holdfast.HoldfastError, match="same 64-bit key"):
@@ -182,7 +182,7 @@ def test_names_with_the_same_key_are_refused_with_the_reason(
 
 
 def test_a_waiter_that_times_out_does_not_raise_the_token(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PG1: who only waits, and is cancelled, or times out, changes nothing."""
+    """PG1."""
     with Lock(postgres.url("a")).acquire(timeout=10) as hold:
         for _ in range(3):
             with pytest.raises(holdfast.AcquireTimeout):

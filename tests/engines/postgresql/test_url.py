@@ -1,4 +1,4 @@
-"""What a URL says, and what people see of it. No server is needed."""
+"""URLs of PostgreSQL: how they are read and shown. No server is needed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_invalid_url_is_refused() -> None:
 
 
 def test_no_name_is_taken_for_another() -> None:
-    """PC2: the key is made of the decoded name alone."""
+    """PC2: the key is made from the decoded name alone."""
     assert key_of("deploy") == int.from_bytes(blake2b(b"deploy", digest_size=8).digest(), "big", signed=True)
     names = ["a", "A", "a b", "ü", "x/y#z", "%41", "*/"]
     for name in names:
@@ -86,7 +86,7 @@ def test_no_name_is_taken_for_another() -> None:
 
 
 def test_the_scheme_may_be_written_in_any_case() -> None:
-    """libpq reads all but lower case as a list of settings."""
+    """libpq reads a scheme that is not in lower case as a list of settings."""
     for scheme in ("PostgreSQL", "POSTGRES", "postgres"):
         assert parse(f"{scheme}://h/db#n").shown == "postgresql://h/db#n"
         assert holdfast.Lock(f"{scheme}://h/db#n").path == "postgresql://h/db#n"
@@ -135,7 +135,7 @@ def test_a_message_of_libpq_on_several_lines_becomes_a_sentence() -> None:
 
 
 def test_a_lock_is_the_same_however_its_url_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KN3: its name in its database says which lock it is; whatever may lead to another database does not count."""
+    """KN3: its database and its name identify it; parameters that may lead to another database count too."""
     for name in [name for name in os.environ if name.startswith("PG")]:
         monkeypatch.delenv(name)
 

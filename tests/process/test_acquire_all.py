@@ -126,7 +126,7 @@ def test_processes_that_acquire_several_locks_do_not_deadlock(
 
 
 def test_processes_that_nest_with_blocks_deadlock(spawn: Callable[..., Peer], tmp_path: Path) -> None:
-    """The test above can fail: the same without acquire_all comes to a standstill."""
+    """The test above can fail: without acquire_all, the same comes to a standstill."""
     code = """
     first, second = [Lock(f"{path}/{name}") for name in sys.argv[2:4]]
     with first:
@@ -148,7 +148,7 @@ def test_processes_that_nest_with_blocks_deadlock(spawn: Callable[..., Peer], tm
 
 @pytest.mark.needs("flock")
 def test_a_killed_process_keeps_none_of_its_locks(spawn: Callable[..., Peer], tmp_path: Path) -> None:
-    """D4, as far as a killed process goes: what it had is free at once, what it waited for was never its own."""
+    """D4, for a killed process: its locks are free at once, and the lock that it waited for was never its own."""
     code = """
     locks = [Lock(f"{path}/a"), holdfast.Semaphore(f"{path}/b", 2), Lock(f"{path}/c")]
     say("waiting")
@@ -170,7 +170,7 @@ def test_a_killed_process_keeps_none_of_its_locks(spawn: Callable[..., Peer], tm
 
 
 class Interrupted:
-    """Raises KeyboardInterrupt at one of the points where CPython would run a signal handler."""
+    """Raises KeyboardInterrupt at a point where CPython would run a signal handler."""
 
     def __init__(self, step: int) -> None:
         self.left = step
@@ -190,7 +190,7 @@ class Interrupted:
 
 
 def interruptions(operation: Callable[[], Any]) -> Iterator[Any]:
-    """Run it, interrupted at each step in turn, until it comes through: None for each interruption, then its result."""
+    """Run it, interrupted at each step in turn, until it completes: None for each interruption, then its result."""
     for step in itertools.count(1):
         try:
             with Interrupted(step):
@@ -205,7 +205,7 @@ def interruptions(operation: Callable[[], Any]) -> Iterator[Any]:
 
 @pytest.fixture
 def simple(tmp_path: Path) -> list[Any]:
-    """Without heartbeats: the thread for them is started once, and that is another subject."""
+    """Without heartbeats: their thread is started once, which other tests cover."""
     locks = [
         Lock(tmp_path / "c.lock", heartbeat=0),
         Semaphore(tmp_path / "b", 2, heartbeat=0),
@@ -224,7 +224,7 @@ untidy = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWar
 @untidy
 @pytest.mark.needs("link")
 def test_a_ctrl_c_while_acquiring_leaves_none_of_them_held(simple: list[Any], tmp_path: Path) -> None:
-    """D4: wherever it comes."""
+    """D4: at any step."""
     for result in interruptions(lambda: acquire_all(simple)):
         if result is None:
             assert list(tmp_path.iterdir()) == []
@@ -235,7 +235,7 @@ def test_a_ctrl_c_while_acquiring_leaves_none_of_them_held(simple: list[Any], tm
 @untidy
 @pytest.mark.needs("link")
 def test_a_ctrl_c_after_a_timeout_leaves_none_of_them_held(simple: list[Any], tmp_path: Path) -> None:
-    """D4: also while those that were acquired are released again."""
+    """D4: also while the acquired ones are released again."""
 
     def in_vain() -> bool:
         with pytest.raises(AcquireTimeout):

@@ -1,7 +1,6 @@
-"""Tasks among processes and threads: who waits on an event loop is woken by the event, and keeps nobody else from it.
+"""Tasks among processes and threads: a waiter on an event loop is woken by the event, and keeps it from no other.
 
-In most of these no wait ends for the sole reason that it has lasted long (`events_only`): a lost event is a hang.
-"""
+In most of these tests, no wait ends merely because it has lasted long (`events_only`): a lost event is a hang."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def in_epoll(peer: Peer) -> bool:
-    """Whether the process sleeps in its event loop, over its events."""
+    """Whether the process sleeps in its event loop, waiting for events."""
     number = Path(f"/proc/{peer.pid}/syscall").read_text().split()[0]
     return state(peer.pid) == "S" and number in ("232", "281", "22") and "anon_inode:inotify" in peer_files(peer)
 
@@ -220,7 +219,7 @@ def test_no_increment_is_lost_among_tasks_threads_and_loops(
 
 @pytest.mark.parametrize("first", ["the task", "the thread"])
 def test_a_busy_loop_does_not_delay_a_waiting_thread(shm: Path, run: Run, first: str, events_only: None) -> None:
-    """A task waits, and then its loop does something else. A thread that waits for another lock is to be served."""
+    """A task waits, and then its loop is busy. A thread that waits for another lock must be served."""
     mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
     served = threading.Event()
 
@@ -263,7 +262,7 @@ def test_a_waiting_task_leaves_a_synchronous_lock_on_its_loop_its_event(shm: Pat
 
 
 def test_a_stopped_loop_delays_no_other_waiter(shm: Path, events_only: None) -> None:
-    """Its task waits, but nobody runs it; a task on another loop and a thread are to be served."""
+    """Its task waits, but the loop is not running; a task on another loop and a thread must be served."""
     for kind in LOOPS:
         mine, theirs = Lock(shm / "mine").acquire(), Lock(shm / "theirs").acquire()
         stopped = LOOPS[kind]()
@@ -373,7 +372,7 @@ def test_a_child_forked_while_a_step_runs_in_a_thread_shares_no_lock(
 
 
 def test_a_release_in_a_thread_does_not_wait_behind_threads_that_wait_for_it(disk: Path, run: Run) -> None:
-    """All threads of the loop's executor wait for the lock that is to be released in a thread."""
+    """All threads of the loop's executor wait for the lock that a thread has to release."""
 
     def work() -> None:
         with Lock(disk / "l"):

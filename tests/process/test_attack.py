@@ -1,7 +1,6 @@
-"""Harmless under attack (docs/security.md): another user swaps all that it can, as fast as it can, beside contenders.
+"""Safety under attack (docs/security.md): another user swaps all files it can, as fast as it can, beside contenders.
 
-`make attack SECONDS=600` runs it for longer, and prints what each process has done.
-"""
+`make attack SECONDS=600` runs it for longer, and prints the actions of each process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that wait in a process beside the workers (beside.py): what is reported of them, and what is not lost."""
+"""Tests that wait run in a process beside the workers (beside.py): their reports are complete, and none is lost."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ WAITS = """
 
 
 def test_a_test_that_waits_runs_in_a_companion_and_is_reported_as_usual(project: Path) -> None:
-    """BS1, BS2: with what it prints and why it fails; it shares nothing that was set up, and is nobody's child."""
+    """BS1, BS2: with its output and the cause of its failure; it shares no fixture, and is no worker's child."""
     done = play(project, WAITS)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 17 passed, 1 skipped" in done.stdout
@@ -122,7 +122,7 @@ def test_the_workers_run_the_tests_left_by_a_killed_companion(project: Path) -> 
 
 
 def test_a_companion_does_not_outlive_its_run(project: Path) -> None:
-    """BS4: a worker whose controller has been killed ends some seconds later."""
+    """BS4: a worker whose controller was killed ends some seconds later."""
     words = command(project, "import time\ndef test_waits():\n    open('begun', 'w').close()\n    time.sleep(1000)\n")
     run = subprocess.Popen(
         words, cwd=project, env=environment(project), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

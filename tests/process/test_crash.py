@@ -1,4 +1,4 @@
-"""A process that is killed or stopped: what the others get, when, and what is left of it."""
+"""A process is killed or stopped: what its contenders get, when, and what is left."""
 
 from __future__ import annotations
 

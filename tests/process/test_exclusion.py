@@ -1,7 +1,6 @@
-"""Processes that are killed at random moments: never two inside, nothing lost, nothing left.
+"""Processes that are killed at random moments: never two inside, no increment lost, nothing left.
 
-`HOLDFAST_TEST_SECONDS=600` makes them longer (wanted.py).
-"""
+`HOLDFAST_TEST_SECONDS=600` makes them longer (wanted.py)."""
 
 from __future__ import annotations
 

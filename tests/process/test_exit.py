@@ -1,4 +1,4 @@
-"""How processes end, and what becomes of what they hold."""
+"""The ends of processes, and what becomes of their locks."""
 
 from __future__ import annotations
 

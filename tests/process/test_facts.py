@@ -1,7 +1,6 @@
-"""What the engine relies on the kernel to do. A test that fails here means: this kernel is another; look at the core.
+"""The facts about the kernel on which the engine relies. If a test fails here, this kernel differs: look at the core.
 
-Nothing of holdfast runs in most of these; each is a fact by itself.
-"""
+Most of these use nothing of holdfast; each is a fact by itself."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def free(fd: int, how: int = TRY_EXCLUSIVE) -> bool:
-    """Whether flock can be had on this descriptor; gives it back."""
+    """Whether flock can be acquired on this descriptor; releases it again."""
     try:
         fcntl.flock(fd, how)
     except BlockingIOError:
@@ -63,7 +62,7 @@ def link(fd: int, path: Path) -> None:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., int]]:
-    """Open a file; it is closed in the end, if the test has not done so."""
+    """Open a file, which is closed after the test at the latest."""
     fds: list[tuple[int, int]] = []
 
     def open_(path: object, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
@@ -89,7 +88,7 @@ class Events:
         assert libc.inotify_add_watch(self.fd, os.fsencode(path), mask) >= 0
 
     def now(self) -> list[str]:
-        """What has come since the last call."""
+        """The events since the last call."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
@@ -350,7 +349,7 @@ def fifo(path: Path, mode: int = 0o600) -> Path:
 
 
 def polled(fd: int, within: float = 0) -> int:
-    """What `poll` says when it is asked for nothing but something to read."""
+    """The result of a `poll` that asks only for input."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return dict(poll.poll(within * 1000)).get(fd, 0)
@@ -715,7 +714,7 @@ def test_a_dead_holders_lock_on_an_overlay_is_recovered(
 
 @pytest.fixture
 def fused(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """A directory and the same seen through bindfs."""
+    """A directory, and the same directory through bindfs."""
     need_root("mount")
     program = shutil.which("bindfs")
     if program is None:

@@ -70,7 +70,7 @@ def _strace() -> None:
 
 
 class Traced:
-    """The operation in a process that strace joins when all is prepared, so that the k-th call is the operation's."""
+    """The operation in a process that strace joins once all is prepared, so that the k-th call is the operation's."""
 
     def __init__(self, place: Path, operation: str, fault: str | None = None) -> None:
         self.log = place / "log"
@@ -158,7 +158,7 @@ def traced(tmp_path: Path) -> Iterator[Callable[..., Traced]]:
 
 
 def prepare(path: Path, operation: str) -> Callable[[], object]:
-    """What the operation finds; and what lets it go on when it waits."""
+    """Prepare the operation's surroundings; returns a function that lets it go on when it waits."""
     if operation == "takeover":
         code = f"import holdfast, os; holdfast.Lock({str(path)!r}).acquire(); os._exit(0)"
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -168,7 +168,7 @@ def prepare(path: Path, operation: str) -> Callable[[], object]:
 
 
 def run(path: Path, operation: str, start: Callable[..., Traced], fault: str | None = None) -> Traced:
-    """One run, and what must be true after it, whatever failed."""
+    """One run, and the checks that must hold after it, whatever failed."""
     free = prepare(path, operation)
     traced = start(operation, fault)
     if operation == "wait":
@@ -204,7 +204,7 @@ def run(path: Path, operation: str, start: Callable[..., Traced], fault: str | N
 
 
 def faults(calls: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    """All of them, or one error for each kind of call, another one each time that it comes."""
+    """All of them, or one error for each kind of call, a different one each time it occurs."""
     chosen, seen = [], Counter[str]()
     for name, number, _ in calls:
         words = ERRORS.get(name, ())
@@ -245,7 +245,7 @@ def test_no_failed_system_call_leaks_or_is_misreported(
     "command", [["run", "-n"], ["try"], ["status"], ["release"], ["wait", "-n"]], ids=lambda c: c[0]
 )
 def test_a_command_never_ends_with_a_traceback(command: list[str], tmp_path: Path) -> None:
-    """Whatever fails, a command says so in a line, and its status is none of those that mean something else."""
+    """Whatever fails, the command reports it in a line, and its status is none that means something else."""
     path = tmp_path / "l"
     more = {"run": ["--", "true"], "try": ["--owner-pid", str(os.getpid())]}  # strace is no shell
     words = [sys.executable, "-m", "holdfast", *command, str(path), *more.get(command[0], [])]
@@ -276,7 +276,7 @@ def test_a_command_never_ends_with_a_traceback(command: list[str], tmp_path: Pat
 
 
 def test_a_short_write_leaves_no_partial_record(path: str) -> None:
-    """A limit of the file size: the kernel writes as much as is allowed, and then says EFBIG."""
+    """With a limit on the file size, the kernel writes as much as is allowed, and then returns EFBIG."""
     child = os.fork()
     if child == 0:
         status = 1

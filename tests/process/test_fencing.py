@@ -29,7 +29,7 @@ while True:
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
 def test_a_killed_holder_neither_lowers_nor_repeats_a_token(disk: Path, protocol: str) -> None:
-    """TK1, TK3: three that count, one of which is killed at a random moment, again and again."""
+    """TK1, TK3: three processes count, and one of them is killed at a random moment, again and again."""
     if protocol == "flock" and ("HOLDFAST_OS" in os.environ or "flock" in os.environ.get("HOLDFAST_WITHOUT", "")):
         pytest.skip("kernel locks are switched off (HOLDFAST_OS, HOLDFAST_WITHOUT), and there are no others here")
     path = disk / "l"

@@ -1,4 +1,4 @@
-"""What holds on one filesystem and not on another; in short. `make filesystems` runs whole suites on each."""
+"""Differences between filesystems, in short. `make filesystems` runs whole suites on each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_filesystem_excludes_and_shows_deaths_and_releases(kind: str, ran:
 
 
 def test_a_filesystem_ends_with_the_test_that_was_killed(play: Callable[..., Player]) -> None:
-    """The loop device and the FUSE server end with it, however it ends."""
+    """The loop device and the FUSE server end with it, in whatever way it ends."""
     try:
         words = command("ext4", ["sh", "-c", 'df --output=source "$HOLDFAST_TEST_PLACE" | tail -n 1; exec sleep 1000'])
     except Unable as why:
@@ -67,7 +67,7 @@ def test_a_filesystem_ends_with_the_test_that_was_killed(play: Callable[..., Pla
 
 
 def backing_file(device: str) -> str:
-    """Of a loop device of these tests; empty when it is free, or another's by now."""
+    """The file behind a loop device of these tests; empty if the device is free, or belongs to others by now."""
     try:
         found = Path(f"/sys/block/{Path(device).name}/loop/backing_file").read_text().strip()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`make flaky`: what it says of tests that pass now and then, and what is left of it."""
+"""`make flaky`: its reports about tests that fail now and then, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def flaky(project: Path, *options: str, **files: str) -> list[str]:
-    """The command for these tests."""
+    """The command line for these tests."""
     for name, text in files.items():
         (project / f"{name}.py").write_text(textwrap.dedent(text))
     words = ["-c", str(project / "pyproject.toml"), "-p", "shuffled", "-p", "no:cacheprovider", str(project)]
@@ -64,7 +64,7 @@ def order(log: Path) -> list[str]:
 
 
 def test_a_test_that_depends_on_the_order_is_found_and_reproduced_by_its_seed(project: Path) -> None:
-    """What a module shares is not made for each of its tests, between which those of others could stand."""
+    """A module's fixture is made once per run, as no test of another module comes between its tests."""
     files = {"test_order": ORDER, "test_others": OTHERS}
     done = play(project, flaky(project, "--times=3", "--jobs=0", "--load=0", "--seed=1", **files))
     assert done.returncode == 1, done.stdout + done.stderr

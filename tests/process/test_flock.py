@@ -50,7 +50,7 @@ def lock(path: str) -> Lock:
 
 @pytest.fixture
 def sh(path: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a shell script, with the lock as $1; it is spoken to in lines."""
+    """Start a shell script, with the lock as $1; it communicates in lines."""
     started = []
 
     def start(script: str) -> subprocess.Popen[bytes]:
@@ -110,7 +110,7 @@ hear()
 
 
 def test_flock_1_respects_holdfast(path: str, lock: Lock) -> None:
-    """A hold, exclusive or shared, means to flock(1) what its own means."""
+    """To flock(1), an exclusive or shared hold means the same as a lock of its own."""
     with lock:
         assert not try_flock(path)
         assert not try_flock(path, "-s")
@@ -203,7 +203,7 @@ def test_another_library_and_holdfast_exclude_each_other(library: str, path: str
 
 
 def test_exclusion_holds_beside_a_foreign_user_that_removes_the_file(path: str, lock: Lock) -> None:
-    """Some do, when they are done; never two of those who find the path are inside."""
+    """Some programs remove it when they are done; never are two of those that find the path inside."""
     stop = threading.Event()
 
     def foreigner() -> None:
@@ -298,7 +298,7 @@ while time.monotonic() < end:
 
 @pytest.mark.needs("linux")
 def test_a_stream_of_overlapping_readers_lets_a_writer_in(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
-    """There is a reader inside at each moment; but those that come after the writer go behind it."""
+    """At every moment a reader is inside; but readers that come after the writer queue behind it."""
     readers = [spawn(STREAM, path) for _ in range(4)]
     for reader in readers:
         reader.expect("reading")
@@ -309,7 +309,7 @@ def test_a_stream_of_overlapping_readers_lets_a_writer_in(spawn: Callable[..., P
 
 
 def test_a_reader_does_not_overtake_a_waiting_writer(spawn: Callable[..., Peer], path: str, lock: Lock) -> None:
-    """Not even one that asks only once; when the writer has been inside, it may."""
+    """Not even with a single try; once the writer has been inside, it may enter."""
     shared = Lock(path, protocol="flock", shared=True)
     hold = shared.acquire(timeout=5)
     writer = spawn(HOLD, path, "alone")
@@ -330,7 +330,7 @@ def test_a_reader_does_not_overtake_a_waiting_writer(spawn: Callable[..., Peer],
 
 
 def threaded(lock: Lock, timeout: float) -> None:
-    """Acquire in another thread, and raise here what it raises there."""
+    """Acquire in another thread; its exception is raised here."""
     raised: list[BaseException] = []
 
     def acquire() -> None:
@@ -412,7 +412,7 @@ def test_a_thousand_cycles_leave_neither_descriptor_nor_file(path: str, lock: Lo
 
 
 def test_the_shared_holds_of_one_process_are_independent(path: str) -> None:
-    """Several holds of one file in one process, taken and released in any order."""
+    """Several holds of one file in one process, acquired and released in any order."""
     shared, alone = Lock(path, protocol="flock", shared=True), Lock(path, protocol="flock")
     readers, problems = 0, []
     mutex = threading.Lock()

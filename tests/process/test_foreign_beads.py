@@ -1,4 +1,4 @@
-"""beads, by stand-ins: tools that write over whatever is there, a daemon that removes a dead process's lock late."""
+"""beads, by stand-ins: tools that write over any lock, and a daemon that removes a dead process's lock late."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_tool_that_is_killed_is_not_waited_for(play: Play, database: str) -> N
 
 
 def test_a_file_that_is_not_yet_written_is_held(play: Play, database: str) -> None:
-    """Empty it is malformed, and held; what is written then is read."""
+    """An empty file is malformed, and held; once it is written, it is read."""
     tool, daemon = play("beads", database), play("beads", database)
     tool.stop_at("write", "create", "theirs")
     lock = Lock(database, **OURS)
@@ -80,7 +80,7 @@ def test_a_file_that_is_not_yet_written_is_held(play: Play, database: str) -> No
 
 @pytest.mark.parametrize("step", ["open", "write"])
 def test_a_tool_that_writes_over_our_lock_is_noticed(play: Play, database: str, step: str) -> None:
-    """Once its file is empty, and once more when it is written; told once, and what is theirs by now stays."""
+    """When its file is empty, and again when it is written; the loss is reported once, and the tool's file stays."""
     tool, told = play("beads", database), []
     hold = None
     if step == "open":
@@ -105,7 +105,7 @@ def test_a_tool_that_writes_over_our_lock_is_noticed(play: Play, database: str, 
 
 
 def test_a_lock_that_a_tool_wrote_over_is_shown_as_the_tools(play: Play, database: str) -> None:
-    """Its inode is ours still, and so is the guard on it: who holds it is who is written in it."""
+    """The inode and the guard on it are still ours, but its record names the tool as the holder."""
     tool = play("beads", database)
     hold = Lock(database, **OURS).acquire()
     tool.ask("create", "theirs")
@@ -136,7 +136,7 @@ def test_a_dead_holder_of_ours_does_not_stop_the_daemon(play: Play, database: st
 
 
 def test_a_takeover_survives_the_removal_by_a_daemon(play: Play, database: str) -> None:
-    """Stopped between its look and its unlink, it finds us settling (T5): then the lock is made anew."""
+    """The daemon, stopped between its look and its unlink, finds us settling (T5): then the lock is made anew."""
     holder, daemon, ours = (
         play("ours", database, "beads"),
         play("beads", database),

@@ -1,4 +1,4 @@
-"""fs-safe itself, from the npm registry, and holdfast at one sidecar lock: who holds is respected by the other."""
+"""fs-safe itself, from the npm registry, and holdfast at one sidecar lock: each respects the other's locks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Play = Callable[..., Player]
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """What is protected; its lock file is beside it."""
+    """The protected file; its lock file is beside it."""
     return str(tmp_path / "state.json")
 
 
@@ -70,7 +70,7 @@ def test_holdfast_reads_a_record_of_fs_safe(fs_safe: Play, target: str) -> None:
 
 
 def test_fs_safe_reads_a_record_of_holdfast(fs_safe: Play, play: Play, target: str) -> None:
-    """They tell whether its process is dead from our record, whose marker is there for us all the same."""
+    """It judges from our record whether its process is dead; the record has our marker nevertheless."""
     theirs = fs_safe(target)
     hold = Lock(target, protocol="sidecar", payload={"pid": os.getpid(), "note": "ü"}).acquire()
     assert theirs.ask("seize") == "held"  # it knows our pid, and that it lives
@@ -98,7 +98,7 @@ def test_a_file_that_fs_safe_has_yet_to_write_is_held(fs_safe: Play, target: str
 
 
 def test_a_release_leaves_a_lock_that_the_other_has_put_in_its_place(fs_safe: Play, target: str) -> None:
-    """Neither removes what has been replaced meanwhile."""
+    """In both directions."""
     theirs = fs_safe(target)
     theirs.ask("take")
     lock_of(target).unlink()
@@ -116,7 +116,7 @@ def test_a_release_leaves_a_lock_that_the_other_has_put_in_its_place(fs_safe: Pl
 
 
 def test_a_dead_holder_of_ours_is_recovered_before_they_would(fs_safe: Play, play: Play, target: str) -> None:
-    """They wait until it is old, and then fail; we have proof, and get in at once, also before them."""
+    """fs-safe waits until the lock is old, and then fails; holdfast has proof, and gets in at once."""
     holder, theirs = play("ours", target, "sidecar"), fs_safe(target)
     assert holder.ask("take") == "acquired"
     holder.kill(signal.SIGKILL)
@@ -131,7 +131,7 @@ def test_a_dead_holder_of_ours_is_recovered_before_they_would(fs_safe: Play, pla
 
 
 def test_a_held_lock_of_ours_never_becomes_stale_for_them(fs_safe: Play, target: str) -> None:
-    """A heartbeat refreshes both of the times that they go by."""
+    """A heartbeat refreshes both times by which fs-safe judges."""
     theirs = fs_safe(target, 1000)
     with Lock(target, protocol="sidecar", heartbeat=0.1):
         first = json.loads(lock_of(target).read_bytes())["createdAt"]

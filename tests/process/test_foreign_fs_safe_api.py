@@ -1,4 +1,4 @@
-"""Each later option and method of fs-safe's file lock: what the package does, and that ours does the same."""
+"""Each newer option and method of fs-safe's file lock: what the package does, and that ours does the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outcome = dict[str, Any]
 
 
 class Ours:
-    """The scenarios of fs_safe_api.mjs, by the functions that are awaited."""
+    """The scenarios of fs_safe_api.mjs, with our awaitable functions."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -184,7 +184,7 @@ def theirs(version: str, scenario: str, directory: Path) -> Any:
 
 
 def ours(scenario: str, directory: Path) -> Any:
-    """In a process of its own, so that its exit is one."""
+    """Run a scenario in a process of its own, so that its exit is a real one."""
     code = """
 import asyncio, json, sys
 from pathlib import Path
@@ -249,7 +249,7 @@ def _without_repetitions(told: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("who", ["ours", "theirs"])
 def test_a_manager_is_told_that_its_process_holds_the_target_elsewhere(who: str, places: Callable[[str], Path]) -> None:
-    """`held_by_this_process`, as in 0.3.0; 0.21.0 asks nobody then, and has the second one wait."""
+    """`held_by_this_process`, as in 0.3.0; 0.21.0 asks nobody then, and lets the second caller wait."""
     directory = places(who)
     told = ours("elsewhere", directory) if who == "ours" else theirs("0.3.0", "elsewhere", directory)
     assert told == [True, False]
@@ -258,7 +258,7 @@ def test_a_manager_is_told_that_its_process_holds_the_target_elsewhere(who: str,
 def test_a_retained_lock_is_held_for_holdfast_and_can_be_seized_by_fs_safe(
     fs_safe_new: Any, places: Callable[[str], Path]
 ) -> None:
-    """Kept by us, judged by them: they are told the payload, find the process dead, and take it."""
+    """We keep it, and fs-safe judges it: its callers are told the payload, find the process dead, and take it."""
     directory = places("both")
     assert ours("retain", directory) is True
     target = directory / "state.json"

@@ -1,4 +1,4 @@
-"""fs-safe itself and holdfast at sidecar locks that are stale: who may remove them, and what keeps the two apart."""
+"""fs-safe itself and holdfast at stale sidecar locks: who may remove them, and what keeps the two apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Play = Callable[..., Player]
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """What is protected; its lock file is beside it."""
+    """The protected file; its lock file is beside it."""
     return str(tmp_path / "state.json")
 
 
@@ -33,7 +33,7 @@ def reclaim_of(target: str) -> Path:
 
 
 def age(target: str, seconds: float) -> None:
-    """Make a lock older, by both of the times that fs-safe goes by."""
+    """Make a lock older, by both times by which fs-safe judges."""
     lock = lock_of(target)
     payload = json.loads(lock.read_bytes())
     then = time.time() - seconds
@@ -51,7 +51,7 @@ def kill(holder: Player) -> None:
 
 
 def leave_dead(holder: Player, target: str, old: float = 0) -> bytes:
-    """The lock of a process that was killed."""
+    """Leave the lock of a killed process; returns its content."""
     assert holder.ask("take") == "acquired"
     kill(holder)
     if old:
@@ -60,7 +60,7 @@ def leave_dead(holder: Player, target: str, old: float = 0) -> bytes:
 
 
 def test_a_stale_lock_of_fs_safe_is_not_taken_over(fs_safe: Play, target: str) -> None:
-    """Its rule fails closed: whether it may be removed is not for us to say, nor for them."""
+    """The rule fails closed: neither holdfast nor fs-safe may decide that it can be removed."""
     leave_dead(fs_safe(target), target, 31)
     with pytest.raises(LockStale) as caught:
         Lock(target, protocol="sidecar").acquire(timeout=20)
@@ -70,7 +70,7 @@ def test_a_stale_lock_of_fs_safe_is_not_taken_over(fs_safe: Play, target: str) -
 
 
 def test_an_old_lock_of_a_living_fs_safe_process_is_waited_for(fs_safe: Play, target: str) -> None:
-    """It is waited for by us, and taken over by nobody."""
+    """holdfast waits, and nobody takes it over."""
     theirs = fs_safe(target, 200)
     assert theirs.ask("take") == "acquired"
     lock = Lock(target, protocol="sidecar", stale_after=0.2)
@@ -106,7 +106,7 @@ def test_callers_of_fs_safe_can_remove_the_lock_of_a_dead_holdfast_process(
 
 
 def test_a_takeover_waits_for_or_notices_a_removal_under_way(fs_safe: Play, play: Play, target: str) -> None:
-    """0.21.0 announces it, so we wait; 0.3.0 does not, and sees that what it judged is not there any more."""
+    """0.21.0 announces it, so we wait; 0.3.0 does not, and finds that the lock that it judged is gone."""
     leave_dead(play("ours", target, "sidecar"), target)
     theirs, ours = fs_safe(target), play("ours", target, "sidecar")
     theirs.stop_at("approve", "seize")
@@ -122,7 +122,7 @@ def test_a_takeover_waits_for_or_notices_a_removal_under_way(fs_safe: Play, play
 
 
 def test_an_unfinished_removal_by_fs_safe_does_not_stop_a_takeover(fs_safe_new: Play, play: Play, target: str) -> None:
-    """Killed in it, 0.21.0 leaves the directory, for which all the others of its kind wait for ever."""
+    """Killed in a removal, 0.21.0 leaves its directory, for which all other fs-safe processes wait for ever."""
     leave_dead(play("ours", target, "sidecar"), target)
     theirs = fs_safe_new(target)
     theirs.stop_at("approve", "seize")
@@ -140,7 +140,7 @@ def test_an_unfinished_removal_by_fs_safe_does_not_stop_a_takeover(fs_safe_new: 
 
 
 def test_an_unfinished_removal_by_fs_safe_does_not_stop_holdfast_at_a_free_lock(fs_safe_new: Play, target: str) -> None:
-    """They wait for ever, though nobody holds the lock."""
+    """fs-safe waits for ever, though nobody holds the lock."""
     reclaim_of(target).mkdir()
     theirs = fs_safe_new(target)
     assert theirs.ask("take") == "held"
@@ -157,7 +157,7 @@ def test_an_unfinished_removal_by_fs_safe_does_not_stop_holdfast_at_a_free_lock(
 def test_the_leftover_of_a_killed_takeover_is_removed_by_the_next_holdfast_process(
     fs_safe_new: Play, play: Play, target: str
 ) -> None:
-    """Killed in the midst of it, we leave our directory, which the next of us takes away at once."""
+    """Killed in a takeover, holdfast leaves its directory, which its next contender removes at once."""
     leave_dead(play("ours", target, "sidecar"), target)
     victim = play("ours", target, "sidecar", "", "announce_removal")
     victim.say("take")
@@ -172,7 +172,7 @@ def test_the_leftover_of_a_killed_takeover_is_removed_by_the_next_holdfast_proce
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_a_removal_beside_a_takeover_admits_one_contender(fs_safe: Play, play: Play, target: str, whose: str) -> None:
-    """They remove the lock of a dead process, and we take it over, at the same time."""
+    """fs-safe removes the lock of a dead process while holdfast takes it over."""
     stale = leave_dead(play("ours", target, "sidecar") if whose == "ours" else fs_safe(target), target)
     theirs, ours = fs_safe(target), [play("ours", target, "sidecar") for _ in range(2)]
     lock = lock_of(target)

@@ -1,4 +1,4 @@
-"""proper-lockfile itself, from the npm registry, and holdfast at one lock: who holds is respected by the other."""
+"""proper-lockfile itself, from the npm registry, and holdfast at one lock: each respects the other's locks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROTOCOL = "proper-lockfile"
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """What is protected; its lock is beside it."""
+    """The protected file; its lock is beside it."""
     (tmp_path / "state.json").touch()
     return str(tmp_path / "state.json")
 
@@ -87,7 +87,7 @@ def test_a_lock_of_proper_lockfile_has_an_unknown_holder_and_a_known_age(proper_
 
 
 def test_a_late_refresh_by_proper_lockfile_takes_our_lock_and_is_reported(proper_lockfile: Play, target: str) -> None:
-    """DL3: it has seen its own time, is stopped for longer than its lock lasts, and then sets it anew."""
+    """DL3: it has read its own time, is stopped for longer than its lock lasts, and then sets the time anew."""
     theirs = proper_lockfile(target, 2000, 1000)
     assert theirs.ask("take") == "acquired"
     theirs.say("stop", "utimes")
@@ -172,7 +172,7 @@ def test_a_storm_with_proper_lockfile_admits_one_holder_at_a_time(
 def test_holdfast_and_proper_lockfile_never_both_keep_one_stale_lock(
     proper_lockfile: Play, play: Play, target: str
 ) -> None:
-    """DL4: one of theirs that has judged may remove ours; then we are out before the lock counts, or are told."""
+    """DL4: a proper-lockfile process that has judged may remove our lock; we are out before it counts, or are told."""
 
     def plant() -> None:
         lock_of(target).mkdir()
@@ -188,7 +188,7 @@ def test_holdfast_and_proper_lockfile_never_both_keep_one_stale_lock(
 
 
 def test_a_late_removal_by_proper_lockfile_takes_our_lock_and_is_reported(proper_lockfile: Play, target: str) -> None:
-    """DL4: what its protocol cannot prevent: it has judged, is stopped for long, and then removes what is there."""
+    """DL4: a limit of its protocol: it has judged, is stopped for long, and then removes whatever is there."""
     lock_of(target).mkdir()
     age(target, 11)
     theirs = proper_lockfile(target)

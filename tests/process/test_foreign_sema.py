@@ -1,7 +1,6 @@
-"""sema and semats, by stand-ins with their races: what they hold is respected, what they take is noticed.
+"""sema and semats, by stand-ins with their races: their locks are respected, and their thefts noticed.
 
-First what is true beside both, then what is true beside sema; test_foreign_semats.py has what is true beside semats.
-"""
+First the tests beside both, then those beside sema; test_foreign_semats.py has those beside semats."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ROUNDS = int(100 * SECONDS)
 
 
 def plant(path: str, pid: int) -> None:
-    """A lock that is stale by the rules of both."""
+    """Leave a lock that is stale by the rules of both."""
     Path(path).write_text(f"pid={pid}\ntimestamp={int(time.time()) - LONG_AGO}\n")
 
 
@@ -38,7 +37,7 @@ def gone(play: Play) -> int:
 
 
 def ended(play: Play) -> int:
-    """The pid of a process that has ended."""
+    """The pid of an ended process."""
     player = play("sema", "-")
     player.kill()
     player.wait()
@@ -46,7 +45,7 @@ def ended(play: Play) -> int:
 
 
 def age(path: str) -> None:
-    """Make a record old, without touching anything else of it."""
+    """Make a record old, and change nothing else of it."""
     text = Path(path).read_text()
     stamp = text.split("timestamp=")[1].split("\n")[0]
     with open(path, "r+") as file:
@@ -54,7 +53,7 @@ def age(path: str) -> None:
 
 
 def leave_dead(play: Play, path: str) -> None:
-    """An old lock of a holdfast process that was killed."""
+    """Leave an old lock of a killed holdfast process."""
     holder = play("ours", path, "sema")
     assert holder.ask("take") == "acquired"
     holder.kill(signal.SIGKILL)
@@ -63,7 +62,7 @@ def leave_dead(play: Play, path: str) -> None:
 
 
 def taken_over(path: str, before: bytes) -> bool:
-    """Whether a lock file of holdfast lies there, and not the one before."""
+    """Whether the path has a lock file of holdfast, other than the one before."""
     try:
         return b"holdfast=" in (found := Path(path).read_bytes()) and found != before
     except FileNotFoundError:
@@ -100,7 +99,7 @@ def test_a_release_of_theirs_wakes_a_waiter(play: Play, path: str, tool: str) ->
 
 @contextmanager
 def stage() -> Iterator[tuple[Play, str]]:
-    """What the fixtures give, for a test that may begin early."""
+    """The same as the fixtures, for a test that may begin early."""
     with places.directory(tempfile.gettempdir()) as place, playing() as play:
         yield play, str(place / "the.lock")
 
@@ -138,8 +137,8 @@ def _settled(tool: str, whose: str, step: str) -> None:
 def test_a_takeover_settles_while_a_foreign_contender_removes_the_stale_lock(
     tool: str, whose: str, step: str, ran: Ran
 ) -> None:
-    """Stopped between its look and its unlink, or at the rename after that, it must find us still settling, whosever
-    lock it was (T5)."""
+    """T5: stopped between its look and its unlink, or at the rename after that, the contender must find us still
+    settling, whosever lock it was."""
     ran()
 
 
@@ -157,7 +156,7 @@ def test_a_late_removal_of_a_stale_lock_is_noticed(play: Play, path: str, gone: 
 
 
 def test_a_dead_holder_of_ours_is_replaced_before_its_age_limit(play: Play, path: str, tool: str) -> None:
-    """Proven dead, its lock is ours at once, while they wait for it to be old."""
+    """Its death is proven, so we get the lock at once, while sema and semats wait for its age."""
     holder = play("ours", path, tool)
     assert holder.ask("take") == "acquired"
     holder.kill(signal.SIGKILL)
@@ -192,7 +191,7 @@ def _stormed(tool: str, protocol: str, beside: int) -> None:
 def test_a_storm_with_sema_or_semats_admits_one_holder_at_a_time(
     tool: str, protocol: str, beside: int, ran: Ran
 ) -> None:
-    """Y1; and Y7, as a directory that is large is not listed for long."""
+    """Y1; and Y7: a large directory is not listed for long."""
     ran()
 
 
@@ -271,7 +270,7 @@ def test_a_holder_notices_that_sema_took_its_lock(play: Play, path: str) -> None
 
 
 def test_a_release_by_sema_that_removes_our_lock_is_noticed(play: Play, path: str) -> None:
-    """They unlink what lies there, also when it was taken from them long ago."""
+    """sema unlinks whatever is at the path, even if its own lock was taken over long ago."""
     theirs = play("sema", path)
     assert theirs.ask("take") == "acquired"
     hold = Lock(path, stale=lambda _: True).acquire(timeout=5)

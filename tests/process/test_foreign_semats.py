@@ -1,4 +1,4 @@
-"""semats, by a stand-in with its races: a rename over whatever is there, after a look that found nothing there."""
+"""semats, by a stand-in with its races: it renames over any lock, after a look that found none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = int(100 * SECONDS)
 
 
 def ours_at(path: str) -> bool:
-    """Whether a lock file of holdfast lies there."""
+    """Whether the path has a lock file of holdfast."""
     try:
         return b"holdfast=" in Path(path).read_bytes()
     except FileNotFoundError:
@@ -29,13 +29,13 @@ def ours_at(path: str) -> bool:
 
 
 def temporary(path: str) -> Path:
-    """The one temporary file of semats."""
+    """The only temporary file of semats."""
     (found,) = Path(path).parent.glob("*.tmp")
     return found
 
 
 def test_a_rival_that_has_yet_to_write_sees_our_lock(play: Play, path: str) -> None:
-    """Y1: its temporary file is younger than our lock file, so it sees that."""
+    """Y1: its temporary file is younger than our lock file, so it sees ours."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("temporary", "take")
     assert ours.ask("take") == "acquired"
@@ -45,7 +45,7 @@ def test_a_rival_that_has_yet_to_write_sees_our_lock(play: Play, path: str) -> N
 
 
 def test_a_rival_that_is_about_to_look_is_waited_for(play: Play, path: str) -> None:
-    """Y1: its temporary file is older than our lock file; nobody is let in before it has looked and backed off."""
+    """Y1: its temporary file is older than our lock file; nobody gets in before it has looked and backed off."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("access", "take")
     ours.say("acquire")
@@ -61,7 +61,7 @@ def test_a_rival_that_is_about_to_look_is_waited_for(play: Play, path: str) -> N
 
 
 def test_a_rival_that_is_about_to_rename_is_waited_for(play: Play, path: str) -> None:
-    """Y1: it has looked before our lock file was there, and replaces it: then it is inside, and we are not."""
+    """Y1: it looked before our lock file existed, and replaces it: then it is inside, and we are not."""
     theirs, ours = play("semats", path), play("ours", path, "semats")
     theirs.stop_at("rename", "take")
     ours.say("acquire")
@@ -76,7 +76,7 @@ def test_a_rival_that_is_about_to_rename_is_waited_for(play: Play, path: str) ->
 
 
 def test_a_stopped_rival_does_not_stop_the_others(play: Play, path: str) -> None:
-    """Y2: an old temporary file is nobody's; and should it come back all the same, the holder is told."""
+    """Y2: an old temporary file counts as abandoned; should its process go on after all, the holder is told."""
     theirs, told = play("semats", path), []
     theirs.stop_at("rename", "take")
     lock = Lock(path, protocol="semats", timeout=0, on_lost=told.append)
@@ -99,7 +99,7 @@ def test_a_stopped_rival_does_not_stop_the_others(play: Play, path: str) -> None
 
 
 def test_the_temporary_file_of_a_dead_process_is_not_waited_for(play: Play, path: str) -> None:
-    """Y2: for a second it may be another container's, then it is nobody's."""
+    """Y2: for a second it may be another container's; after that it counts as abandoned."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")
     theirs.kill(signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_the_temporary_file_of_a_dead_process_is_not_waited_for(play: Play, path
 
 
 def test_a_temporary_file_dated_in_the_future_stops_no_contender(play: Play, path: str) -> None:
-    """Y2: after the clock was set back, its age says nothing."""
+    """Y2: after the clock was set back, its age proves nothing."""
     theirs = play("semats", path)
     theirs.stop_at("rename", "take")
     tomorrow = time.time() + 86400
@@ -121,7 +121,7 @@ def test_a_temporary_file_dated_in_the_future_stops_no_contender(play: Play, pat
 
 
 def test_a_living_holder_of_ours_is_not_stolen_from(play: Play, path: str) -> None:
-    """Their rule asks for a dead process, too, and ours lives."""
+    """The rule of semats also asks for a dead process, and ours lives."""
     theirs = play("semats", path, -1)
     with Lock(path, protocol="semats", heartbeat=0) as hold:
         assert theirs.ask("take") == "held"

@@ -1,4 +1,4 @@
-"""The examples that the specifications print, run as they are; only the paths are ours."""
+"""The examples printed in the specifications, run as they are; only the paths are ours."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _shells() -> None:
 
 @pytest.fixture
 def bash(play: Play, tmp_path: Path) -> Callable[[str], Player]:
-    """Start a script of that text in a directory of the test; `bd` says its arguments, and waits for a line."""
+    """Start a script with that text in a directory of the test; `bd` prints its arguments, and waits for a line."""
 
     def start(text: str) -> Player:
         stub = tmp_path / "bin" / "bd"
@@ -113,7 +113,7 @@ def test_holdfast_waits_for_the_lock_of_the_sema_example(
 
 
 def test_a_shell_that_has_ended_holds_its_lock_for_an_hour(bash: Callable[[str], Player], path: str) -> None:
-    """The example ends with the lock in place, for a caller that goes on: its pid is no proof of death."""
+    """The example ends with the lock in place, for its caller: its pid is no proof of death."""
     assert bash(sema_shell(path, "")).wait() == 0
     assert Lock(path).try_acquire() is None
     text = Path(path).read_text()
@@ -124,7 +124,7 @@ def test_a_shell_that_has_ended_holds_its_lock_for_an_hour(bash: Callable[[str],
 
 
 def test_a_lock_that_the_example_is_still_writing_is_held(bash: Callable[[str], Player], path: str) -> None:
-    """It appears empty, then with a line, then with two: malformed and held, until it can be read."""
+    """The file appears empty, then has one line, then two: malformed and held, until it can be read."""
     lines = SEMA_SHELL.replace("/tmp/my.lock", path).splitlines()[1:]
     script = bash(f": > {path}\necho now\nread -r _\n" + "".join(f"{line}\necho now\nread -r _\n" for line in lines))
     for known in (None, None, script.pid, script.pid):
@@ -146,7 +146,7 @@ def test_the_python_example_reads_our_record(path: str, protocol: str) -> None:
 
 
 def test_a_holder_notices_that_the_sema_example_wrote_over_its_lock(bash: Callable[[str], Player], path: str) -> None:
-    """It does not ask whether anybody holds the lock."""
+    """The example does not check whether the lock is held."""
     hold = Lock(path).acquire()
     assert bash(sema_shell(path, "")).wait() == 0
     with pytest.raises(LockLost):
@@ -192,7 +192,7 @@ def test_a_killed_beads_example_is_not_waited_for(bash: Callable[[str], Player],
 
 
 def test_a_holder_notices_the_clean_up_that_beads_recommends(tmp_path: Path) -> None:
-    """A tool that removes the lock at its end, whosever it is: what is lost is told."""
+    """A tool removes the lock at its end, whosever it is; the loss is reported."""
     (tmp_path / ".beads").mkdir()
     hold = Lock(tmp_path / ".beads", protocol="beads", holder="ours").acquire()
     assert subprocess.run(["rm", str(tmp_path / ".beads" / ".exclusive-lock")]).returncode == 0

@@ -1,4 +1,4 @@
-"""Fork and exec: a child owns nothing of what its parent holds, and keeps nothing of it alive."""
+"""Fork and exec: a child owns none of its parent's locks, and keeps none of them alive."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from process.support import Peer, descriptors, eventually, polling
 
 
 def of_the_library(pid: int, path: str) -> list[str]:
-    """What a process has open that leads to the lock's directory or to events. (A file that was first unnamed and then
-    linked is shown as deleted, under a number.)"""
+    """The open files of a process that lead to the lock's directory or to events. (A file that was unnamed at first and
+    then linked is shown as deleted, under a number.)"""
     ours = (os.path.dirname(path), "inotify", "eventfd")
     return [target for target in descriptors(pid).values() if any(word in target for word in ours)]
 

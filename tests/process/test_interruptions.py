@@ -1,4 +1,4 @@
-"""Ctrl-C, a signal handler with locks, a fork by another thread, another thread: at each step of each operation."""
+"""Ctrl-C, a signal handler with locks, a fork by another thread, and another thread: at each step of each operation."""
 
 from __future__ import annotations
 

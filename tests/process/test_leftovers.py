@@ -1,4 +1,4 @@
-"""What a run of the tests leaves behind fails it (leftovers.py), and what another run leaves does not."""
+"""Whatever a run of the tests leaves behind fails it (leftovers.py); leftovers of other runs do not."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def play(project: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """A run of its own, not one within this run."""
+    """Run these tests in a process of their own."""
     (project / "test_some.py").write_text(textwrap.dedent(tests))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
     environment |= {"PYTHONPATH": str(TESTS), "TMPDIR": str(project / "temporary"), "COLUMNS": "300"}
@@ -176,7 +176,7 @@ def test_every_kind_of_leftover_is_reported(project: Path) -> None:
 
 
 def test_a_tidy_run_is_not_blamed(project: Path, bystander: subprocess.Popen[bytes]) -> None:
-    """LO2, LO4: for what another run has, or for what is about to end or ends with this interpreter."""
+    """LO2, LO4: neither for what another run has, nor for what is about to end, or ends with this interpreter."""
     done = play(project, TIDY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in (project / "temporary").iterdir()] == ["holdfast-00000abcde"]
@@ -196,7 +196,7 @@ def test_the_evidence_of_a_failure_is_kept_and_not_reported_as_a_leftover(projec
 
 
 def test_temporary_files_are_made_only_in_known_places() -> None:
-    """LO2: another place than `tempfile`'s own is one of `places`."""
+    """LO2: any place other than `tempfile`'s default is one of `places`."""
     named = re.compile(r"""dir=(?!places\.)\S*["']/(?:tmp|var/tmp|dev/shm)\b""")
     sources = [path for path in TESTS.rglob("*.py") if path.name not in ("container.py", "faults_table.py")]
     assert not [str(path) for path in sources if named.search(path.read_text())]

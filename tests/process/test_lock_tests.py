@@ -50,7 +50,7 @@ LONG = 60.0
 
 
 class Threadlike(Lock):
-    """A lock that does not know who holds it, as threading.Lock: a subclass, so that weak references see the Lock."""
+    """A lock that does not know who holds it, like threading.Lock: a subclass, so that weak references see the Lock."""
 
     directory: ClassVar[str]
     made: ClassVar[int] = 0
@@ -85,7 +85,7 @@ class Threadlike(Lock):
 
 
 class RThreadlike(Threadlike):
-    """Re-entrant for the thread that holds it, as threading.RLock: each thread is an owner."""
+    """Re-entrant for the thread that holds it, like threading.RLock: each thread is an owner."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class RThreadlike(Threadlike):
 
 
 class BoundedSemaphore(Semaphore):
-    """A semaphore that does not know who holds it, as threading.BoundedSemaphore: a release is of any slot."""
+    """A semaphore that does not know who holds it, like threading.BoundedSemaphore: a release may be of any slot."""
 
     def __init__(self, value: int = 1) -> None:
         Threadlike.made += 1
@@ -161,13 +161,13 @@ class BoundedSemaphore(Semaphore):
 
 
 def undisputed(hold: Hold) -> Hold:
-    """Without the warning of one that is dropped unreleased: some cases do that, and `threading` says nothing."""
+    """Disable the warning about a hold that is dropped unreleased, as some cases do: `threading` does not warn."""
     leave_to_others(hold)
     return hold
 
 
 def limit(blocking: bool, timeout: float) -> float:
-    """The timeout of holdfast for the two arguments of `threading`. It checks the rest itself."""
+    """The holdfast timeout for the two arguments of `threading`, which are checked here."""
     if not blocking:
         if timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
@@ -178,7 +178,7 @@ def limit(blocking: bool, timeout: float) -> float:
 
 
 class OnFiles(unittest.TestCase):
-    """The directory for the locks of one case; at its end nobody waits and nothing but held locks is left in it."""
+    """The directory for the locks of one case; at its end nobody waits, and only held locks are left in it."""
 
     def setUp(self) -> None:
         Threadlike.directory = tempfile.mkdtemp(prefix="holdfast-test-")
@@ -204,7 +204,7 @@ class OnFiles(unittest.TestCase):
 
 
 def without(cases: type[unittest.TestCase], left_out: dict[str, str]) -> Any:
-    """The same cases but for these; a name that is not there any more is to be struck off the list."""
+    """The cases except these; a name that no longer exists has to be removed from the list."""
     return type(cases.__name__, (cases,), dict.fromkeys(left_out))
 
 

@@ -1,4 +1,4 @@
-"""Many locks in one process: each needs a descriptor, and nothing else may grow scarce before those do."""
+"""Many locks in one process: each needs a descriptor, and nothing else may run out first."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_ten_thousand_locks_of_one_process_are_held_and_released(spawn: Callable
 @pytest.mark.needs("unnamed", "events")
 @pytest.mark.unmeasured("it counts calls")
 def test_the_cost_of_a_lock_does_not_grow_with_the_number_held(spawn: Callable[..., Peer], path: str) -> None:
-    """Counted in calls, of functions in Python and in C: an acquisition, a release at once, and one after a while."""
+    """Counted in calls of Python and C functions: an acquisition, an immediate release, and a release after a while."""
     process = spawn(
         """
         import holdfast._platform.linux

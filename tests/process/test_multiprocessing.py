@@ -1,4 +1,4 @@
-"""multiprocessing and concurrent.futures: a lock can be sent to a child, which holds nothing of its parent's."""
+"""multiprocessing and concurrent.futures: a lock can be sent to a child, which holds none of its parent's locks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def context(request: pytest.FixtureRequest) -> BaseContext:
 
 
 def run(context: BaseContext, target: Callable[..., object], *arguments: object) -> int | None:
-    """The exit status of a child that ran the function."""
+    """The exit status of a child that ran this function."""
     child = context.Process(target=target, args=arguments)
     child.start()
     child.join(20)
@@ -222,7 +222,7 @@ def test_a_childs_death_does_not_free_its_parents_lock(
 
 
 def heard(parent: Peer, word: str) -> str:
-    """Of two lines, in any order, the one that is not this word."""
+    """The other of two lines that arrive in any order."""
     lines = [parent.hear(), parent.hear()]
     lines.remove(word)
     return lines[0]

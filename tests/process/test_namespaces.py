@@ -1,7 +1,6 @@
-"""Containers and users: a number that means another process elsewhere, and files that belong to somebody else.
+"""Containers and users: a pid may mean another process elsewhere, and files may belong to another user.
 
-What the protocols differ in is in test_namespaces_protocols.py.
-"""
+The differences between the protocols are in test_namespaces_protocols.py."""
 
 from __future__ import annotations
 
@@ -243,7 +242,7 @@ def _events(path: str) -> None:
 def test_an_event_reaches_another_container(
     spawn: Callable[..., Peer], path: str, where: tuple[str, ...], from_where: tuple[str, ...], dies: bool
 ) -> None:
-    """A waiter behind another one, too: the first waits for the lock file, the second for the first's ticket."""
+    """Also behind another waiter: the first waits for the lock file, the second for the first's ticket."""
     holder = spawn(HOLD, path, prefix=where)
     holder.hear()
     first, second = spawn(WAIT, path, prefix=from_where), spawn(WAIT, path, prefix=CONTAINER)
@@ -275,7 +274,7 @@ def test_an_event_reaches_another_container(
 def test_a_waiter_with_a_shifted_clock_is_served_in_its_turn(
     spawn: Callable[..., Peer], path: str, wheres: tuple[tuple[str, ...], ...]
 ) -> None:
-    """A time namespace shifts the monotonic clock, by which those who wait are told apart; five days here."""
+    """A time namespace shifts the monotonic clock, by which waiters are told apart; here by five days."""
     if not os.path.exists("/proc/self/timens_offsets"):
         pytest.skip("this kernel has no time namespaces")
     with Lock(path):
@@ -299,7 +298,7 @@ def test_a_waiter_with_a_shifted_clock_is_served_in_its_turn(
 def test_a_process_older_than_its_clock_counts_as_alive(
     spawn: Callable[..., Peer], path: str, env: dict[str, str]
 ) -> None:
-    """Started in the future, it could not have written its record: a foreign lock would be taken from it."""
+    """With a start in the future, it could not have written its record, and a foreign lock would be taken from it."""
     offsets = Path("/proc/self/timens_offsets")
     if not offsets.exists():
         pytest.skip("this kernel has no time namespaces")
@@ -320,7 +319,7 @@ BOUND = ("unshare", "--mount", "sh", "-c", 'mount --bind "$1" /media && shift &&
 
 @pytest.mark.needs("flock")
 def test_a_directory_that_is_mounted_elsewhere_has_the_same_locks(spawn: Callable[..., Peer], path: str) -> None:
-    """A container's volume: the same directory by another path, seen by another mount and PID namespace."""
+    """A container's volume: the same directory by another path, in another mount and PID namespace."""
     holder = spawn(HOLD, "/media/the.lock", prefix=(*CONTAINER, *BOUND, os.path.dirname(path)))
     word, _, _ = holder.hear().split()
     assert word == "holding"
@@ -338,7 +337,7 @@ def test_a_directory_that_is_mounted_elsewhere_has_the_same_locks(spawn: Callabl
 
 @pytest.fixture(params=["one filesystem", "two filesystems"])
 def layers(request: pytest.FixtureRequest, disk: Path, mount: Callable[..., None]) -> tuple[Path, Path, Path]:
-    """An overlay, its lower and its upper directory; in memory, as an overlay on an overlay may not be."""
+    """An overlay, its lower and its upper directory; in memory, as an overlay on an overlay may be refused."""
     base, merged = disk / "base", disk / "merged"
     for directory in (base, merged):
         directory.mkdir()
@@ -357,7 +356,7 @@ def layers(request: pytest.FixtureRequest, disk: Path, mount: Callable[..., None
 def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_unknown(
     spawn: Callable[..., Peer], layers: tuple[Path, Path, Path]
 ) -> None:
-    """L2: unknown, not dead, whether the holder lives or not: it is held until its protocol's age, and no longer."""
+    """L2: unknown, not dead, whether the holder lives or not: held until its protocol's age limit, and no longer."""
     merged, _, upper = layers
     young = HOLD.partition("hold =")[2].join(["hold =", ""])
     holder = spawn(young, merged / "the.lock", prefix=CONTAINER)
@@ -380,7 +379,7 @@ def test_a_guard_that_cannot_be_seen_through_a_layer_counts_as_unknown(
 
 
 def test_a_stale_lock_in_an_image_is_taken_over(layers: tuple[Path, Path, Path]) -> None:
-    """It is in the lower layer: writing to it makes another file of it, and removing it leaves a mark."""
+    """It is in the lower layer: a write to it makes another file, and a removal leaves a mark."""
     merged, lower, _ = layers
     (lower / "the.lock").write_text(f"pid=2147483647\ntimestamp={int(time.time()) - 7200}\n")
     for _ in range(2):
@@ -413,7 +412,7 @@ hear()
 
 @pytest.fixture
 def shared(shm: Path, request: pytest.FixtureRequest) -> str:
-    """A lock path in a directory that everybody may write to; with the bits that the test asks for."""
+    """A lock path in a directory that everybody may write to, with the mode bits that the test asks for."""
     shm.chmod(getattr(request, "param", 0o1777))
     return str(shm / "the.lock")
 

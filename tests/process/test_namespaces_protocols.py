@@ -1,4 +1,4 @@
-"""Containers and the protocols: what each says of its holder is read in another container, where it means another."""
+"""Containers and the protocols: a holder's record is read in another container, where its pid means another process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _root() -> None:
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """What is locked, in a directory of its own; for beads, that directory."""
+    """The path to lock, in a directory of its own; for beads, that directory."""
     (tmp_path / "locks").mkdir()
     return str(tmp_path / "locks" / "it")
 
@@ -103,7 +103,7 @@ def first_below(peer: Peer) -> int:
 
 @pytest.fixture
 def rival(play: Callable[..., Player], target: str) -> Player:
-    """A semats in another container, which has looked, and is about to rename its temporary file to the lock path."""
+    """A semats process in another container: it has looked, and is about to rename its temporary file."""
     player = play([*CONTAINER, *script("semats", target)])
     player.stop_at("rename", "take")
     return player
@@ -115,13 +115,13 @@ def temporary(target: str) -> Path:
 
 
 def in_the_future(path: Path) -> None:
-    """So that it stays young (Y2) for as long as the test takes: a look that comes late sees it as younger still."""
+    """Set its time ahead, so that it stays young (Y2) for the whole test: a late look sees it as younger still."""
     later = time.time() + 0.9
     os.utime(path, (later, later))
 
 
 def test_a_rival_of_another_container_is_waited_for(rival: Player, target: str) -> None:
-    """Y2: its pid is nobody's here, but its temporary file is young."""
+    """Y2: its pid belongs to no process here, but its temporary file is young."""
     assert ".1." in temporary(target).name
     for pid in ("1", str(NOT_HERE)):  # somebody's here, and nobody's
         path = temporary(target)
@@ -136,7 +136,7 @@ def test_a_rival_of_another_container_is_waited_for(rival: Player, target: str) 
 
 
 def test_a_rival_of_another_container_that_slept_is_noticed(rival: Player, target: str) -> None:
-    """Y2: one that has stood between its look and its rename for long is not waited for; what it does is noticed."""
+    """Y2: one that has stood between its look and its rename for long is not waited for; its rename is noticed."""
     path = temporary(target)
     long_ago = time.time() - 3600
     os.utime(path, (long_ago, long_ago))
@@ -153,7 +153,7 @@ def test_a_rival_of_another_container_that_slept_is_noticed(rival: Player, targe
 
 
 def test_the_young_lock_of_a_semats_in_another_container_is_not_taken(rival: Player, target: str) -> None:
-    """Whatever process has its number here: a foreign record says no more than a pid, and the rule wants age, too."""
+    """Whatever process has its pid here: a foreign record has only a pid, and the rule asks for age, too."""
     rival.go()
     rival.expect("acquired")
     record = Path(target).read_text()
@@ -177,7 +177,7 @@ def foreign_sidecar(target: str, host: str | None, age: float) -> bytes:
 
 @pytest.mark.parametrize("host", ["elsewhere", None, socket.gethostname()], ids=["other host", "no host", "same name"])
 def test_a_foreign_sidecar_of_another_container_is_not_removed(target: str, host: str | None) -> None:
-    """Young or old: its rule fails closed, and no evidence about a number opens it."""
+    """Young or old: its rule fails closed, and no evidence about a pid changes that."""
     lock = Lock(target, protocol="sidecar")
     data = foreign_sidecar(target, host, 1)
     assert lock.try_acquire() is None
@@ -192,7 +192,7 @@ def test_a_foreign_sidecar_of_another_container_is_not_removed(target: str, host
 
 @pytest.mark.parametrize("where", [(), CONTAINER], ids=["outside", "inside"])
 def test_a_beads_lock_of_another_host_is_held(spawn: Callable[..., Peer], target: str, where: tuple[str, ...]) -> None:
-    """A container that has a name of its own, as they have; its processes cannot be seen from another one."""
+    """A container with a hostname of its own, as containers have; its processes cannot be seen from another one."""
     os.mkdir(target)
     record = {
         "holder": "vc-executor",

@@ -107,7 +107,7 @@ def test_a_foreign_waiter_is_seen_and_wakes_at_our_release(play: Play, path: str
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_holder_is_found(kind: str, play: Play, path: str) -> None:
-    """W9: by its pid, or by whoever has the descriptor."""
+    """W9: by its pid, or by the processes that have the descriptor."""
     theirs = play("lockf", path, kind)
     assert theirs.ask("take") == "acquired"
     with pytest.raises(AcquireTimeout) as caught:
@@ -129,7 +129,7 @@ os._exit(0)
 
 @pytest.mark.needs("linux")
 def test_a_child_that_inherited_the_lock_is_named(path: str, spawn: Callable[..., Peer]) -> None:
-    """W9: the lock is that of the open file, whoever has it."""
+    """W9: the lock belongs to the open file, whichever process has it."""
     holder = spawn("import subprocess, sys\nfrom holdfast.lock import file_hold\npath = sys.argv[1]\n" + HANDING, path)
     child = int(holder.hear())
     try:
@@ -145,7 +145,7 @@ def test_a_child_that_inherited_the_lock_is_named(path: str, spawn: Callable[...
 
 
 def test_a_look_never_takes_the_lock(play: Play, path: str) -> None:
-    """F7, F10: whoever tries in that very instant is not refused."""
+    """F7, F10: a contender that tries at that very moment is not refused."""
     theirs = play("lockf", path)
     end = threading.Event()
 
@@ -179,7 +179,7 @@ def test_a_storm_with_other_users_of_record_locks_admits_one_holder_at_a_time(
 
 
 def test_flock_and_record_locks_are_independent(path: str) -> None:
-    """As everywhere else: the kernel keeps them apart, and so does the queue."""
+    """The kernel keeps them apart, and so does the queue."""
     with Lock(path, protocol="flock"), lock(path):
         assert Lock(path, protocol="flock").status().locked
         assert lock(path).status().locked

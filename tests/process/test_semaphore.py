@@ -51,7 +51,7 @@ def base(tmp_path: Path) -> str:
 
 @pytest.fixture
 def wait(spawn: Callable[..., Peer], base: str) -> Callable[..., Peer]:
-    """A process that waits for a slot, seen by all: it queues behind those that came before, where there are queues."""
+    """A process that is seen to wait for a slot: it queues behind earlier ones, where there are queues."""
 
     def start(slots: int = 2) -> Peer:
         there = len(Semaphore(base, slots).status().waiters)
@@ -79,7 +79,7 @@ def got(peer: Peer) -> tuple[int, str]:
 
 
 def storm(place: Path, share: float, env: dict[str, str], *, told: bool = True) -> None:
-    """`told`: who takes over learns from whom."""
+    """`told`: whether a takeover names the dead holder."""
     wanted = Wanted.share(share)
     if not told:
         wanted = wanted._replace(takeovers=0)
@@ -167,7 +167,7 @@ def test_a_killed_holder_does_not_keep_its_slot(
 
 @pytest.mark.needs("flock", "events")
 def test_waiting_processes_get_in_in_order_and_do_not_wake_each_other(wait: Callable[..., Peer], base: str) -> None:
-    """Q7: a release of any slot wakes the first, who passes the wait for the slots on to the second."""
+    """Q7: a release of any slot wakes the first, which passes the wait for the slots on to the second."""
     holds = fill(base)
     waiters = [wait() for _ in range(4)]
     behind = waiters[2:]
@@ -261,7 +261,7 @@ def test_a_process_that_exits_normally_releases_its_slots(spawn: Callable[..., P
 def test_processes_that_disagree_on_the_number_let_in_no_more_than_the_largest(
     spawn: Callable[..., Peer], wait: Callable[..., Peer], base: str
 ) -> None:
-    """Whoever knows of more slots uses them, also past those who wait for the ones that they know of."""
+    """A process that assumes more slots uses them, and passes waiters for the slots that they know of."""
     holds = fill(base, 2)
     narrow = wait(2)
     wide = spawn(WAIT, base, 3)
@@ -275,7 +275,7 @@ def test_processes_that_disagree_on_the_number_let_in_no_more_than_the_largest(
 
 
 def inside(semaphore: Semaphore, directory: str, times: int) -> int:
-    """The largest number of others that were seen inside; each leaves a file there while it is."""
+    """The largest number of other processes seen inside; each leaves a file there while it is."""
     most = 0
     for _ in range(times):
         with semaphore:

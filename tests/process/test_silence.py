@@ -1,4 +1,4 @@
-"""A filesystem whose server does not answer: FUSE, whose process is stopped (_drivers/apart.py)."""
+"""A filesystem whose server does not answer: FUSE with a stopped process (_drivers/apart.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Contenders of every kind together on one lock, killed, stopped, forked and with stepping clocks, for each protocol.
+"""Contenders of every kind on one lock, killed, stopped, forked and with stepping clocks, for each protocol.
 
-`make storm SECONDS=600` runs this for longer and prints a line of numbers for each; docs/testing.md says what is in it.
-"""
+`make storm SECONDS=600` runs this for longer, with a line of numbers for each; docs/testing.md describes it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ SECONDS = float(os.environ.get("HOLDFAST_STORM_SECONDS", "8"))
 
 @pytest.mark.parametrize("protocol", KINDS)
 def test_contenders_of_every_kind_exclude_each_other(shm: Path, disk: Path, protocol: str) -> None:
-    """The lock is on a disk, and what proves that nobody else was inside is elsewhere."""
+    """The lock is on a disk; the proof that nobody else was inside is elsewhere."""
     if protocol == "flock":
         need("flock")
     if shutil.which("sh") is None:
@@ -33,6 +32,6 @@ def test_contenders_of_every_kind_exclude_each_other(shm: Path, disk: Path, prot
 
 
 def test_a_contender_that_ignores_the_lock_is_seen(shm: Path) -> None:
-    """The storm itself: its detector and its look at stopped holders find what they are there for."""
+    """Tests the storm itself: its detector and its look at stopped holders find what they are meant to find."""
     with pytest.raises(AssertionError, match=r"'(overlaps|entered while its holder was stopped)': "):
         storm(shm, shm / "state", "sema", 1.5, ("sync", "sync", "rude"))

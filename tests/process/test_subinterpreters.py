@@ -67,7 +67,7 @@ with lock:
 
 @pytest.mark.parametrize("without", ["", "proc"])
 def test_a_wait_works_without_ctypes(tmp_path: Path, without: str) -> None:
-    """And so does an acquisition where an unnamed file cannot be linked by `/proc`."""
+    """So does an acquisition where an unnamed file cannot be linked through `/proc`."""
     import os
 
     hold = Lock(tmp_path / "l").acquire()

@@ -1,7 +1,6 @@
-"""What the kernel's tables in `/proc` say, and how: one test for each format that proc_locks.py reads.
+"""The formats of the kernel's tables in `/proc`: one test for each that proc_locks.py reads.
 
-Nothing of holdfast runs here. A test that fails means: this kernel is another; see the head of proc_locks.py.
-"""
+These use nothing of holdfast. If a test fails, this kernel differs: see the head of proc_locks.py."""
 
 from __future__ import annotations
 
@@ -72,10 +71,9 @@ def file(place: Path) -> Path:
 
 
 def table(path: Path, count: int = 1, device: int | None = None) -> list[str]:
-    """The lines of /proc/locks about a file, without their numbers: as soon as there are so many.
+    """The lines of /proc/locks about a file, without their numbers, once there are this many.
 
-    While other locks come and go, a line may be missing for a moment or come twice.
-    """
+    While other locks come and go, a line may be missing for a moment or come twice."""
     stat = path.stat()
     device = stat.st_dev if device is None else device
     wanted = f" {os.major(device):02x}:{os.minor(device):02x}:{stat.st_ino} "
@@ -239,7 +237,7 @@ def test_a_watch_is_shown_as_expected(file: Path, instance: int) -> None:
 
 
 def superblock(fd: int) -> int:
-    """The device in mountinfo of the mount that a descriptor is on."""
+    """The device in mountinfo of the mount where the descriptor's file is."""
     mount = line(information(fd), "mnt_id:").removeprefix("mnt_id:\t").strip()
     found = re.search(rf"^{mount} \d+ (\d+):(\d+) ", Path("/proc/self/mountinfo").read_text(), re.MULTILINE)
     assert found
@@ -247,7 +245,7 @@ def superblock(fd: int) -> int:
 
 
 def shown_device(fd: int, instance: int) -> tuple[int, int]:
-    """By which device and inode number the tables name an open file, which is locked and watched for it."""
+    """The device and inode number by which the tables name an open file, which is locked and watched for that."""
     fcntl.flock(fd, fcntl.LOCK_EX)
     lock = re.search(r"^lock:\t.* ([0-9a-f]+):([0-9a-f]+):(\d+) 0 EOF$", information(fd), re.MULTILINE)
     assert libc.inotify_add_watch(instance, os.fsencode(f"/proc/self/fd/{fd}"), 0xC0C) >= 0

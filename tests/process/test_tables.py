@@ -1,4 +1,4 @@
-"""Who is shown as a holder and as a waiter, when they are other processes (proc_locks.py)."""
+"""Holders and waiters as they are shown, when they are other processes (proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def owners(path: object) -> set[tuple[int | None, bool, bool]]:
 
 
 def watches(pid: int) -> bool:
-    """Whether a process watches anything."""
+    """Whether the process watches any file."""
     return any("inotify wd:" in information.read_text() for information in Path(f"/proc/{pid}/fdinfo").iterdir())
 
 
@@ -110,7 +110,7 @@ def ask(looker: Peer, what: str) -> Any:
 
 @pytest.fixture
 def file(place: Path) -> Path:
-    """On disk and in memory, for everybody to open."""
+    """A file, on disk or in memory, which everybody may open."""
     path = place / "l"
     path.touch()
     path.chmod(0o666)
@@ -327,7 +327,7 @@ def test_on_btrfs_holders_of_two_subvolumes_are_told_apart(btrfs: Path, spawn: S
 
 
 def test_a_lock_on_btrfs_is_listed_with_its_protocol_and_waiter(btrfs: Path, spawn: Spawn) -> None:
-    """W8: a waiter of it seems to hear of readers; the file that its holder has open tells that none does."""
+    """W8: a waiter there seems to watch for readers; the file that its holder has open shows that none does."""
     path = btrfs / "one" / "l"
     holder = spawn(KEEP, path, env=LINUX)
     holder.expect("holding")
@@ -341,7 +341,7 @@ def test_a_lock_on_btrfs_is_listed_with_its_protocol_and_waiter(btrfs: Path, spa
 
 
 def test_files_of_a_source_tree_on_btrfs_are_not_looked_up(btrfs: Path, spawn: Spawn) -> None:
-    """W8: directories list the numbers of the tables there, too."""
+    """W8: there too, directory listings have the inode numbers of the tables."""
     path = btrfs / "one" / "l.py"
     assert LinuxEnvironment().proc_locks().locked_numbers(path.parent.stat().st_dev) is not None
     (path.parent / "other.py").write_text("pid=1\ntimestamp=1\n")

@@ -19,7 +19,7 @@ __all__ = ["events_only"]
 
 
 def in_threads(count: int, body: Callable[[], None]) -> None:
-    """Run `body` in so many threads at once; what any of them raises fails the test."""
+    """Run `body` in this many threads at once; an exception in any of them fails the test."""
     failures: list[BaseException] = []
     together = threading.Barrier(count)
 

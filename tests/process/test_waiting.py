@@ -1,4 +1,4 @@
-"""Waiting: by events where there are any, without them where there are none, and never longer than asked."""
+"""Waiting: by events where there are any, by polling where there are none, and never longer than asked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ hold.release()
 
 
 def watching(peer: Peer) -> bool:
-    """Whether the process sleeps over its events, or between its looks where there are none."""
+    """Whether the process sleeps, waiting for events, or between its looks where there are none."""
     if lacking("events"):
         return state(peer.pid) == "S"
     waits = any(to == "anon_inode:inotify" or ".queue/" in to for to in descriptors(peer.pid).values())

@@ -1,4 +1,4 @@
-"""A process that was forked (warm.py) differs from one that was started, or outlives what it was forked for."""
+"""A forked process (warm.py) behaves like one that was started, and does not outlive its purpose."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ sys.stdin.read()
     ],
 )
 def test_the_server_ends_with_its_killed_client(then: str) -> None:
-    """W4: it and what it has forked, though forks of that process go on, and ones of its own."""
+    """W4: with all that it has forked, even if a fork of the client goes on, or one of its own is busy."""
     env = {**os.environ, "PYTHONPATH": str(Path(warm.__file__).parent)}
     command = [sys.executable, "-c", ASK.format(then=then)]
     with subprocess.Popen(command, stdin=-1, stdout=-1, env=env, text=True) as asking:

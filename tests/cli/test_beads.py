@@ -128,7 +128,7 @@ def test_a_check_of_an_unusable_lock_file_says_skip(world: World, database: Path
         given = lock_file
     began = time.monotonic()
     done = world.do("beads", "check", given, preexec_fn=without_privileges)
-    assert time.monotonic() - began < 5  # a second, on a machine that has time
+    assert time.monotonic() - began < 5  # a second on an idle machine
     assert (done.returncode, done.stderr) == (1, "")
     assert re.fullmatch(
         r"Skipping database \(lock check failed: (failed to read|malformed) lock file: .*\)\n", done.stdout
@@ -534,7 +534,7 @@ def test_a_shell_can_hold_a_lock_of_every_protocol(world: World, database: Path,
     path = named(name, database)
     done = world.shell(script, path, name)
     assert done.stdout.split() == ["0", "1", "1", "0", "0", "0"], done.stderr
-    # The shell has ended with the lock in its hands, and the keeper has seen that or is about to.
+    # The shell has ended as the owner of the lock, and the keeper has noticed that or is about to.
     assert world.do("wait", "-w", "10", "-p", name, path).returncode == 0
     assert world.do("run", "-w", "10", "-p", name, path, "--", "true").returncode == 0
     assert [*database.iterdir()] == []
@@ -567,7 +567,7 @@ def test_a_record_of_another_protocol_is_refused_and_kept(world: World, database
     foreign = "pid=1\ntimestamp=1\n" if name in ("beads", "sidecar") else record(1)
     file.write_text(foreign)
     done = world.do("run", "-n", "-p", name, path, "--", "true")
-    if name == "beads":  # nothing else writes a file of that name, so it is a damaged record, which is held
+    if name == "beads":  # no other program writes a file of that name, so it is a damaged record, which counts as held
         assert "malformed lock file: " in complaint_of(done, 75)
     else:
         assert "holds a record of the " in complaint_of(done, 3)

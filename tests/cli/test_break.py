@@ -57,7 +57,7 @@ def test_an_older_id_does_not_break_a_later_acquisition(world: World, foreign: P
     old = id_of(world, foreign)
     text = foreign.read_text()
     foreign.unlink()
-    foreign.write_text(text)  # to the byte the same; but it is another acquisition
+    foreign.write_text(text)  # the same bytes, but another acquisition
     done = world.do("break", foreign, "--id", old, "-j")
     assert done.returncode == 1
     told = json.loads(done.stdout)

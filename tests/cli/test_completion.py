@@ -79,7 +79,7 @@ def test_the_catalogue_has_every_option_and_command(world: World) -> None:
                 assert words[0].rstrip(",") in flags, (command.name, line)
 
 
-# -- asked -------------------------------------------------------------------------------------------------------------
+# -- in the shells -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ COMMANDS = ("try", "acquire", "release", "status", "wait")
 
 FRESH = record(LIVE, NOW, "npm build")
 STATES: dict[str, tuple[str, bytes | Callable[[Path], object] | None]] = {
-    # name: (path as it is typed, what is there)
+    # name: (path as it is typed, content of the path)
     "free": ("l", None),
     "fresh": ("l", FRESH),
     "fresh, no tag": ("l", record(LIVE, NOW)),
@@ -293,7 +293,7 @@ def test_a_script_sees_the_answers_of_sema(
         mine = (place / typed).read_text().rstrip("\n").split("\n")
         assert mine[0] == f"pid={os.getpid()}"
         assert abs(int(mine[1].removeprefix("timestamp=")) - time.time()) < 5
-        assert len(mine) == 2  # no marker: nobody vouches for it
+        assert len(mine) == 2  # no marker: no process guards it
         assert (place / typed).stat().st_mode & 0o7777 == 0o644
     elif code == 0 and command == "release" and state in ("fresh", "empty", "FIFO", "dangling link"):
         assert "l" not in after
@@ -307,7 +307,7 @@ def test_a_link_is_neither_followed_nor_its_target_removed(place: Path) -> None:
     assert content_of(place) == {"target": FRESH}
 
 
-# -- what is typed -----------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 USAGE = [
     "",

@@ -32,7 +32,7 @@ TOKEN = "0123456789abcdef"
 
 FRESH = record(LIVE, NOW, "npm build")
 STATES: dict[str, tuple[str, bytes | Callable[[Path], object] | None]] = {
-    # name: (path as it is typed, what is there)
+    # name: (path as it is typed, content of the path)
     "free": ("l", None),
     "fresh": ("l", FRESH),
     "fresh, no tag": ("l", record(LIVE, NOW)),
@@ -284,8 +284,8 @@ def test_a_script_sees_the_answers_of_semats(
     assert got == (code, *(as_objects(text) if as_json else text for text in said))
     after = content_of(place)
     if code == 0 and "acquire" in command:
-        assert real.read_bytes().rstrip() + b"\n" == record(os.getpid(), now)  # no marker: nobody vouches for it
-        assert not wrote or real.stat().st_mode & 0o7777 == 0o600  # what is taken over keeps its own
+        assert real.read_bytes().rstrip() + b"\n" == record(os.getpid(), now)  # no marker: no process guards it
+        assert not wrote or real.stat().st_mode & 0o7777 == 0o600  # a lock that is taken over keeps its mode
     elif code == 0 and (command == "release" or wanted == CLEANED):
         assert not os.path.lexists(real)
     else:
@@ -307,7 +307,7 @@ def as_objects(text: str) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-# -- what is typed -----------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", ["", "-j", "--version", "-v -f"])

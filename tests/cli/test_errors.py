@@ -331,7 +331,7 @@ def test_every_view_says_that_a_dead_lock_on_a_read_only_filesystem_cannot_be_ac
         for words in (["status", free], ["wait", free], ["status", "--slots", 2, free], beside_dead):
             code, shown = do(*words)
             assert (code, "its filesystem is read-only, so no lock file can be made there" in shown) == (0, True), shown
-        for command in ("status", "wait"):  # the first slot has its file, and can be had
+        for command in ("status", "wait"):  # the first slot has its file, and can be acquired
             code, shown = do(command, "-p", "flock", "--slots", 2, tmp_path / "stays")
             assert (code, "read-only" in shown) == (0, False), shown
 
@@ -389,7 +389,7 @@ def test_a_path_that_is_not_utf_8_works_and_is_escaped(world: World, path: Path)
     assert not os.path.exists(name)
 
 
-# -- what the system refuses -------------------------------------------------------------------------------------------
+# -- refusals of the system --------------------------------------------------------------------------------------------
 
 
 def without_privileges() -> None:
@@ -419,7 +419,7 @@ def test_a_directory_that_may_not_be_written_is_named_by_every_protocol(
     closed.chmod(0o555)
     lock = closed / ("data" if protocol in ("proper-lockfile", "sidecar") else "lock")
     complaint = complaint_of(world.do("run", "-p", protocol, lock, "--", "true", preexec_fn=without_privileges), 3)
-    closed.chmod(0o755)  # else only root could remove what is in it
+    closed.chmod(0o755)  # otherwise only root could remove its content
     assert f"Permission denied; no lock file can be made in {closed}; choose a directory that" in complaint
     assert [*closed.iterdir()] == [closed / "data"]
 

@@ -144,7 +144,7 @@ def test_a_guardian_does_not_hold_a_pipe_open(world: World, path: Path) -> None:
     run.hear("child")
     kill(run.pid)
     go_on(run)
-    run.rest()  # ends, as nobody has the pipe
+    run.rest()  # it ends, as nobody has the pipe open
     assert is_held(world, path)
     kill(daemon)
 
@@ -242,7 +242,7 @@ def test_a_signal_to_the_guardian_is_ignored_beside_run_and_heeded_after_it(worl
     os.kill(keeper, signal.SIGTERM)
     go_on(run)
     run.hear("read")
-    assert b"term" not in run.text  # whatever was to come came before
+    assert b"term" not in run.text  # all output that was to come came before
     kill(run.pid)
 
     def told() -> bool:
@@ -424,7 +424,7 @@ def test_the_guardian_writes_nothing_to_the_record_of_a_killed_run(world: World,
     run.hear("child")
     keeper = guardian(run.pid)
     kill(run.pid)
-    path.write_text("pid=1\ntimestamp=1\n")  # a loss, which would be told
+    path.write_text("pid=1\ntimestamp=1\n")  # a loss, which would be reported
     eventually(lambda: ended(keeper), what="the guardian's end")
     assert [json.loads(line)["kind"] for line in record.read_text().splitlines()] == ["acquired"]
 
@@ -583,7 +583,7 @@ def test_without_a_thread_a_loss_ends_the_command_all_the_same(world: World, pat
         kill(started.pid)
 
         def taken() -> bool:
-            os.kill(keeping, signal.SIGUSR1)  # it passes that on when it has the locks
+            os.kill(keeping, signal.SIGUSR1)  # the guardian passes it on once it has the locks
             return bool(select.select([started.source], [], [], 0.1)[0])
 
         eventually(taken)

@@ -43,7 +43,7 @@ def status(world: World, path: Path) -> dict[str, object]:
 def nothing_left(world: World, path: Path) -> None:
     """Check that neither a process nor a file is left."""
     eventually(lambda: keepers(world) == [], what="the keepers to end")
-    # One that has only just been started does not go by its name yet.
+    # A keeper that has just been started does not have its name yet.
     eventually(lambda: os.listdir(path.parent) == [], what="the files to go")
     eventually(lambda: keepers(world) == [], what="the keepers to end")
 
@@ -56,7 +56,7 @@ def holding(world: World, path: Path, *options: str) -> tuple[Started, int]:
     return shell, keeper
 
 
-# -- what it is --------------------------------------------------------------------------------------------------------
+# -- the keeper process ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.unmeasured("it counts the memory of a process")
@@ -114,7 +114,7 @@ def test_a_long_hold_of_a_shell_is_not_called_stale(world: World, path: Path) ->
     assert done.returncode == 1
 
 
-# -- who ends ----------------------------------------------------------------------------------------------------------
+# -- ends of owners and keepers ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["kill", "term", "exit"])
@@ -322,7 +322,7 @@ def test_a_killed_command_leaves_only_a_lock_that_it_reported(world: World, path
     shell, command, stopped = held_up(world, path, where)
     os.kill(command, signal.SIGKILL)
     if stopped != command:
-        os.kill(stopped, signal.SIGKILL)  # the keeper would stay where it is; both are dead: as before the fork
+        os.kill(stopped, signal.SIGKILL)  # the keeper would stay stopped; both are dead, as before the fork
         left = "file"
     shell.hear("status 137")
     if left == "kept":
@@ -343,7 +343,7 @@ def test_the_command_reports_a_keeper_that_is_killed_during_the_hand_over(world:
     if stopped == command:
         (keeper,) = [int(pid) for pid in Path(f"/proc/{command}/task/{command}/children").read_text().split()]
     os.kill(keeper, signal.SIGKILL)
-    if stopped == command:  # it would stay where it is
+    if stopped == command:  # it would stay stopped
         os.kill(command, signal.SIGKILL)
         shell.hear("status 137")
         eventually(lambda: status(world, path)["state"] in ("stale", "free"), what="the end of the keeper")
@@ -445,7 +445,7 @@ def test_every_form_of_call_binds_the_lock_to_the_scripts_shell(
     )
     pid, code = map(int, started.hear("").split())
     assert code == 0
-    path.chmod(0o600)  # by that umask, not even its owner may read it
+    path.chmod(0o600)  # with that umask, not even its owner may read it
     assert path.read_text().startswith(f"pid={pid}\n")
     assert pid == started.pid
     assert len(keepers(world)) == 1

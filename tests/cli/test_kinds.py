@@ -145,7 +145,7 @@ def test_a_running_commit_and_an_interrupted_one_are_told_apart(world: World, re
     assert (shown.returncode, f"process {commit.process.pid} works in this repository" in shown.stdout) == (1, True)
     assert tree(repository) == before, "a look has changed something"
     commit.interrupt()
-    # While a process of this user may not be looked at (one that sudo or fusermount has just become), it may be its.
+    # A process of this user that may not be inspected (one that sudo or fusermount has just become) may be the holder.
     one = eventually(lambda: next((one for one in listed(world).values() if one["condition"] == "leftover"), None))
     assert (one["liveness"], one["evidence"]["proven"]) == ("dead", False)
     assert one["holder"]["pid"] is None
@@ -368,7 +368,7 @@ def test_a_file_that_only_the_kernel_has_locked_is_waited_for(service_lock: Path
     other.process.communicate(timeout=SLOW)
 
 
-# -- programs that wait for a word -------------------------------------------------------------------------------------
+# -- programs that wait for a line -------------------------------------------------------------------------------------
 
 
 class Gate:

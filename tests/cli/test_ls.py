@@ -255,7 +255,7 @@ def test_a_table_fits_and_is_aligned(width: int | None) -> None:
             "    1  /a/long/path/to/日本語  short",
             "12345  /x                      a tag that is long",
         ]
-    elif width >= 11:  # the least that the columns which stay can be had for
+    elif width >= 11:  # the least width with the columns that remain
         assert all(len(line) + sum(character in "日本語" for character in line) <= width for line in found)
 
 
@@ -323,7 +323,7 @@ def test_an_output_that_is_no_terminal_has_no_width() -> None:
         assert screen(file) == Screen(None, False)
 
 
-# -- for how long ------------------------------------------------------------------------------------------------------
+# -- ages --------------------------------------------------------------------------------------------------------------
 
 
 def test_older_than_lists_only_locks_of_that_age(world: World, place: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_shell_that_meets_its_own_lock_is_told_the_command_that_releases_it(wo
         done = world.shell(script, place)
         assert done.stdout.split() == ["1", "75", "0"], done
         advice = "is the shell that has called this. To release its lock: holdfast release -p proper-lockfile"
-        assert done.stderr.count(f"{advice}{realpath} {place}\n") == 3, done.stderr  # that of a wait, too
+        assert done.stderr.count(f"{advice}{realpath} {place}\n") == 3, done.stderr  # including that of a wait
 
 
 def test_a_lock_of_another_shell_is_not_taken_for_the_callers_own(world: World, target: Path) -> None:

@@ -26,7 +26,7 @@ def child_of(line: str) -> int:
     return int(line.split()[1])
 
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- exit status -------------------------------------------------------------------------------------------------------
 
 
 EACH = """
@@ -117,7 +117,7 @@ def test_a_shell_line_given_as_a_command_gets_a_hint(world: World, path: Path) -
     assert (done.returncode, "; a line for a shell takes -c: holdfast run LOCK -c" in done.stderr) == (127, True)
 
 
-# -- what the command finds --------------------------------------------------------------------------------------------
+# -- the command's environment -----------------------------------------------------------------------------------------
 
 
 def test_the_environment_names_the_lock_and_no_earlier_takeover(world: World, path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_command_has_no_signal_blocked_caught_or_newly_ignored(world: World,
 
 
 def signals_of(status: str) -> dict[str, int]:
-    internal = 3 << 31  # 32 and 33, which the C library keeps for itself and has ignored while it starts a process
+    internal = 3 << 31  # 32 and 33, which the C library reserves, and ignores while it starts a process
     rows = (line.partition(":") for line in status.splitlines() if line.startswith("Sig"))
     return {name: int(value, 16) & ~internal for name, _, value in rows if name in ("SigBlk", "SigIgn", "SigCgt")}
 
@@ -298,7 +298,7 @@ def test_a_lock_lost_by_the_command_itself_is_reported_at_the_end(world: World, 
     assert "removed, replaced, written over or closed" in done.stderr
 
 
-# -- not getting it ----------------------------------------------------------------------------------------------------
+# -- a lock that is not acquired ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_a_short_wait_is_not_announced(world: World, path: Path, held: int) -> N
     assert waiter.complaint() == ""
 
 
-# -- how it is written -------------------------------------------------------------------------------------------------
+# -- the command line --------------------------------------------------------------------------------------------------
 
 
 def test_the_command_needs_no_dashes_after_a_single_lock(world: World, path: Path) -> None:
@@ -374,7 +374,7 @@ def test_a_line_of_the_shell_is_run_by_it(world: World, path: Path) -> None:
     assert (done.returncode, done.stdout) == (7, "HELD\n")
 
 
-# -- held already ------------------------------------------------------------------------------------------------------
+# -- conflicts ---------------------------------------------------------------------------------------------------------
 
 CONFLICT = 'printf "%s\\n" "$HOLDFAST_LOCK" "$HOLDFAST_HOLDER" "$HOLDFAST_REASON"; trap; exit 9'
 
@@ -488,7 +488,7 @@ def test_a_slot_of_an_ancestor_causes_no_hint_while_others_may_come_free(world: 
     other.wait()
 
 
-# -- for how long ------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_limit_ends_the_whole_tree_and_is_reported(world: World, path: Path) -> None:

@@ -169,7 +169,7 @@ def test_the_kernels_lists_have_every_process() -> None:
         assert tree.send(quick[1], signal.SIGKILL)
         child.wait()
         assert not tree.send(quick[0], signal.SIGKILL)
-        assert not tree.send(tree.Member(os.getpid(), os.getppid(), 1), signal.SIGKILL)  # another of this number
+        assert not tree.send(tree.Member(os.getpid(), os.getppid(), 1), signal.SIGKILL)  # another process with this pid
     finally:
         child.kill()
         child.wait()

@@ -119,7 +119,7 @@ def test_a_shell_that_meets_its_own_lock_is_told_how_to_release_it(world: World,
     done = world.shell(script, path)
     assert done.stdout.split() == ["1", "75", "75", "0"]
     advice = f"is the shell that has called this. To release its lock: holdfast release {path}\n"
-    assert done.stderr.count(advice) == 4, done.stderr  # that of a wait, too
+    assert done.stderr.count(advice) == 4, done.stderr  # including that of a wait
     with holdfast.Lock(path):
         assert advice not in world.do("try", path).stderr
 

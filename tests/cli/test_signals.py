@@ -124,7 +124,7 @@ def test_a_signal_whose_exception_python_drops_is_heeded(
 def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, key: bytes, name: str) -> None:
     started = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", RECORDER])
     child = pid_in(started.hear("ready"))
-    # The wrapper may act only when the command has taken the signal: two that are pending at once would become one.
+    # The wrapper must not act before the command has taken the signal: two pending at once would become one.
     started.signal(signal.SIGSTOP)
     eventually(lambda: state(started.pid) == "T", what="the wrapper stopped")
     started.type(key)
@@ -141,7 +141,7 @@ def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, 
 def test_a_command_killed_from_the_keyboard_takes_the_wrapper_along(
     world: World, path: Path, key: bytes, number: int
 ) -> None:
-    # exec: a shell that is told just before it starts a program may wait for the program, which was not told.
+    # exec: a shell that is told just before it starts a program may wait for that program, which was not told.
     started = world.terminal([*HOLDFAST, "run", path, "--", "sh", "-c", "ulimit -c 0; echo ready; exec sleep 60"])
     started.hear("ready")
     started.type(key)
@@ -166,7 +166,7 @@ def test_a_job_stopped_from_the_keyboard_keeps_the_lock_and_goes_on(world: World
     code = "echo child $$; read line; echo read $line"
     started.type(f"$H run {path} -- sh -c '{code}'\n".encode())
     child = pid_in(started.hear("child "))
-    wrapper = parent(parent(child))  # in between is the guardian, which is no part of the job
+    wrapper = parent(parent(child))  # the guardian is in between, and not part of the job
     started.type(b"\x1a")
     eventually(lambda: state(child) == state(wrapper) == "T", what="the job stopped")
     started.type(b"$H try " + bytes(path) + b"; echo status $?\n")
@@ -291,7 +291,7 @@ def test_term_at_any_moment_leaves_no_held_lock_and_no_command(
     met = set()
     command = [*HOLDFAST, "run", path, "--", "sh", "-c", "echo child $$; exec sleep 60"]
     usual = float("inf")
-    for _ in range(3):  # one alone may have been held up, and the delays would all be too long
+    for _ in range(3):  # a single one may have been delayed, and all delays would then be too long
         begun = time.monotonic()
         started = world.start(command, real=real)
         started.hear("child ")
@@ -301,7 +301,7 @@ def test_term_at_any_moment_leaves_no_held_lock_and_no_command(
     delays = [(number + chance.random()) / rounds * usual * 1.5 for number in range(rounds)]
     while delays:
         started = world.start(command, real=real)
-        # Whichever moment it hits, the claims are the same.
+        # Whenever it arrives, the same must hold.
         time.sleep(delay := delays.pop(0))
         started.signal(signal.SIGTERM)
         assert started.wait() == -signal.SIGTERM
@@ -312,7 +312,7 @@ def test_term_at_any_moment_leaves_no_held_lock_and_no_command(
             assert ended(pid_in(said))
         assert [*path.parent.iterdir()] == []
         if not delays and len(met) < 2 and 0.0001 < delay < PATIENCE:
-            # They have missed one side: before the command runs, or while it does.
+            # They have missed one case: before the command runs, or while it does.
             delays = [delay * 2] if True not in met else [delay / 2]
     assert met == {True, False}
     assert world.mine() == []

@@ -103,7 +103,7 @@ def test_status_and_wait_count_the_free_slots_of_a_semaphore(world: World, path:
         assert text.returncode == world.do("wait", "-n", "--slots", slots, path).returncode == (0 if free else 1)
         assert f"process {waiter.pid}" in text.stdout
         assert "'the first'" in text.stdout
-    seen = world.do("status", path)  # as it is not there itself
+    seen = world.do("status", path)  # as the path itself has no file
     assert seen.returncode == 1
     assert "none of 2 slots" in seen.stdout
     assert "--slots N" in seen.stdout

@@ -34,7 +34,7 @@ def told(*events: dict[str, Any]) -> list[tuple[bool, float, float, str, int | N
     return [(one.holding, one.start, one.stop, one.end, one.pid) for one in history.spells]
 
 
-# -- where the page goes ----------------------------------------------------------------------------------------------
+# -- the path of the page ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["a link", "a dangling link", "a FIFO", "a hard link", "a directory"])
@@ -60,7 +60,7 @@ def test_a_page_is_not_written_through_a_link_a_fifo_or_a_directory_at_its_defau
     assert not (tmp_path / "new").exists()
     if kind == "a link":
         assert world.do("timeline", "-o", str(place), str(events)).returncode == 0
-        assert "<html" in theirs.read_text()  # whoever names a link means it
+        assert "<html" in theirs.read_text()  # a user who names a link means it
 
 
 def test_a_page_is_written_again(world: World, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_page_is_written_again(world: World, tmp_path: Path) -> None:
     assert (tmp_path / "events.html").read_bytes() == before
 
 
-# -- what the events say -----------------------------------------------------------------------------------------------
+# -- intervals from events ---------------------------------------------------------------------------------------------
 
 
 def test_a_wait_and_a_hold_are_separate_intervals() -> None:
@@ -150,7 +150,7 @@ def test_a_wait_for_a_semaphore_ends_with_its_slot(slot: dict[str, Any]) -> None
         (False, 2.0, 5.0, "open", 2),
         (True, 3.0, 5.0, "released", 1),
     ]
-    unrelated = {**event("acquired", 3, 1, waited=0), **slot}  # it had not waited: so it waits in another thread
+    unrelated = {**event("acquired", 3, 1, waited=0), **slot}  # it had not waited: the wait is another thread's
     assert (False, 1.0, 3.0, "open", 1) in told(waits[0], unrelated)
 
 
@@ -362,7 +362,7 @@ def test_the_page_fits_a_screen(width: int, world: World, recorded: Callable[...
     )
     found = json.loads(re.findall(r'<pre id="found">([^<]+)', rendered(world, frame))[0])
     assert found["seen"] == "yes"
-    assert width - 20 <= found["room"] <= width  # less a scroll bar
+    assert width - 20 <= found["room"] <= width  # without a scroll bar
     assert found["clipped"] == []
     assert found["right"] <= found["room"]
 

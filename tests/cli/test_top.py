@@ -41,7 +41,7 @@ class Seen:
         while select.select([self.started.source], [], [], 0)[0]:
             try:
                 data = os.read(self.started.source, 65536)
-            except OSError:  # nobody has the terminal open any more
+            except OSError:  # no process has the terminal open any more
                 break
             self.raw += data
             self._stream.feed(data)
@@ -87,7 +87,7 @@ def seen(world: World, path: Path, held: int) -> Seen:
     return one
 
 
-# -- what is seen ------------------------------------------------------------------------------------------------------
+# -- the screen --------------------------------------------------------------------------------------------------------
 
 
 def test_a_holder_is_seen(seen: Seen, path: Path, held: int) -> None:
@@ -104,7 +104,7 @@ def test_acquisitions_waits_and_deaths_are_shown(world: World, seen: Seen, path:
     seen.shows("1 held, 1 waiting", str(waiter.pid))
     other = world.hold(world.directory / "other", "-t", "why")
     seen.shows("2 held, 1 waiting", f"{other.pid}", "why")
-    other.hear("held")  # before that there is no command, and a killed `run` leaves a dead lock
+    other.hear("held")  # earlier there is no command, and a killed `run` leaves a dead lock
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
     seen.shows("2 held, 1 waiting")  # its command goes on, and keeps the lock
@@ -131,7 +131,7 @@ def test_the_ages_shown_grow_by_the_second(seen: Seen) -> None:
         eventually(lambda: age() >= begun + 2)
         return switches(seen.started.pid) - before <= age() - begun + 2
 
-    eventually(sleeps)  # on a busy machine not at once
+    eventually(sleeps)  # on a busy machine, not at once
 
 
 def test_an_empty_directory_is_shown_as_such(world: World) -> None:
@@ -252,7 +252,7 @@ def test_record_writes_what_top_sees(world: World, path: Path, held: int) -> Non
     assert [(one["kind"], one["pid"]) for one in found] == [("held", held), ("released", held)]
 
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- ends of top -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"q", 0), (b"Q", 0), (b"\x04", 0), (b"\x03", -signal.SIGINT)])
@@ -414,7 +414,7 @@ def test_an_unwatchable_path_is_an_error(world: World) -> None:
     seen = top(world, "nowhere/l")
     assert seen.started.wait() == 3
     assert ENTER not in seen.raw
-    (world.directory / "closed").chmod(0o700)  # so that whoever runs the tests can remove it
+    (world.directory / "closed").chmod(0o700)  # so that any user who runs the tests can remove it
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_a_record_without_a_terminal_is_refused(world: World) -> None:
 
 
 def test_no_waiter_is_woken(world: World, path: Path, held: int) -> None:
-    waiter = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])  # -q: it does not wake to say that it waits
+    waiter = world.start([*HOLDFAST, "run", "-q", path, "--", "true"])  # -q: it does not wake to report that it waits
     eventually(lambda: [*world.directory.glob(".holdfast-*")] and dormant(waiter.pid) and quiet(waiter.pid))
     seen = top(world, world.directory)
     seen.shows("1 held, 1 waiting")

@@ -28,7 +28,7 @@ def test_a_long_row_is_folded_between_words_beside_the_names(world: World, path:
     assert f"tag       {tag}\n" in whole
     assert whole.startswith(f"lock      {path} (sema)\n")
     folded = on_terminal(world, width, "status", path).rest().splitlines()
-    assert all(len(line) <= width for line in folded[1:] if " " in line[10:])  # a word, as a path is, stays whole
+    assert all(len(line) <= width for line in folded[1:] if " " in line[10:])  # a word, such as a path, stays whole
     fits = len(f"lock      {path} (sema)") <= width
     assert folded[: 1 if fits else 2] == (
         [f"lock      {path} (sema)"] if fits else [f"lock      {path}", " " * 10 + "(sema)"]
@@ -108,7 +108,7 @@ def test_no_hostile_name_or_tag_reaches_the_terminal(world: World, tmp_path: Pat
             assert all(character.isprintable() for character in line), (words, line)
     for words in views[:5]:
         started = on_terminal(world, 60, *words)
-        started.type(b"\n")  # no, where somebody asks
+        started.type(b"\n")  # the answer no, if a command asks
         for line in started.rest().splitlines():
             bare = STYLE.sub("", line.rstrip("\r"))
             assert all(character.isprintable() for character in bare), (words, bare)

@@ -63,7 +63,7 @@ def finds(fault: Fault, script: Path, found: Results) -> None:
     eventually(lambda: not processes_of(script), what="the end of all that was killed")
 
 
-# -- what is sound -----------------------------------------------------------------------------------------------------
+# -- sound implementations ---------------------------------------------------------------------------------------------
 
 
 def test_holdfast_conforms_to_every_protocol(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_adapter_without_abilities_gets_the_scenarios_that_need_none(kit: Kit
     assert not skipped(results)
 
 
-# -- what is broken ----------------------------------------------------------------------------------------------------
+# -- broken implementations --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN_SEMA if name not in SLOWLY_FOUND])
@@ -208,7 +208,7 @@ def test_a_failure_shows_the_content_found(kit: Kit, tmp_path: Path) -> None:
     assert rows[-1] == "sema: 0 passed, 1 failed, 0 skipped"
 
 
-# -- whatever an adapter does ------------------------------------------------------------------------------------------
+# -- faulty adapters ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

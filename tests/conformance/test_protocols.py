@@ -181,7 +181,7 @@ def test_importing_holdfast_reads_no_other_protocol() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# -- whose record is it ------------------------------------------------------------------------------------------------
+# -- attribution of records --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -38,7 +38,7 @@ def test_a_record_is_read_as_the_vectors_say(vector: dict[str, Any]) -> None:
     assert (record.pid, record.created, record.tag) == (want["pid"], float(want["timestamp"]), want["tag"])
 
 
-# -- there and back ----------------------------------------------------------------------------------------------------
+# -- round trips -------------------------------------------------------------------------------------------------------
 
 
 def record_of(pid: int, timestamp: int, tag: str | None, marker: Marker | None) -> Record:
@@ -92,7 +92,7 @@ def test_a_record_that_sema_cannot_express_is_not_written(pid: Any, timestamp: A
         SEMA.encode(Record("sema", {"pid": pid, "timestamp": timestamp, "tag": tag}))
 
 
-# -- whatever a file may contain ---------------------------------------------------------------------------------------
+# -- arbitrary content -------------------------------------------------------------------------------------------------
 
 
 def decodes_or_says_malformed(data: bytes) -> None:
@@ -168,7 +168,7 @@ def test_a_record_larger_than_a_megabyte_is_refused() -> None:
 def test_an_age_is_judged_as_sema_judges_it(age: float, stale: bool) -> None:
     now = 2_000_000_000.0
     record = SEMA.decode(b"pid=1\ntimestamp=%d\n" % (now - int(age)))
-    for liveness in Liveness:  # the letter of sema never asks who lives
+    for liveness in Liveness:  # the letter of sema never checks whether the holder lives
         assert SEMA.is_stale(record, liveness, now + age % 1, 3600.0) is stale
 
 
@@ -194,7 +194,7 @@ def test_a_heartbeat_that_would_change_the_length_is_left_out() -> None:
     assert SEMA.refreshed(SEMA.compose(who(7), 999_999_999, None, "1 g b 1 n s h"), 1_000_000_000) is None
 
 
-# -- whose record is it ------------------------------------------------------------------------------------------------
+# -- attribution of records --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

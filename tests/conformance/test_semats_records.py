@@ -86,7 +86,7 @@ def test_the_rules_are_those_of_semats() -> None:
     assert (SEMATS.mode, SEMATS.stale_after, SEMATS.resolves, SEMATS.suffix) == (0o600, 3600.0, "path", "")
     assert SEMATS.refuses_parent_components
     assert SEMATS.has_rivals
-    assert SEMA.has_rivals  # theirs, at the same lock files
+    assert SEMA.has_rivals  # those of sema, for the same lock files
 
 
 TOKEN = "0123456789abcdef"

@@ -35,7 +35,7 @@ SIDECAR = get("sidecar")
 OURS = vectors_of("sidecar")
 KEY = SIDECAR.marker_key
 
-anything = st.text() | hostile  # lone surrogates, too: JavaScript has them
+anything = st.text() | hostile  # including lone surrogates, which JavaScript has
 numbers = st.integers(-(2**200), 2**200) | st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
     st.none() | st.booleans() | numbers | anything,
@@ -219,7 +219,7 @@ def test_a_large_record_does_not_stall_the_reader(shape: str) -> None:
 def test_a_payload_survives_encoding_and_decoding(payload: dict[str, Any]) -> None:
     data = text_of(payload)
     record = SIDECAR.decode(data)
-    # Adjacent halves of a character in a str are one character to everybody else.
+    # Adjacent halves of a character in a str are one character in every other encoding.
     joined = json.loads(json.dumps(payload))
     assert record.fields == {"payload": joined}
     assert SIDECAR.encode(record) == text_of(joined)

@@ -49,7 +49,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in links(page):
         if re.match(r"[a-z][a-z0-9+.-]*:", link):
-            continue  # another site; whether it is up is not for this test
+            continue  # another site, which this test does not ask
         target, _, anchor = link.partition("#")
         file = (page.parent / target).resolve() if target else page
         if (

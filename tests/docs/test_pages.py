@@ -52,7 +52,7 @@ def _postgresql(request: pytest.FixtureRequest) -> dict[str, str]:
             server.ask(f"create database {database}")
             init(f"postgresql://postgres@127.0.0.1:{server.port}/{database}")
     here = f"127.0.0.1:{server.port}"
-    return {"db.example": here, "db1.example,db2.example": here}  # the first is what output shows
+    return {"db.example": here, "db1.example,db2.example": here}  # output shows the first one
 
 
 def _etcd(request: pytest.FixtureRequest) -> dict[str, str]:

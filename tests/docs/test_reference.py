@@ -124,7 +124,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_each_value_of_an_option_has_its_unit_and_an_example(reference: ModuleType) -> None:
     takes = {option.metavar for command in commands() for option in command.options if option.metavar}
-    named = {value for value in takes if "|" not in value}  # those with choices show them
+    named = {value for value in takes if "|" not in value}  # options with choices show these
     assert named == set(reference.VALUES)
 
 

@@ -49,7 +49,7 @@ def test_one_holder_is_inside_at_a_time(prefix: str, face: Any) -> None:
         face.Lock(prefix + "a").acquire(timeout=0.05)
     assert refused.value.holder.pid == os.getpid()
     hold.release()
-    other = eventually(lambda: face.Lock(prefix + "a").try_acquire())  # the place of the one who gave up goes by itself
+    other = eventually(lambda: face.Lock(prefix + "a").try_acquire())  # the abandoned queue entry goes by itself
     other.ensure_held()
     other.release()
 
@@ -104,7 +104,7 @@ def test_a_waiter_that_times_out_leaves_the_queue(prefix: str, face: Any) -> Non
     for _ in range(3):
         with pytest.raises(holdfast.AcquireTimeout):
             face.Lock(prefix + "a").acquire(timeout=0.1)
-    # A server that is slow to answer is told in the background.
+    # A slow server is told in the background.
     eventually(lambda: face.Lock(prefix + "a").status().waiters == (), what="the end of all waits")
     hold.release()
     face.Lock(prefix + "a").acquire(timeout=1).release()
@@ -199,7 +199,7 @@ def test_a_caller_that_would_wait_for_itself_is_refused(prefix: str, face: Any) 
         twice(face, prefix + "a")
     with pytest.raises(holdfast.AcquireTimeout):
         twice(face, prefix + "a", timeout=0.05)
-    eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd a place that was given up goes soon
+    eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd, an abandoned queue entry goes soon
 
 
 @pytest.mark.needs("flock")
@@ -425,7 +425,7 @@ def test_the_locks_of_a_prefix_are_listed(prefix: str, face: Any) -> None:
 def test_a_child_does_not_release_its_parents_lock(prefix: str, face: Any) -> None:
     hold = face.Lock(prefix + "a").acquire(timeout=10)
     other = face.Lock(prefix + "b").acquire(timeout=10)
-    other.release()  # its connection may be kept for the next
+    other.release()  # its connection may be kept for the next hold
     child = os.fork()
     if child == 0:
         status = 1

@@ -66,7 +66,7 @@ def test_a_holder_is_shown_and_can_be_ended(world: World, url: str) -> None:
     assert seen["evidence"]["source"] == "server"
     shown = world.do("status", "-v", f"{url}a").stdout
     stored = shown.partition("\ncontent ")[2]
-    assert "nightly" in stored if url.startswith("etcd") else not stored  # in PostgreSQL, a lock is no record
+    assert "nightly" in stored if url.startswith("etcd") else not stored  # in PostgreSQL, a lock has no record
     listed = [json.loads(line) for line in world.do("ls", "-j", url).stdout.splitlines()]
     assert [(one["path"], one["id"]) for one in listed] == [(seen["path"], seen["id"])]
     assert "nightly" in world.do("ls", url).stdout

@@ -67,7 +67,7 @@ def test_every_example_prints_the_output_shown_on_its_page(name: str, start: Sta
     if name == "polyglot.py":
         need_node()
     if name in ("pool.py", "leader.py", "fencing.py"):
-        abilities.need("flock")  # a killed worker's slot is free at once, and it is said that a stopped one is alive
+        abilities.need("flock")  # a killed worker's slot is free at once, and a stopped one is reported as alive
     process = start(sys.executable, "-X", "dev", EXAMPLES / name)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said

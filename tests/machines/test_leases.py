@@ -161,7 +161,7 @@ def test_the_lock_of_a_machine_that_died_is_free_after_its_lease(share: str, sta
     passed = []
     for number in range(5 if LONG else 1):
         lab.wait(f"waiting-{number}", 120)
-        time.sleep(LEASE / 2)  # the waiter looks on for a while
+        time.sleep(LEASE / 2)  # the waiter keeps watching for a while
         assert not (lab.out / f"acquired-{number}").exists()
         lab.kill(1)
         killed = time.time()

@@ -34,7 +34,7 @@ def test_calls_end_in_time_though_the_server_does_not_answer(start: Start) -> No
     for name in (*asked, *commands):
         took, outcome = rows[name].split("|", 1)
         assert float(took) < (12 if name in commands else 6), rows
-        if outcome != "answered":  # by the kernel, which remembers for some seconds that no lock file is there
+        if outcome != "answered":  # by the kernel, which remembers for some seconds that the lock file is missing
             assert "the server of /media/share (nfs4, 10.9.0.1:/) has not answered" in outcome
         assert outcome != "answered" or name in ("wait", "status", "ensure_held", "making semats")
     took, status = rows["exit of a process"].split("|")

@@ -56,7 +56,7 @@ def test_a_marker_of_version_1_proves_a_death_and_no_time_of_acquisition(
         assert (status.stale, status.liveness, status.evidence.source) == (True, Liveness.DEAD, "guard"), protocol
         assert status.holder is not None
         assert status.record_age is not None
-        known = protocol == "beads"  # no heartbeat moves its time
+        known = protocol == "beads"  # no heartbeat changes its time
         assert (status.holder.since is not None, status.age is not None) == (known, known), protocol
         with lock.acquire(timeout=0) as hold:
             assert hold.recovered_from is not None
@@ -77,5 +77,5 @@ def test_a_marker_of_a_newer_version_is_no_proof_of_death(disk: Path, age: int) 
         status = lock.status()
         assert (status.locked, status.stale, status.liveness) == (True, False, Liveness.UNKNOWN), protocol
         assert "newer version" in status.evidence.text
-        if protocol != "sidecar" or not age:  # that one leaves a stale lock to its caller: LockStale
+        if protocol != "sidecar" or not age:  # sidecar leaves a stale lock to its caller: LockStale
             assert lock.try_acquire() is None

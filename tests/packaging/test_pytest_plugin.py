@@ -78,7 +78,7 @@ def session(directory: Path, tests: str, *words: object) -> str:
     (directory / "test_it.py").write_text(tests)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HOLDFAST"))}
     command = ["-m", "pytest", "-q", *words, "-p", "xdist", "-p", "holdfast.pytest", "--basetemp", directory / "temp"]
-    env = {**plain, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # those of this environment cost more than the test
+    env = {**plain, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the plugins of this environment cost more than the test
     done = subprocess.run([sys.executable, *command], cwd=directory, env=env, capture_output=True, text=True)
     return done.stdout + done.stderr
 

@@ -24,7 +24,7 @@ def test_the_code_that_the_type_checkers_accept_runs(disk: Path) -> None:
     user_code = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(user_code)
     user_code.main(disk)
-    # What is meant to stay: locks of the kernel, and the counter of tokens.
+    # Files that are meant to stay: kernel locks, and the counter of tokens.
     assert {path.name for path in disk.iterdir()} == {"flock", "shared", "a.lock.token"}
 
 

@@ -139,7 +139,7 @@ def test_the_wheel_alone_works_and_names_only_extras_that_exist(first: Built, di
         ("-c", LACKING, "etcd://host:2379/name"): f"etcd: {INSTALL % 'etcd'}\n",
         ("-c", LACKING, "postgresql://host/database#name"): f"postgresql: {INSTALL % 'postgresql'}\n",
     }.items():
-        # -S: of other packages, there are none.
+        # -S: no other packages are found.
         command = [sys.executable, "-S", *words]
         environment = {**os.environ, "PYTHONPATH": str(disk)}
         done = subprocess.run(command, cwd=disk, capture_output=True, text=True, env=environment)

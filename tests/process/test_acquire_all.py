@@ -211,12 +211,12 @@ def simple(tmp_path: Path) -> list[Any]:
         Semaphore(tmp_path / "b", 2, heartbeat=0),
         Lock(tmp_path / "a", heartbeat=0),
     ]
-    acquire_all(locks).release()  # whatever is imported or made once
+    acquire_all(locks).release()  # everything that is imported or made once
     return locks
 
 
 # Between the opening of a file and the `with` that closes it, an interruption leaves it to the garbage collector.
-# Where a lock file can only be created by its own name, one that comes right after that leaves it empty and unfinished:
+# Where a lock file can only be created by its own name, an interruption right after leaves it empty and unfinished:
 # the next contender gets it at once (publish.py, P5), but it is there.
 untidy = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -243,7 +243,7 @@ def test_a_ctrl_c_after_a_timeout_leaves_none_of_them_held(simple: list[Any], tm
         return True
 
     with Lock(tmp_path / "c.lock", heartbeat=0):
-        in_vain()  # what a refusal imports, pytest compiles anew: for minutes, if that is interrupted at each step
+        in_vain()  # pytest compiles what a refusal imports anew: for minutes, if interrupted at each step
         for _ in interruptions(in_vain):
             assert [path.name for path in tmp_path.iterdir()] == ["c.lock"]
 
@@ -256,7 +256,7 @@ def test_a_ctrl_c_while_releasing_leaves_none_of_them_held(simple: list[Any], tm
             with Interrupted(step):
                 holds.release()
         except KeyboardInterrupt:
-            if step > 1:  # at the beginning of `release`, nothing of it has run
+            if step > 1:  # at the beginning of `release`, none of it has run
                 assert list(tmp_path.iterdir()) == []
             holds.release()
         else:

@@ -311,7 +311,7 @@ def test_a_fork_of_a_running_loop_takes_neither_locks_nor_events(shm: Path, run:
         await (await asyncio.wait_for(task, PATIENCE)).release()
 
     def await_in_child(hold: object, task: asyncio.Task[object]) -> None:
-        task.get_coro().close()  # as when everything of the parent's is collected
+        task.get_coro().close()  # as when all objects of the parent are collected
         signal.alarm(20)
 
         async def child() -> None:

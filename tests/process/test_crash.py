@@ -79,7 +79,7 @@ def test_a_kill_at_any_step_leaves_a_lock_that_can_be_acquired(operation: str, e
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["problems"] == [], done.stderr
-    assert told["steps"] > 5  # else the kill did not reach into the operation
+    assert told["steps"] > 5  # otherwise the kill did not hit the operation
 
 
 def test_a_waiter_wakes_when_the_holder_is_killed(spawn: Callable[..., Peer], path: str) -> None:
@@ -175,7 +175,7 @@ def test_a_takeover_of_a_long_record_leaves_no_piece_of_it(spawn: Callable[..., 
 
 
 def test_an_unfinished_lock_without_a_proof_counts_as_held(spawn: Callable[..., Peer], path: str) -> None:
-    # The one crash that cannot be proven: no record yet, and no kernel lock that would be gone. It stays held, and the
+    # The one crash that cannot be proven: no record yet, and no kernel lock that could be gone. It stays held, and the
     # message says why and what to do.
     env = {**LINUX, "HOLDFAST_WITHOUT": "unnamed,link,flock"}
     victim = spawn(
@@ -205,7 +205,7 @@ def test_an_unfinished_lock_without_a_proof_counts_as_held(spawn: Callable[..., 
     assert "the record is empty" in message
     assert "if nobody uses it" in message
     contender.finish()
-    # Nor does one who has kernel locks finish it: its creator could not keep that one out (publish.py, P7).
+    # A contender with kernel locks does not finish it either: its creator could not keep that one out (publish.py, P7).
     assert Lock(path).try_acquire() is None
     Lock(path).break_lock()
     assert not os.path.exists(path)

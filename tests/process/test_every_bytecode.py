@@ -100,7 +100,7 @@ def _interrupted(operation: str, times: str) -> subprocess.CompletedProcess[str]
             [sys.executable, SCRIPT, shm, operation, *words],
             capture_output=True,
             text=True,
-            timeout=120 if SECONDS is None else 480 + 2 * float(SECONDS),  # whatever else the machine does
+            timeout=120 if SECONDS is None else 480 + 2 * float(SECONDS),  # however busy the machine is
         )
 
 

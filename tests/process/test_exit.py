@@ -85,7 +85,7 @@ def test_a_ctrl_c_releases_the_lock(spawn: Callable[..., Peer], path: str) -> No
 
 
 def test_a_ctrl_c_at_exit_releases_the_lock(spawn: Callable[..., Peer], path: str) -> None:
-    # It interrupts what else runs at exit, which was registered later and so comes first.
+    # It interrupts another function at exit, which was registered later and so runs first.
     process = spawn(
         """
         import atexit

@@ -218,7 +218,7 @@ def test_unlocking_in_a_child_drops_its_parents_guard_and_closing_does_not(
 
 
 def test_a_childs_copy_keeps_the_guard_unless_it_was_unlocked(place: Path, opened: Callable[..., int]) -> None:
-    # It does, until it is closed; an explicit unlock by the parent ends it at once.
+    # It does, until it is closed; an explicit unlock by the parent frees the lock at once.
     path = place / "l"
     path.touch()
     probe = opened(path)
@@ -288,7 +288,7 @@ def test_an_exchanged_lock_file_makes_an_event(place: Path, events: Callable[[Pa
 def test_writing_and_unlocking_make_no_events(
     place: Path, opened: Callable[..., int], events: Callable[[Path], Events]
 ) -> None:
-    # They make none of those that a waiter asks for: else each heartbeat would wake all waiters.
+    # They make none of the events for which waiters watch: otherwise each heartbeat would wake all waiters.
     path = place / "l"
     path.touch()
     fd = opened(path)
@@ -314,7 +314,7 @@ def test_a_killed_holder_makes_an_event(
     assert seen.next() == [event]
     probe = os.open(path, os.O_RDONLY)
     try:
-        # The event may come a moment before the guard goes: the reason for looking again a few times.
+        # The event may come a moment before the guard goes: hence the engine looks again a few times.
         eventually(lambda: free(probe), within=0.2, what="the end of the guard")
     finally:
         os.close(probe)
@@ -362,7 +362,7 @@ def test_a_fifo_without_a_reader_cannot_be_opened_for_writing(place: Path, opene
     owner = opened(path, OWNER)
     opened(path, BEHIND)
     os.close(owner)
-    with NO_SUCH_READER:  # a writer that is left is no reader
+    with NO_SUCH_READER:  # a remaining writer is not a reader
         opened(path, BEHIND)
 
 
@@ -646,7 +646,7 @@ def test_a_bind_mount_has_the_same_device_and_guard(
     seen = events(other / "l")
     os.utime(one / "l")
     assert seen.now() == ["ATTRIB"]
-    # So holdfast excludes through it.
+    # So holdfast excludes through the mount.
     with Lock(one / "x"):
         assert Lock(other / "x").try_acquire() is None
         assert Lock(other / "x").status().evidence.proven
@@ -670,7 +670,7 @@ def test_a_fifo_is_one_pipe_through_a_bind_mount(
 def test_a_fifo_is_two_pipes_on_an_overlay_and_in_its_upper_directory(
     overlaid: tuple[Path, Path], opened: Callable[..., int]
 ) -> None:
-    # The reason why a ticket says on which device it was made: that nobody reads it here proves nothing there.
+    # The reason why a ticket names the device on which it was made: a missing reader here proves nothing there.
     merged, upper = overlaid
     (merged / "queue").mkdir()
     opened(fifo(merged / "queue" / "t"), OWNER)
@@ -685,7 +685,7 @@ def test_an_overlay_shares_neither_device_nor_guard_with_its_upper_directory(
 ) -> None:
     merged, upper = overlaid
     with Lock(merged / "x"):
-        # A guard that is held looks free from there: only the device says that this proves nothing.
+        # A held guard looks free from there: only the device shows that this proves nothing.
         assert free(opened(upper / "x", os.O_RDONLY))
         assert (upper / "x").stat().st_dev != (merged / "x").stat().st_dev
         status = Lock(upper / "x").status()

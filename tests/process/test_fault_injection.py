@@ -177,14 +177,14 @@ def run(path: Path, operation: str, start: Callable[..., Traced], fault: str | N
         try:
             eventually(lambda: queue.exists() or select.select([out], [], [], 0)[0], within=0.5)
         except AssertionError:
-            pass  # no ticket can be had, so nothing tells that it waits; whichever comes first is right
+            pass  # no ticket can be made, so nothing shows that it waits; either order is right
         free()
     said = traced.hear()
     options = {"protocol": "flock"} if operation == "flock" else {}
     lock = Semaphore(path, 1) if operation == "semaphore" else Lock(path, **options)  # type: ignore[arg-type]
     if said["ended"] == "error":
         assert said["known"], said["text"]
-        # A failed beat is told by the keeper, which says of which lock.
+        # A failed heartbeat is reported by the keeper, with its lock.
         assert operation == "beat" or str(path.parent) in str(said["where"]) + str(said["text"]), said
     elif operation not in ("release", "status"):
         assert lock.try_acquire() is None, "a false success: another one gets in"
@@ -196,7 +196,7 @@ def run(path: Path, operation: str, start: Callable[..., Traced], fault: str | N
         free()
     with lock.acquire(timeout=5):
         pass
-    for name in os.listdir(path.parent):  # a name that could not be removed is the one thing that may be left
+    for name in os.listdir(path.parent):  # only a name that could not be removed may be left
         assert name.startswith(".holdfast-") or operation == "flock", name
         left = path.parent / name
         shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -227,8 +227,8 @@ def test_no_failed_system_call_leaks_or_is_misreported(
     assert len(rehearsal) > 2
     struck = 0
     chosen = faults(rehearsal)
-    # A wait is no sequence that repeats itself call by call; elsewhere a fault strikes where it was meant to. On a busy
-    # machine not each time: what took long is done in other calls.
+    # A wait does not repeat the same calls; other operations do, so a fault strikes where it was meant to. On a busy
+    # machine it may not: a slow operation makes other calls.
     repeats = operation not in ("wait", "status")
     for name, number, word in chosen:
         for _ in range(4 if repeats else 1):
@@ -247,11 +247,11 @@ def test_no_failed_system_call_leaks_or_is_misreported(
 def test_a_command_never_ends_with_a_traceback(command: list[str], tmp_path: Path) -> None:
     """Whatever fails, the command reports it in a line, and its status is none that means something else."""
     path = tmp_path / "l"
-    more = {"run": ["--", "true"], "try": ["--owner-pid", str(os.getpid())]}  # strace is no shell
+    more = {"run": ["--", "true"], "try": ["--owner-pid", str(os.getpid())]}  # strace is not a shell
     words = [sys.executable, "-m", "holdfast", *command, str(path), *more.get(command[0], [])]
     log = tmp_path / "log"
     traced = [STRACE or "", "-s", "4096", "-o", str(log), "-e", f"trace={','.join(ERRORS)}"]
-    for _ in range(2):  # the first one may compile modules, which later ones only read: then their calls are fewer
+    for _ in range(2):  # the first run may compile modules, which later ones only read, with fewer calls
         path.unlink(missing_ok=True)
         subprocess.run([*traced, *words], capture_output=True)
     numbers: Counter[str] = Counter()

@@ -42,7 +42,7 @@ def test_a_killed_holder_neither_lowers_nor_repeats_a_token(disk: Path, protocol
             while len(peers) < 3:
                 peers.append(Peer(WRITER, [path, protocol]))
                 assert peers[-1].hear() == "begins"
-            time.sleep(chance.uniform(0, 0.05))  # any moment will do
+            time.sleep(chance.uniform(0, 0.05))  # at any moment
             victim = peers.pop(chance.randrange(3))
             victim.destroy()
             kills += 1

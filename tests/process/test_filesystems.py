@@ -71,7 +71,7 @@ def backing_file(device: str) -> str:
     try:
         found = Path(f"/sys/block/{Path(device).name}/loop/backing_file").read_text().strip()
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENODEV):  # the second while it is being given up
+        if error.errno not in (errno.ENOENT, errno.ENODEV):  # ENODEV: the device is being released
             raise
         return ""
     return found if found.endswith("/base/image") else ""

@@ -83,7 +83,7 @@ def test_a_test_that_depends_on_the_order_is_found_and_reproduced_by_its_seed(pr
 
 def test_workers_use_the_same_order(project: Path) -> None:
     done = play(project, flaky(project, "--times=1", "--jobs=2", "--load=0", test_others=OTHERS))
-    assert (done.returncode, done.stdout.count("40 passed")) == (0, 2), done.stdout  # in its turn, and in the table
+    assert (done.returncode, done.stdout.count("40 passed")) == (0, 2), done.stdout  # in the run, and in the table
     assert "nothing failed in 1 rounds" in done.stdout
     assert not list((project / "kept").iterdir())
 

@@ -106,7 +106,7 @@ hear()
 """
 
 
-# -- others ------------------------------------------------------------------------------------------------------------
+# -- other programs ----------------------------------------------------------------------------------------------------
 
 
 def test_flock_1_respects_holdfast(path: str, lock: Lock) -> None:
@@ -276,12 +276,12 @@ def test_readers_and_writers_exclude_each_other_and_lose_no_increment(kill: bool
         elif words[0] == "-":
             inside.discard(words[1])
         elif words[0] == "n":
-            inside.clear()  # those who were killed
+            inside.clear()  # the killed ones
         most = max(most, len(inside))
     assert most > 2, "readers waited for each other"
     assert told["killed"] >= wanted.kills if kill else told["killed"] == 0
     assert len(made) >= wanted.increments
-    with Lock(shm / "locks" / "l", protocol="flock", timeout=10):  # behind tickets of the killed it has one of its own
+    with Lock(shm / "locks" / "l", protocol="flock", timeout=10):  # it has a ticket besides those of the killed
         assert (shm / "locks" / "l").read_bytes() == b""
     assert os.listdir(shm / "locks") == ["l"]
 

@@ -73,7 +73,7 @@ def test_fs_safe_reads_a_record_of_holdfast(fs_safe: Play, play: Play, target: s
     """It judges from our record whether its process is dead; the record has our marker nevertheless."""
     theirs = fs_safe(target)
     hold = Lock(target, protocol="sidecar", payload={"pid": os.getpid(), "note": "ü"}).acquire()
-    assert theirs.ask("seize") == "held"  # it knows our pid, and that it lives
+    assert theirs.ask("seize") == "held"  # it knows our pid, and that our process lives
     before = lock_of(target).read_bytes()
     assert json.loads(before)["note"] == "ü"
     assert json.loads(before)["holdfast"]

@@ -53,7 +53,7 @@ def test_a_rival_that_is_about_to_look_is_waited_for(play: Play, path: str) -> N
     assert ours.silent()
     theirs.go()
     heard = theirs.hear()
-    # Patience has its end: our lock file is given back for a moment now and then, and it may look just then.
+    # Its patience is limited: our lock file is given back for a moment now and then, and it may look just then.
     if heard == "acquired":
         theirs.ask("release")
     ours.expect("acquired")

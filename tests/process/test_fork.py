@@ -22,7 +22,7 @@ def of_the_library(pid: int, path: str) -> list[str]:
     return [target for target in descriptors(pid).values() if any(word in target for word in ours)]
 
 
-# In each script, the child says what it found; the parent of the script then goes on when it is told to.
+# In each script, the child reports its findings; then the script's parent goes on when it is told to.
 
 CHILD_RELEASES = """
 hold = Lock(path, heartbeat=heartbeat, owner=owner).acquire()
@@ -67,7 +67,7 @@ def test_a_child_that_releases_does_not_free_its_parents_lock(
     assert status.locked
     assert status.evidence.source == "guard"
     assert Lock(path).try_acquire() is None
-    process.say("go on")  # one of the two reads this: the parent, or else the child, which just ends
+    process.say("go on")  # either process may read this: the parent, or else the child, which then just ends
     process.say("go on")
     process.expect("parent released")
     with Lock(path).acquire(timeout=1):
@@ -160,7 +160,7 @@ def test_a_child_can_take_locks_of_its_own(spawn: Callable[..., Peer], path: str
 
 # The forking thread forks children that live on; the other goes on acquiring and releasing. If a child had a copy of a
 # guard's descriptor, a released path could be taken, but one that a holder let go without unlinking could not: hence
-# the parent's own death is the test, besides what the children have open.
+# the parent's own death is the test, besides the child's open files.
 FORK_STORM = """
 lock = Lock(path)
 stop = threading.Event()

@@ -32,7 +32,7 @@ environment().time = lambda: 1111111111 * (1 + next(ticks) % 8)
 """
 
 
-# Acquired long ago, by the clock of the time; since then it beats.
+# Acquired long ago, by the wall clock; since then it has been refreshed.
 LONG_AGO = """
 from holdfast._platform import environment
 clock = environment().time
@@ -199,7 +199,7 @@ def test_a_holder_is_told_of_its_loss_once(path: str, steal: Callable[[str], Non
     steal(path)
     eventually(lambda: told, what="the message")
     moment, error, thread = told[0]
-    assert moment - stolen < 5  # without an event, it would be a matter of minutes
+    assert moment - stolen < 5  # without an event, it would take minutes
     assert isinstance(error, LockLost)
     assert error.path == path
     assert thread != threading.main_thread().name
@@ -300,7 +300,7 @@ def test_a_released_hold_does_not_report_a_loss(path: str) -> None:
     assert not lock.lost
     with pytest.raises(NotHeld):
         lock.ensure_held()
-    for _ in range(50):  # many short holds: the release itself must not look like a removal to the keeper
+    for _ in range(50):  # many short holds: the keeper must not take the release itself for a removal
         Lock(path, on_lost=told.append, heartbeat=0.001).acquire().release()
     assert told == []
 

@@ -166,13 +166,13 @@ def test_every_kind_of_leftover_is_reported(project: Path) -> None:
         name = re.escape(test.strip())
         assert re.search(rf"(?m)^ERROR (?:\S+::)?{name} - left behind: {what}$", done.stdout), (test, done.stdout)
     assert " passed, " in done.stdout
-    files = 2 if os.geteuid() == 0 else 0  # of the loop device and of the namespace
+    files = 2 if os.geteuid() == 0 else 0  # those of the loop device and of the namespace
     assert f"{len(wanted) + files} errors in " in done.stdout, done.stdout
     for pid in re.findall(r"left behind: process (\d+)", done.stdout):
         assert state(int(pid)) in ("", "Z"), "what was left runs on"
     for directory in directories(project):
         if re.search(rf"left behind: .*{re.escape(str(directory))}/", done.stdout):
-            shutil.rmtree(directory)  # which shows that nothing is mounted there any more
+            shutil.rmtree(directory)  # which shows that nothing is mounted there
 
 
 def test_a_tidy_run_is_not_blamed(project: Path, bystander: subprocess.Popen[bytes]) -> None:

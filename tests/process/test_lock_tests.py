@@ -191,7 +191,7 @@ class OnFiles(unittest.TestCase):
         lock = Threadlike()
 
         def ended() -> bool:
-            for held in list(lock._env.holds.values()):  # where a case has failed, its threads wait for these
+            for held in list(lock._env.holds.values()):  # after a failed case, its threads wait for these
                 if held.path.startswith(Threadlike.directory):
                     held.release()
             return _thread._count() <= self.threads

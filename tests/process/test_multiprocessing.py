@@ -171,7 +171,7 @@ def test_a_killed_worker_does_not_keep_the_lock(path: str, context: BaseContext)
             assert hold.recovered_from is not None
 
 
-# In the scripts below the process is one of its own, which can be killed, or end.
+# In the scripts below, the process is a separate one, which can be killed, or end.
 
 WITH_A_CHILD = """
 import multiprocessing
@@ -233,7 +233,7 @@ def heard(parent: Peer, word: str) -> str:
 def test_a_process_that_waits_for_its_child_at_its_end_keeps_the_lock(
     spawn: Callable[..., Peer], path: str, method: str, first: str
 ) -> None:
-    # Whoever starts a child and ends waits for the child at exit, which may work under the lock of its parent.
+    # A process that starts a child waits for it at exit, and the child may work under its parent's lock.
     then = "hold = Lock(path).acquire()\nimport atexit; atexit.register(say, 'leaving')"
     parent = spawn(script_with(method, then, hold="" if first == "child" else "Lock(path).acquire().release()"), path)
     assert sorted(parent.hear() for _ in range(3))[1:] == ["child", "leaving"]

@@ -150,7 +150,7 @@ def test_a_new_containers_first_process_recovers_its_dead_predecessors_lock(
 def test_a_holder_without_a_kernel_lock_is_not_judged_by_a_foreign_number(
     spawn: Callable[..., Peer], path: str
 ) -> None:
-    # Its pid 1 is somebody else's out here, and a pid from out here is nobody in there: unknown, and so held.
+    # Its pid 1 is another process out here, and a pid from out here is none in there: unknown, and so held.
     without = {"HOLDFAST_WITHOUT": "flock"}
     holder = spawn(HOLD, path, prefix=CONTAINER, env=without)
     holder.hear()
@@ -217,7 +217,7 @@ def test_without_proc_locks_still_exclude(spawn: Callable[..., Peer], path: str)
     contender.finish()
 
 
-# Nothing but an event ends this wait in time.
+# Only an event ends this wait in time.
 WAIT = """
 import holdfast.engines.file.queue, holdfast.engines.file.watched
 holdfast.engines.file.queue.RECHECK = holdfast.engines.file.watched.RECHECK = 600.0
@@ -439,7 +439,7 @@ def test_another_users_dead_lock_in_a_sticky_directory_is_refused_and_explained(
     assert f"may neither write to the lock file nor remove it: it belongs to user {ALICE}" in message
     assert "Any user who may write to the file can take it over" in message
     assert Path(shared).read_bytes() == before
-    with Lock(shared).acquire(timeout=1) as hold:  # root may
+    with Lock(shared).acquire(timeout=1) as hold:  # root may take it over
         assert hold.recovered_from is not None
 
 

@@ -123,7 +123,7 @@ def in_the_future(path: Path) -> None:
 def test_a_rival_of_another_container_is_waited_for(rival: Player, target: str) -> None:
     """Y2: its pid belongs to no process here, but its temporary file is young."""
     assert ".1." in temporary(target).name
-    for pid in ("1", str(NOT_HERE)):  # somebody's here, and nobody's
+    for pid in ("1", str(NOT_HERE)):  # a process here, and none
         path = temporary(target)
         path = path.rename(path.with_name(f"it.{pid}.{path.name.split('.')[2]}.tmp"))
         in_the_future(path)

@@ -118,7 +118,7 @@ def storm(place: Path, share: float, env: dict[str, str], *, told: bool = True) 
     assert sum(outcome.recovered for outcome in outcomes) >= wanted.takeovers
     assert sum(outcome.unfinished for outcome in outcomes) > 0
     assert len(happened["killed"]) >= wanted.kills
-    # What claims may stay is a matter of slots_worker.py.
+    # slots_worker.py decides which claims may stay.
     assert [name for name in os.listdir(locks) if not name.endswith((".lock", ".claim"))] == []
 
 
@@ -176,7 +176,7 @@ def test_waiting_processes_get_in_in_order_and_do_not_wake_each_other(wait: Call
     before = [switches(waiter.pid) for waiter in behind]
     holds[1].release()
     assert got(waiters[0])[0] == 1
-    # Those behind the second have not stirred.
+    # The waiters behind the second have not woken.
     assert all(switches(waiter.pid) - count <= 2 for waiter, count in zip(behind, before, strict=True))
     assert all(waiter.silent() for waiter in waiters[1:])
     for first, second in itertools.pairwise(waiters):

@@ -39,7 +39,7 @@ def test_a_filesystem_whose_process_is_stopped_blocks_no_call(shm: Path) -> None
         ("ls -r", "3", 10), ("clean", "3", 5), ("doctor", "3", 5),
     ):  # fmt: skip
         took, said = rows[f"command {name}"]
-        # Not for ever. Whoever stops and wakes a thread lets it seem to run for once (AP6).
+        # Not for ever. A process that stops and wakes a thread lets it seem to run once (AP6).
         assert seconds <= took < seconds + 20, rows
         assert said.startswith(f"{status} ")
         assert "has not answered" in said

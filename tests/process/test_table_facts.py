@@ -106,7 +106,7 @@ def test_holders_and_waiters_look_as_expected(file: Path, spawn: Callable[..., P
     waiter = spawn(HOLD, file, "exclusive")
     assert re.fullmatch(rf" -> FLOCK  ADVISORY  WRITE {waiter.pid} {name} 0 EOF\n", table(file, 2)[1])
     other = spawn(HOLD, file, "shared")
-    # Who waits for one that waits is indented; which of them the kernel hangs below which is its own affair.
+    # A waiter behind a waiter is indented; the kernel decides which one it is put below.
     assert re.fullmatch(rf" +-> FLOCK  ADVISORY  READ {other.pid} {name} 0 EOF\n", table(file, 3)[2])
 
 
@@ -177,7 +177,7 @@ def test_a_lock_is_remembered_after_the_process_that_took_it(file: Path, spawn: 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1)")
 def test_a_container_sees_no_locks_of_the_host_or_of_ended_processes(file: Path, spawn: Callable[..., Peer]) -> None:
-    # Neither its own, if the process that took them has ended, nor those from outside, nor who waits for either.
+    # Neither its own, if the process that took them has ended, nor those of the host, nor the waiters for either.
     outside = spawn(HOLD, file, "exclusive")
     outside.expect("held")
     inner = file.parent / "inner"
@@ -287,7 +287,7 @@ def test_subvolumes_of_btrfs_share_a_device_and_numbers_in_the_tables(
         device, number = shown_device(fd, instance)
         assert device == superblock(fd) != path.stat().st_dev
         assert number == path.stat().st_ino
-    # So the tables cannot tell the two apart: both of them are held, and their lines are equal.
+    # So the tables cannot distinguish the two: both are held, and their lines are equal.
     assert one.stat().st_ino == other.stat().st_ino
     assert one.stat().st_dev != other.stat().st_dev
     table(one, 1, superblock(fd))

@@ -149,7 +149,7 @@ def test_several_holders_are_each_shown(file: Path, spawn: Spawn) -> None:
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock(1) is not installed")
 def test_the_command_flock_is_shown(file: Path, spawn: Spawn) -> None:
-    # flock(1) takes the lock, and what it runs inherits the descriptor: it is the flock that is shown.
+    # flock(1) takes the lock, and its command inherits the descriptor: flock itself is shown.
     holder = subprocess.Popen(["flock", file, "sleep", "100"], start_new_session=True)
     waiter: subprocess.Popen[bytes] | None = None
     try:
@@ -193,7 +193,7 @@ def test_a_lock_whose_taker_has_ended_is_attributed_to_the_process_that_inherite
     taker.wait()
     waiter = spawn(HOLD, file, "exclusive")
     eventually(lambda: (heir, True, False) in owners(file), what="the heir")
-    if os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC:  # else the kernel shows no such waiters
+    if os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC:  # otherwise the kernel does not show such waiters
         eventually(lambda: owners(file) == {(heir, True, False), (waiter.pid, True, True)}, what="and the waiter")
 
 
@@ -270,13 +270,13 @@ def test_only_a_watch_for_the_same_events_is_taken_for_a_waiter(file: Path, spaw
         peer = spawn(WATCH, file, mask)
         peer.expect("watching")
         pids[name] = peer.pid
-    with file.open():  # on btrfs, only one that is open can be found
+    with file.open():  # on btrfs, only an open file can be found
         assert watchers(file) == sorted(pids[name] for name in kinds)
 
 
 @pytest.mark.skipif(shutil.which("tail") is None, reason="tail(1) is not installed")
 def test_tail_is_not_taken_for_a_waiter(file: Path) -> None:
-    abilities.need_own_device(file)  # nor does tail watch where it knows the filesystem for an overlay
+    abilities.need_own_device(file)  # nor does tail watch if it knows that the filesystem is an overlay
     tail = subprocess.Popen(["tail", "-f", file], stdout=subprocess.DEVNULL)
     try:
         eventually(lambda: watches(tail.pid), what="the watch of tail")
@@ -316,7 +316,7 @@ def test_on_btrfs_holders_of_two_subvolumes_are_told_apart(btrfs: Path, spawn: S
     waiter = spawn(HOLD, one, "exclusive")
     wanted = {(holder.pid, True, False), (waiter.pid, True, True)}
     eventually(lambda: owners(one) == wanted, what="a waiter")
-    away = spawn(BEQUEATH, other)  # so that its heir has to be looked for
+    away = spawn(BEQUEATH, other)  # so that the process that inherited it has to be looked for
     heir = int(away.hear())
     away.wait()
     assert owners(one) == wanted
@@ -360,11 +360,11 @@ def test_on_an_overlay_another_user_finds_only_the_holder_of_an_open_file(overla
     wanted = {(holder.pid, True, False), (waiter.pid, True, True)}
     eventually(lambda: owners(path) == wanted, what="both")
     looker = spawn(LOOK, path, STRANGER)
-    # Nobody who may be looked at tells by which device the tables name the file.
+    # No process that may be inspected shows by which device the tables name the file.
     assert ask(looker, "owners") == set()
     looker.say("open")
     looker.expect("opened")
-    eventually(lambda: ask(looker, "owners") == wanted, what="both")  # who is frozen for a moment does not wait in it
+    eventually(lambda: ask(looker, "owners") == wanted, what="both")  # a frozen process does not wait in it
 
 
 # -- other users, other containers -------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def test_another_user_is_not_told_the_pid_of_a_process_that_has_ended(file: Path
     looker = spawn(LOOK, file, STRANGER)
     taker = spawn(BEQUEATH, file)
     heir = int(taker.hear())
-    # A zombie until it is waited for: it lives no longer then, either.
+    # A zombie until it is reaped: it does not live any longer then, either.
     eventually(lambda: ask(looker, "owners") == {(None, True, False)}, what="somebody who cannot be named")
     taker.wait()
     assert ask(looker, "owners") == {(None, True, False)}
@@ -452,7 +452,7 @@ def test_a_container_sees_its_own_holders(file: Path, spawn: Spawn) -> None:
     )
     word, heir = inside.hear().split()
     assert word == "ready"
-    # Its taker has ended, so the container's /proc/locks has nothing: the descriptor tells.
+    # Its taker has ended, so the container's /proc/locks has nothing: the descriptor shows the lock.
     assert ask(inside, "owners") == {(int(heir), True, False)}
 
 

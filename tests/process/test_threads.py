@@ -43,7 +43,7 @@ def test_a_release_in_another_thread_is_accepted(path: str) -> None:
     hold = Lock(path).acquire()
     in_threads(1, hold.release)
     assert not os.path.exists(path)
-    with Lock(path).acquire(timeout=1):  # and this thread, which acquired, does not count as a holder any more
+    with Lock(path).acquire(timeout=1):  # and this thread, which acquired it, no longer counts as a holder
         pass
 
 
@@ -91,7 +91,7 @@ def test_another_threads_wait_is_not_called_a_deadlock(path: str) -> None:
 
 
 def test_the_name_of_a_dead_thread_is_not_that_of_a_new_one(path: str) -> None:
-    # The number of a thread is given out again; a deadlock must not be seen where there is none.
+    # A thread's number is used again; a deadlock must not be reported where there is none.
     holds: list[Hold] = []
     in_threads(1, lambda: holds.append(Lock(path).acquire()))
     served: list[int] = []
@@ -155,7 +155,7 @@ def test_an_owner_that_enters_twice_leaves_at_the_second_release(path: str) -> N
     assert Lock(path, owner="you").try_acquire() is None
     assert Lock(path).try_acquire() is None
     first.release()
-    first.release()  # a second time counts nothing
+    first.release()  # a second release has no effect
     with pytest.raises(NotHeld):
         first.ensure_held()
     second.ensure_held()
@@ -166,7 +166,7 @@ def test_an_owner_that_enters_twice_leaves_at_the_second_release(path: str) -> N
 
 
 def test_an_owner_is_never_left_with_a_hold_just_released_by_another_thread(shm: Path) -> None:
-    # Entering again and the last release cross each other all the time: whoever is in must really hold the lock.
+    # Entering again and the last release race all the time: a caller that is inside must really hold the lock.
     path = shm / "owner.lock"
 
     def enter() -> None:
@@ -179,7 +179,7 @@ def test_an_owner_is_never_left_with_a_hold_just_released_by_another_thread(shm:
 
 
 def test_an_owner_releases_with_the_last_of_its_failing_bodies(shm: Path) -> None:
-    # Eight threads of one owner enter again and again, as deep as it happens, and fail at any depth. A stranger gets in
+    # Eight threads of one owner enter again and again, to various depths, and fail at any depth. A stranger gets in
     # between, and only when all of them are out.
     path = shm / "owner.lock"
     inside: list[int] = []
@@ -250,7 +250,7 @@ def test_a_wait_that_another_thread_can_end_is_not_called_a_deadlock(path: str) 
     in_threads(1, first.release)
     waiter.join(20)
     assert not waiter.is_alive()
-    with Lock(path), Lock(path + ".2"):  # of other locks it may hold as many as it likes
+    with Lock(path), Lock(path + ".2"):  # it may hold as many other locks as it likes
         pass
 
 

@@ -58,8 +58,8 @@ def test_a_waiter_sleeps_until_the_release(spawn: Callable[..., Peer], path: str
 
 @pytest.mark.needs("events")
 def test_idle_waiters_do_not_wake_each_other(spawn: Callable[..., Peer], path: str) -> None:
-    # A waiter that opened the file to look, and closed it again, would wake all others by that, for ever. Nor does an
-    # observer wake them, who opens each ticket.
+    # A waiter that opened the file to look, and closed it again, would wake all others with that, for ever. Nor does an
+    # observer wake them, which opens each ticket.
     with Lock(path):
         waiters = [spawn(NO_NOTICE + WAIT, path) for _ in range(5)]
         for waiter in waiters:
@@ -221,7 +221,7 @@ def test_a_ctrl_c_while_waiting_leaves_nothing(spawn: Callable[..., Peer], path:
 
 
 def test_a_ctrl_c_in_the_settling_time_leaves_no_lock(spawn: Callable[..., Peer], path: str) -> None:
-    # A takeover by rule waits for a moment before it lets anyone in; interrupted there, it must undo what it did.
+    # A takeover by rule waits for a moment before it lets anyone in; if interrupted there, it must undo its changes.
     Path(path).write_text("pid=4194304\ntimestamp=1\n")
     waiter = spawn(
         """
@@ -273,7 +273,7 @@ def test_each_of_many_waiting_threads_is_served(spawn: Callable[..., Peer], path
 
 @pytest.mark.needs("events")
 def test_a_thread_that_gives_up_leaves_the_others_their_wake_ups(spawn: Callable[..., Peer], path: str) -> None:
-    # The first to wait reads the events for all; when its time is up, somebody else must read them.
+    # The first waiter reads the events for all; when its time is up, another must read them.
     hold = Lock(path).acquire()
     waiter = spawn(
         """

@@ -108,7 +108,7 @@ def test_a_forked_process_has_the_state_of_a_started_one(tmp_path: Path, way: st
     """W1"""
     (tmp_path / "told.py").write_text(TELL)
     words = {"code": ["-c", TELL, ODD, "x"], "module": ["-m", "told", ODD], "script": [tmp_path / "told.py", ODD]}[way]
-    (tmp_path / "__pycache__").mkdir()  # whoever comes first would make it
+    (tmp_path / "__pycache__").mkdir()  # otherwise the first process would make it
     started, forked = (told(real, tmp_path, *words, stdin=subprocess.DEVNULL) for real in (True, False))
     assert forked == started
 
@@ -195,7 +195,7 @@ def test_the_pid_of_a_forked_process_is_free_only_after_the_wait_for_it() -> Non
     eventually(lambda: state(process.pid) == "Z")
     with pytest.raises(AssertionError):
         eventually(lambda: state(process.pid) != "Z", within=0.05)
-    process.send_signal(signal.SIGKILL)  # which looks, and finds that it has ended
+    process.send_signal(signal.SIGKILL)  # send_signal looks, and finds that it has ended
     assert process.returncode == 0
     assert state(process.pid) == ""
 

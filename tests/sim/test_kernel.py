@@ -140,7 +140,7 @@ def step(twin: Twin, rng: random.Random) -> tuple[str, tuple[Any, Any]]:
         inode = twin.made.kernel.names.get(f"/d/{name}")
         if inode is not None and inode.entries is not None:
             return op, (None, None)  # the engine watches no directory
-        for real, made in twin.watches:  # a new one may hear of what happened before it, on Linux
+        for real, made in twin.watches:  # on Linux, a new watch may hear of earlier events
             real.take(), made.take()
         real, made = twin.on_name("watch", name, readers=True)
         if not isinstance(real, str) and not isinstance(made, str):
@@ -204,7 +204,7 @@ def test_a_step_has_the_same_result_as_on_linux(seed: int, twins: list[Twin]) ->
         op, (real, made) = step(twins[which], rng)
         done.append(f"{which} {op}: {real}")
         if op == "write" and isinstance(real, str) != isinstance(made, str):
-            return  # a descriptor that can only read: the engine never writes to one
+            return  # a read-only descriptor: the engine never writes to one
         assert real == made, f"step {number}: Linux says {real}, the simulation {made}, after\n" + "\n".join(done)
 
 

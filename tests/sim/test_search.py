@@ -82,7 +82,7 @@ def test_a_bound_of_preemptions_is_kept(toy: Callable[..., Workload]) -> None:
     assert len(ends) == len(set(ends))
     for end in ends:
         switches = sum(one != other for one, other in pairwise(end))
-        assert switches <= 2, end  # one of them is at somebody's end
+        assert switches <= 2, end  # one preemption is at a process's end
     assert "AABBBBAA" in ends
     assert "BBAAAABB" in ends
 

@@ -93,7 +93,7 @@ def test_a_crowd_logs_in_once(guarded: Node, monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.gather(*[hold.release() for hold in holds])
 
     monkeypatch.setattr(Cluster, "_exchange", count)
-    # On a busy machine, a login takes longer than others wait for it.
+    # On a busy machine, a login takes longer than the others wait for it.
     monkeypatch.setattr(etcd_client, "_EACH", 60.0)
     monkeypatch.setattr(etcd_lock, "_RELEASE_WITHIN", 60.0)
     cluster._token = ""

@@ -89,7 +89,7 @@ def has_ended(watch: Watch) -> bool:
 def test_a_lock_outlives_one_of_three_servers(url: str, trio: list[Node]) -> None:
     victim = next(node for node in trio if node is not leader(trio))
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
-    cluster._first = trio.index(victim)  # the one that everybody talks to
+    cluster._first = trio.index(victim)  # the server that all contenders talk to
     survive(url, victim)
     restart(victim)
 

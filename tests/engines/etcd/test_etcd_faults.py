@@ -213,7 +213,7 @@ def test_a_holder_whose_stream_is_stuck_notices_a_break(
     cluster._first = 0
     hold = Lock(both, stale_after=30, on_lost=lost.append).acquire()
     before = proxy.connections
-    eventually(lambda: proxy.connections > before)  # it is watched
+    eventually(lambda: proxy.connections > before)  # it is being watched
     proxy.swallows = True
     assert Lock(url).break_lock() is not None
     eventually(lambda: lost)

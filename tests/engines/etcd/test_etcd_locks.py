@@ -529,7 +529,7 @@ def test_a_slot_of_another_program_is_waited_for_until_the_timeout(url: str, nod
 
 def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str) -> None:
     """ET5: the caller whose turn it is finds its only slot taken by a later one that assumes more slots."""
-    url = url.replace("ttl=2", "ttl=30")  # the shortest lease may end while a busy machine looks elsewhere
+    url = url.replace("ttl=2", "ttl=30")  # the shortest lease may expire on a busy machine
     holds = [Semaphore(url, 2).acquire(timeout=SOON) for _ in range(2)]
     got: list[Any] = []
 
@@ -547,7 +547,7 @@ def test_callers_that_disagree_about_the_slots_wait_until_their_timeout(url: str
     holds[0].release()
     holds.append(more.acquire(timeout=SOON))
     assert holds[-1].slot == 0
-    holds[1].release()  # now it is the turn of the one who knows of one slot
+    holds[1].release()  # now it is the turn of the caller that assumes one slot
     thread.join()
     assert isinstance(got[0], holdfast.AcquireTimeout), got
     eventually(lambda: more.status().free == 2)  # its key goes in the background
@@ -689,8 +689,8 @@ def test_each_event_comes_once_and_names_the_right_holder(url: str) -> None:
         waits.set()
 
     with Lock(url, tag="a"), pytest.raises(holdfast.AcquireCancelled):
-        Lock(url, on_event=tell).acquire(timeout=30, cancel=waits)  # until it has told that it waits
-    eventually(lambda: not Lock(url).status().locked)  # a place that was given up is removed a moment later, and first
+        Lock(url, on_event=tell).acquire(timeout=30, cancel=waits)  # until it has reported that it waits
+    eventually(lambda: not Lock(url).status().locked)  # an abandoned queue entry is removed a moment later, and first
     Lock(url, on_event=told.append).acquire().release()
     assert [event.kind for event in told] == ["waiting", "gave-up", "acquired", "released"]
     assert told[0].holder.tag == "a"

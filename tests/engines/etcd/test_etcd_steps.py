@@ -328,7 +328,7 @@ def test_ctrl_c_between_two_steps_leaves_no_socket(
 
     with monkeypatch.context() as changed:
         changed.setattr(place, name, interrupted)
-        for _ in range(50):  # the agent may have left a connection, and then none is made
+        for _ in range(50):  # the agent may have left a connection, in which case none is opened
             if step != "taken":
                 open_without_idle()
             try:

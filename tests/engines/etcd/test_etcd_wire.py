@@ -210,7 +210,7 @@ def test_a_lone_server_that_is_slow_gets_all_the_time(monkeypatch: pytest.Monkey
 
     def serve(plug: socket.socket, _: int) -> None:
         asked.append(request(plug))
-        if not select.select([plug], [], [], 0.3)[0]:  # else the client has gone
+        if not select.select([plug], [], [], 0.3)[0]:  # otherwise the client has gone
             plug.sendall(whole(b'{"n":"1"}'))
 
     monkeypatch.setattr(etcd_client, "_EACH", 0.05)

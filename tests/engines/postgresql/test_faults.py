@@ -115,7 +115,7 @@ def _through_a_stop(start: Callable[..., Peer], url: str) -> None:
     )
     peer.expect("held")
     peer.kill(signal.SIGSTOP)
-    time.sleep(2.1)  # how long it is stopped is what this is about
+    time.sleep(2.1)  # the duration of the stop is what this tests
     assert Lock(url).try_acquire() is None  # its kernel answers for it
     peer.kill(signal.SIGCONT)
     peer.say("go")
@@ -368,7 +368,7 @@ def _swallowed(postgres: Postgres) -> None:
     assert "no heartbeat was answered for 2 s" in str(lost[0])
     with pytest.raises(holdfast.LockLost):
         hold.release()
-    stalling.remove()  # the server hears of the end at last
+    stalling.remove()  # the server learns of the end at last
     Lock(postgres.url("swallowed")).acquire(timeout=10).release()
 
 
@@ -386,7 +386,7 @@ def test_releases_at_a_silent_server_are_not_waited_for_one_by_one(
         hold.release()
     monkeypatch.setattr(postgresql_hold, "_RELEASE_WITHIN", 1000.0)
     before = postgresql_hold._silent.copy()
-    for other in others:  # one was enough to know it: whoever ends with many holds does not wait for each
+    for other in others:  # one was enough to know: a process that exits with many holds does not wait for each
         with pytest.raises(holdfast.LockLost, match="does not answer"):
             other.release()
     assert postgresql_hold._silent == before, "what was given no time says nothing"
@@ -423,7 +423,7 @@ def test_a_waiter_behind_a_silent_proxy_reconnects_or_fails_at_its_deadline(
 ) -> None:
     """It checks now and then that the server knows it, and keeps its deadline."""
     hold = Lock(postgres.url("a")).acquire(timeout=10)
-    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.5)  # that a connection is made in, on a loaded machine
+    monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.5)  # enough for a connection, on a loaded machine
     monkeypatch.setattr(postgresql_lock, "_GRACE", 0.2)
     proxies = [proxy(), proxy()]
     short, endless = (Lock(postgres.url("a", port=one.port)) for one in proxies)
@@ -440,7 +440,7 @@ def test_a_waiter_behind_a_silent_proxy_reconnects_or_fails_at_its_deadline(
     before = len(attempts)
     postgres.ask("select pg_terminate_backend(pid, 5000) from pg_locks where locktype = 'advisory' and not granted")
     proxies[1].stalled.clear()
-    eventually(lambda: len(attempts) > before)  # its session is gone, and another one says so
+    eventually(lambda: len(attempts) > before)  # its session is gone, as another session reports
     hold.release()
     thread.join(20)
     got[0].release()
@@ -483,7 +483,7 @@ def test_a_grant_that_arrives_during_the_check_is_not_lost(
         return other
 
     hold = Lock(postgres.url("a")).acquire(timeout=10)
-    monkeypatch.setattr("holdfast._core.wait._NOTICE_AFTER", 1000.0)  # nothing else is to wake it
+    monkeypatch.setattr("holdfast._core.wait._NOTICE_AFTER", 1000.0)  # so that nothing else wakes it
     monkeypatch.setattr(postgresql_lock, "_ASK_EVERY", 0.02)
     monkeypatch.setattr(postgresql_lock, "connect", meanwhile)
     thread, results = later(lambda: Lock(postgres.url("a")).acquire(timeout=60 if granted else 0.3))
@@ -571,7 +571,7 @@ def _partition() -> None:
     assert done.returncode == 0, done.stderr
     lost, next_in = map(float, done.stdout.split())
     assert lost < next_in
-    assert next_in + 0.6 >= 3  # of the last heartbeat, which was before the cut, half a second is gone at most
+    assert next_in + 0.6 >= 3  # at most half a second has passed since the last heartbeat, which was before the cut
 
 
 def test_a_lease_also_runs_while_the_machine_sleeps(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,7 +579,7 @@ def test_a_lease_also_runs_while_the_machine_sleeps(postgres: Postgres, monkeypa
     lost: list[LockLost] = []
     hold = Lock(postgres.url("a"), on_lost=lost.append, stale_after=300).acquire(timeout=10)
     real = time.clock_gettime
-    asleep = 140.0  # of the 200 for which it believes in the lock
+    asleep = 140.0  # of the 200 s for which the holder believes in the lock
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + asleep * (clock == time.CLOCK_BOOTTIME))
     hold.ensure_held()
     asleep = 260.0

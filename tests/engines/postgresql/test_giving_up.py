@@ -42,11 +42,11 @@ def nothing_left(postgres: Postgres) -> Iterator[None]:
         for job in list(agent(env)._jobs):
             if job.what.startswith(
                 "while closing connections"
-            ):  # it sleeps until the last of an earlier test is too old
+            ):  # it sleeps until the last connection of an earlier test is too old
                 job.stop()
                 postgresql_pool._pool._swept_in = -1
         eventually(lambda: not agent(env)._jobs, what="the end of the agent's jobs")
-        postgres.forget()  # the test's own connection is no leak
+        postgres.forget()  # the test's own connection is not a leak
         gc.collect()
         return {fd: what for fd, what in descriptors().items() if what.startswith("socket")}
 
@@ -215,7 +215,7 @@ def test_a_short_hold_does_not_wake_the_agents_thread(
 ) -> None:
     """EG6: the thread need not wake to watch the connection, nor for the release."""
     url, env, ours = postgres.url("a"), environment(), agent(environment())
-    # The job that closes what was left too long wakes it; so does the end of the last of many holds.
+    # The job that closes old idle connections wakes it; so does the end of the last of many holds.
     monkeypatch.setattr(postgresql_pool._pool, "_swept_in", env.generation)
     monkeypatch.setattr("holdfast._drivers.agent._MOST_VOID", math.inf)
 

@@ -224,7 +224,7 @@ def test_an_outage_of_etcd_ends_holds_only_without_failsafe_mode(failsafe: bool)
         with cluster.etcd.paused():
             callers.see(lambda: None)
             if failsafe:
-                time.sleep(2 * patroni.DCS["ttl"])  # nothing is to happen meanwhile
+                time.sleep(2 * patroni.DCS["ttl"])  # so that nothing happens meanwhile
                 callers.hold.ensure_held()
                 assert not callers.at
             else:

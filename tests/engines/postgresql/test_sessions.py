@@ -294,7 +294,7 @@ def test_a_long_heartbeat_does_not_exceed_the_kernels_keepalive_limit(postgres: 
         asked = "select " + ", ".join(f"current_setting('{name}')" for name in names)
         assert drive(session.ask(asked, (), environment().monotonic() + 10)) == [
             ("32767", str(min(32767, heartbeat)))
-        ]  # the server's kernel has taken them: otherwise they would be its defaults
+        ]  # the server's kernel has accepted them: otherwise they would be its defaults
 
 
 def test_a_server_that_refuses_one_setting_is_accepted(
@@ -367,7 +367,7 @@ def test_a_role_without_privileges_is_told_which_it_needs(postgres: Postgres) ->
             init(postgres.url(user="poor"), "of_poor")
         postgres.ask("grant usage on schema holdfast to poor")
         postgres.ask("grant select, insert, update on holdfast.lock to poor")
-        assert init(postgres.url(user="poor")) == "holdfast"  # it is there already
+        assert init(postgres.url(user="poor")) == "holdfast"  # it exists already
         Lock(postgres.url("a", user="poor")).acquire(timeout=5).release()
     finally:
         postgres.ask("drop owned by poor")

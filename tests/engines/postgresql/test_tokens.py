@@ -97,7 +97,7 @@ def test_no_increment_is_lost_where_the_resource_checks_tokens(
         while to_the_end or not peer.silent():
             try:
                 words = peer.hear().split()
-            except AssertionError:  # it has ended, and all is heard
+            except AssertionError:  # it has ended, and all its output was read
                 assert to_the_end
                 return
             if words[0] == "done" and words[2] == "1":
@@ -110,12 +110,12 @@ def test_no_increment_is_lost_where_the_resource_checks_tokens(
         for peer in peers:
             listen(peer)
         draw = chance.random()
-        if draw < 0.05 and peers[0]._said:  # else it has not even begun
+        if draw < 0.05 and peers[0]._said:  # otherwise it has not even begun
             victim = peers.pop(0)
             victim.kill()
             victim.wait()
             listen(victim, to_the_end=True)
-            unheard += 1  # its last count may have been accepted, and not been told
+            unheard += 1  # its last increment may have been accepted, but not reported
             peers.append(spawn(CONTENDER, url, lock))
         elif draw < 0.1:
             Lock(lock).break_lock()
@@ -176,7 +176,7 @@ def test_names_with_the_same_key_are_refused_with_the_reason(
     postgres.ask("update holdfast.lock set name = 'another' where key = %s", key_of("collides"))
     with pytest.raises(holdfast.HoldfastError, match="same 64-bit key"):
         Lock(postgres.url("collides")).acquire(timeout=10)
-    # The server lets go of what was refused once it sees that the connection is closed.
+    # The server frees the lock of a refused session once it sees that the connection is closed.
     eventually(lambda: not Lock(postgres.url("collides")).status().locked, what="the end of the refused one's lock")
     postgres.ask("delete from holdfast.lock where name = 'another'")
 

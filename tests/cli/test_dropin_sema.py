@@ -500,7 +500,7 @@ def test_a_lock_left_by_a_finished_command_is_not_taken_over(world: World, place
     assert (status.locked, status.liveness.value, status.evidence.proven) == (True, "dead", False)
 
 
-def test_a_living_holder_is_not_robbed_for_its_age(place: Path) -> None:
+def test_a_living_holder_keeps_its_lock_whatever_its_age(place: Path) -> None:
     """The guard is respected; by its record alone the lock would be stale."""
     with Lock(place / "l") as hold:
         assert ran(sema, "try", "l", "--stale", "1")[0] == 1

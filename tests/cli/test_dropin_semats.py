@@ -413,7 +413,7 @@ def test_a_record_with_our_pid_from_before_our_start_is_not_ours(place: Path) ->
     assert "isOwnedByCurrentProcess: false" in ran(semats, "status", "l")[1]
 
 
-def test_a_living_holder_is_neither_robbed_nor_released(world: World, place: Path) -> None:
+def test_a_living_holder_keeps_its_lock_unless_it_is_released_by_force(world: World, place: Path) -> None:
     """The guard is respected, unless `-f` is given."""
     hold = Lock("l", protocol="semats").acquire()
     assert ran(semats, "try-acquire", "l")[0] == 1

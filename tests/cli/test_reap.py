@@ -96,7 +96,7 @@ def test_a_command_that_outlives_its_wrapper_keeps_its_lock(
     eventually(lambda: not path.exists())
 
 
-def test_a_storm_of_contenders_and_deaths_robs_no_holder(
+def test_no_holder_loses_its_lock_in_a_storm_of_contenders_and_deaths(
     world: World, path: Path, reap: Callable[..., Started]
 ) -> None:
     """Two reapers run beside contenders that are killed again and again: neither removes a holder's lock."""
@@ -193,7 +193,7 @@ def test_a_missing_directory_is_an_error_at_the_start(world: World, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
-def test_the_service_manager_hears_of_start_and_end(
+def test_the_service_manager_is_notified_of_start_and_end(
     kind: str, tmp_path: Path, reap: Callable[..., Started], hold: Callable[..., Peer]
 ) -> None:
     place = tmp_path / "locks"

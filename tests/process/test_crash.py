@@ -99,7 +99,7 @@ def test_a_waiter_wakes_when_the_holder_is_killed(spawn: Callable[..., Peer], pa
 
 @pytest.mark.parametrize("stale", ["safe", "protocol"])
 @pytest.mark.needs("flock")
-def test_a_stopped_holder_is_not_robbed(spawn: Callable[..., Peer], path: str, stale: str) -> None:
+def test_a_stopped_holder_keeps_its_lock(spawn: Callable[..., Peer], path: str, stale: str) -> None:
     holder = spawn(OLD_HOLD, path)
     holder.expect("holding")
     holder.kill(signal.SIGSTOP)

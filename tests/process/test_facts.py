@@ -366,7 +366,7 @@ def test_a_fifo_without_a_reader_cannot_be_opened_for_writing(place: Path, opene
         opened(path, BEHIND)
 
 
-def test_a_writing_end_hears_at_once_and_from_then_on_that_its_reader_closes(
+def test_a_writing_end_reports_at_once_and_from_then_on_that_its_reader_has_closed(
     place: Path, opened: Callable[..., int]
 ) -> None:
     path = fifo(place / "t")
@@ -382,7 +382,7 @@ def test_a_writing_end_hears_at_once_and_from_then_on_that_its_reader_closes(
         os.write(behind, b"!")
 
 
-def test_a_writing_end_hears_that_its_reader_is_killed_and_not_that_it_is_stopped(
+def test_a_writing_end_reports_that_its_reader_is_killed_but_not_that_it_is_stopped(
     spawn: Callable[..., Peer], place: Path, opened: Callable[..., int]
 ) -> None:
     path = fifo(place / "t")
@@ -398,7 +398,7 @@ def test_a_writing_end_hears_that_its_reader_is_killed_and_not_that_it_is_stoppe
         opened(path, BEHIND)
 
 
-def test_a_writing_end_hears_that_its_reader_starts_another_program(
+def test_a_writing_end_reports_that_its_reader_starts_another_program(
     spawn: Callable[..., Peer], place: Path, opened: Callable[..., int]
 ) -> None:
     path = fifo(place / "t")
@@ -437,9 +437,7 @@ def test_a_childs_copy_of_a_reading_end_delays_the_end_until_it_is_closed(
     assert polled(behind) == select.POLLERR
 
 
-def test_a_reading_end_that_may_write_hears_of_bytes_and_not_of_writers(
-    place: Path, opened: Callable[..., int]
-) -> None:
+def test_a_reading_end_that_may_write_reports_bytes_but_not_writers(place: Path, opened: Callable[..., int]) -> None:
     # With O_RDONLY it would hang up when the last writer leaves, and say so until the next one comes.
     path = fifo(place / "t")
     owner, reader = opened(path, OWNER), opened(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -525,7 +523,7 @@ def test_the_ends_of_a_fifo_make_the_events_of_a_file(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_an_event_loop_hears_of_a_reader_that_goes_and_not_before(
+def test_an_event_loop_is_woken_when_a_reader_goes_and_not_before(
     place: Path, opened: Callable[..., int], loop: str
 ) -> None:
     new = asyncio.new_event_loop if loop == "asyncio" else pytest.importorskip("uvloop").new_event_loop

@@ -44,7 +44,7 @@ def test_beads_and_holdfast_exclude_each_other(play: Play, database: str) -> Non
     assert os.listdir(database) == []
 
 
-def test_a_release_of_theirs_ends_our_wait(play: Play, database: str) -> None:
+def test_a_release_by_a_tool_ends_our_wait(play: Play, database: str) -> None:
     tool, ours = play("beads", database), play("ours", database, "beads")
     tool.ask("create", "theirs")
     ours.say("acquire")

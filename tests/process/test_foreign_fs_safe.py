@@ -41,7 +41,7 @@ def test_fs_safe_and_holdfast_exclude_each_other(fs_safe: Play, play: Play, targ
     assert os.listdir(os.path.dirname(target)) == ["state.json.lock"]
 
 
-def test_a_release_of_theirs_ends_our_wait(fs_safe: Play, play: Play, target: str) -> None:
+def test_a_release_by_fs_safe_ends_our_wait(fs_safe: Play, play: Play, target: str) -> None:
     theirs, ours = fs_safe(target), play("ours", target, "sidecar")
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
@@ -50,7 +50,7 @@ def test_a_release_of_theirs_ends_our_wait(fs_safe: Play, play: Play, target: st
     ours.expect("acquired")
 
 
-def test_a_release_of_ours_ends_their_wait(fs_safe: Play, target: str) -> None:
+def test_our_release_ends_the_wait_of_fs_safe(fs_safe: Play, target: str) -> None:
     theirs = fs_safe(target)
     with Lock(target, protocol="sidecar"):
         theirs.say("acquire")
@@ -115,7 +115,7 @@ def test_a_release_leaves_a_lock_that_the_other_has_put_in_its_place(fs_safe: Pl
     assert theirs.ask("verify") in ("kept", "unknown")
 
 
-def test_a_dead_holder_of_ours_is_recovered_before_they_would(fs_safe: Play, play: Play, target: str) -> None:
+def test_a_dead_holder_of_ours_is_recovered_before_fs_safe_would(fs_safe: Play, play: Play, target: str) -> None:
     """fs-safe waits until the lock is old, and then fails; holdfast has proof, and gets in at once."""
     holder, theirs = play("ours", target, "sidecar"), fs_safe(target)
     assert holder.ask("take") == "acquired"
@@ -130,7 +130,7 @@ def test_a_dead_holder_of_ours_is_recovered_before_they_would(fs_safe: Play, pla
     theirs.expect("acquired")
 
 
-def test_a_held_lock_of_ours_never_becomes_stale_for_them(fs_safe: Play, target: str) -> None:
+def test_our_held_lock_never_becomes_stale_for_fs_safe(fs_safe: Play, target: str) -> None:
     """A heartbeat refreshes both times by which fs-safe judges."""
     theirs = fs_safe(target, 1000)
     with Lock(target, protocol="sidecar", heartbeat=0.1):

@@ -58,7 +58,7 @@ def test_proper_lockfile_and_holdfast_exclude_each_other(proper_lockfile: Play, 
     assert sorted(os.listdir(os.path.dirname(target))) == ["state.json", "state.json.lock"]
 
 
-def test_a_release_of_theirs_ends_our_wait(proper_lockfile: Play, play: Play, target: str) -> None:
+def test_a_release_by_proper_lockfile_ends_our_wait(proper_lockfile: Play, play: Play, target: str) -> None:
     theirs, ours = proper_lockfile(target), play("ours", target, PROTOCOL)
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
@@ -67,7 +67,7 @@ def test_a_release_of_theirs_ends_our_wait(proper_lockfile: Play, play: Play, ta
     ours.expect("acquired")
 
 
-def test_a_release_of_ours_ends_their_wait(proper_lockfile: Play, target: str) -> None:
+def test_our_release_ends_the_wait_of_proper_lockfile(proper_lockfile: Play, target: str) -> None:
     theirs = proper_lockfile(target)
     with ours(target):
         theirs.say("acquire")
@@ -103,7 +103,7 @@ def test_a_late_refresh_by_proper_lockfile_takes_our_lock_and_is_reported(proper
     assert lock_of(target).is_dir()
 
 
-def test_a_held_lock_of_ours_never_becomes_stale_for_them(proper_lockfile: Play, target: str) -> None:
+def test_our_held_lock_never_becomes_stale_for_proper_lockfile(proper_lockfile: Play, target: str) -> None:
     theirs = proper_lockfile(target, 2000)
     with ours(target, stale_after=2) as hold:
         first = os.stat(lock_of(target)).st_mtime_ns

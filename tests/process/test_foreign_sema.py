@@ -88,7 +88,7 @@ def test_sema_or_semats_and_holdfast_exclude_each_other(play: Play, path: str, t
     assert theirs.ask("take") == "acquired"
 
 
-def test_a_release_of_theirs_wakes_a_waiter(play: Play, path: str, tool: str) -> None:
+def test_a_release_by_sema_or_semats_wakes_a_waiter(play: Play, path: str, tool: str) -> None:
     theirs, ours = play(tool, path), play("ours", path, tool)
     assert theirs.ask("take") == "acquired"
     ours.say("acquire")
@@ -222,7 +222,7 @@ def test_a_stale_lock_is_taken_over_by_one_contender(tool: str, protocol: str, w
     assert seen["theirs"] + seen["ours"] > 0
 
 
-def test_a_release_of_ours_ends_their_wait(play: Play, path: str) -> None:
+def test_our_release_ends_the_wait_of_sema(play: Play, path: str) -> None:
     theirs, ours = play("sema", path), play("ours", path, "sema")
     assert ours.ask("take") == "acquired"
     theirs.stop_at("create", "acquire")

@@ -306,7 +306,7 @@ def test_a_released_hold_does_not_report_a_loss(path: str) -> None:
 
 
 @pytest.mark.needs("events")
-def test_a_holder_in_another_process_is_told(spawn: Callable[..., Peer], path: str) -> None:
+def test_a_holder_in_another_process_is_told_of_its_loss(spawn: Callable[..., Peer], path: str) -> None:
     holder = spawn(
         """
         hold = Lock(path, on_lost=lambda error: say("lost", time.monotonic())).acquire()

@@ -209,7 +209,7 @@ def test_a_forked_child_neither_keeps_nor_frees_the_lock(path: str, play: Play) 
     assert theirs.ask("take") == "acquired"
 
 
-def test_a_holder_whose_file_is_replaced_is_told(path: str) -> None:
+def test_a_holder_whose_file_is_replaced_is_told_of_its_loss(path: str) -> None:
     losses: list[LockLost] = []
     hold = lock(path, on_lost=losses.append).acquire()
     Path(path).with_name("t").touch()

@@ -75,5 +75,8 @@ def test_only_flock_and_ofd_leave_their_files_and_can_be_shared() -> None:
     assert [name for name in names() if is_persistent(name)] == ["flock", "ofd"]
     assert not is_persistent("postgresql")
     assert [name for name in names() if get(name).shareable] == ["flock", "ofd"]
+
+
+def test_only_a_lock_without_events_is_looked_at_again_and_again() -> None:
     assert FLOCK.recheck <= 0.1
     assert SEMA.recheck == math.inf

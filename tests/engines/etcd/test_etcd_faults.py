@@ -344,8 +344,16 @@ def _slot(url: str, peer: Callable[..., Peer]) -> None:
             assert third.slot == 0
 
 
-def test_no_key_outlives_its_lease(node: Node) -> None:
-    """The keys of the earlier tests are gone once their leases are."""
+def test_no_key_outlives_its_lease(url: str, node: Node) -> None:
+    """Those of a killed holder and of a killed waiter, and of the earlier tests."""
+    holder = Peer(f"Lock({url!r}).acquire(); say('held'); hear()")
+    holder.expect("held")
+    waiter = Peer(f"Lock({url!r}).acquire()")
+    eventually(lambda: len(Lock(url).status().waiters) == 1, what="a waiter")
+    for peer in (waiter, holder):
+        peer.kill()
+        peer.destroy()
+    assert keys(node, f"{PREFIX}tests/") > 0
     eventually(lambda: keys(node, f"{PREFIX}tests/") == 0, what="the end of all keys")
 
 

@@ -97,7 +97,7 @@ TESTS_BY_REASON = {
         "unit/test_survey.py::test_a_look_wakes_no_waiter[flock]",
     ),
     "pipes and descriptors in a selector": (
-        "unit/test_aio_cancel.py::test_readers_are_counted",
+        "unit/test_aio_cancel.py::test_the_readers_of_a_waiting_task_are_counted",
         "unit/test_asyncio_drive.py::test_a_wait_lasts_until_its_deadline",
         "unit/test_asyncio_drive.py::test_an_event_ends_the_wait",
         "unit/test_asyncio_drive.py::test_a_wait_on_a_closed_loop_can_be_collected",
@@ -127,7 +127,7 @@ TESTS_BY_REASON = {
     ),
     "a death is told by the end of its process, which a process that a test plays has not": (
         "unit/test_slots.py::test_a_killed_holder_is_not_waited_for",
-        "unit/test_acquire.py::test_a_waiter_that_stands_still_when_it_is_woken_for_another_lock_looks_again",
+        "unit/test_acquire.py::test_a_waiter_delayed_after_a_wake_up_for_another_lock_looks_again",
         "unit/test_acquire.py::test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard",
         "unit/test_queue.py::test_a_hand_over_that_ends_at_any_step_stops_nobody",
         "unit/test_queue.py::test_a_reader_that_passes_readers_removes_what_the_dead_have_left",
@@ -208,12 +208,12 @@ TESTS_BY_REASON = {
     ),
     "forks, or signals of POSIX": (
         "unit/test_queue.py::test_a_forked_child_leaves_its_parents_queue_as_it_is",
-        "unit/test_apart.py::test_a_command_ends_though_what_asks_the_server_cannot",
-        "unit/test_apart.py::test_a_command_goes_on_with_what_lies_elsewhere",
+        "unit/test_apart.py::test_a_command_ends_although_the_child_that_asks_the_server_hangs",
+        "unit/test_apart.py::test_a_command_goes_on_with_paths_elsewhere",
         "unit/test_apart.py::test_a_process_ends_though_a_server_is_silent[forks-7]",
-        "unit/test_apart.py::test_who_asks_first_says_that_there_is_no_answer",
-        "unit/test_apart.py::test_where_no_child_can_be_made_nobody_asks_first",
-        "unit/test_apart.py::test_who_asks_first_does_nothing_else_though_ctrl_c_comes",
+        "unit/test_apart.py::test_a_wait_for_the_child_that_asks_first_is_announced_once",
+        "unit/test_apart.py::test_no_server_is_asked_first_where_no_child_can_be_forked",
+        "unit/test_apart.py::test_the_child_that_asks_first_does_nothing_else_after_ctrl_c",
     ),
     "a ticket is no FIFO there, so nobody is told of a free lock by a byte (queue.py, Q11)": (
         "unit/test_queue.py::test_a_waiter_passed_with_the_idle_one_still_gets_its_turn[elsewhere]",

@@ -282,7 +282,7 @@ def test_a_guard_dropped_after_the_watch_was_armed_shortens_the_wait(held: Conte
     assert second.deadline > times[-1] + 1
 
 
-def test_a_waiter_that_stood_still_after_its_look_does_not_rely_on_its_watch(held: Contender, contend: Contend) -> None:
+def test_a_waiter_delayed_after_its_look_does_not_rely_on_its_watch(held: Contender, contend: Contend) -> None:
     """WF2: the guard that it has seen may have been dropped since then, and nothing more will happen to the file."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     held.crash()
@@ -302,9 +302,7 @@ def test_a_waiter_that_stood_still_after_its_look_does_not_rely_on_its_watch(hel
     assert isinstance(waiter.run(), FileHold)
 
 
-def test_a_waiter_that_stands_still_when_it_is_woken_for_another_lock_looks_again(
-    held: Contender, contend: Contend
-) -> None:
+def test_a_waiter_delayed_after_a_wake_up_for_another_lock_looks_again(held: Contender, contend: Contend) -> None:
     """WF2: only a look later than that lets it rely on its watch, and not the time alone."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     waiter.env.instead["monotonic"] = lambda: 1000.0
@@ -347,7 +345,7 @@ def test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard(disk:
     assert hold.path == str(path)
 
 
-def test_a_refusal_without_waiting_says_what_was_seen(disk: Path, held: Contender, contend: Contend) -> None:
+def test_a_refusal_without_waiting_names_the_holder(disk: Path, held: Contender, contend: Contend) -> None:
     """A3: tried once, without waiting; and it says what was seen."""
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None

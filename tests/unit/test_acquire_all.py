@@ -71,7 +71,7 @@ def spellings(disk: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str
     ]
 
 
-def test_any_spelling_of_paths_and_any_list_gives_the_same_order(spellings: list[Callable[[str], str]]) -> None:
+def test_the_order_does_not_depend_on_spelling_or_on_the_list(spellings: list[Callable[[str], str]]) -> None:
     """D1: by directory, name, and slot; the same for every spelling and every order of the list."""
     names = ["one/a", "one/b", "two/a", "one/s.0.lock", "one/s.10.lock", "one/s.9.lock", "two/B"]
     found = set()
@@ -120,7 +120,7 @@ def test_on_a_served_filesystem_the_order_goes_by_the_real_path(
     assert in_order(locks) == [1, 0]
 
 
-def test_case_is_ignored_in_the_order_where_the_filesystem_ignores_it(disk: Path) -> None:
+def test_the_order_ignores_case_where_the_filesystem_does(disk: Path) -> None:
     """D1: on a filesystem that does not tell a from A, `a, B` and `A, b` are the same two locks."""
     one = [Path(path).name.lower() for path in order([Lock(disk / "a"), Lock(disk / "B")])]
     other = [Path(path).name.lower() for path in order([Lock(disk / "A"), Lock(disk / "b")])]
@@ -233,7 +233,7 @@ def test_ranges_of_one_file_are_acquired_together(disk: Path) -> None:
         (((0, 10), {"owner": "me", "shared": True}), ((0, 5), {"owner": "me"})),
     ],
 )
-def test_ranges_of_which_one_would_wait_for_the_other_are_refused(disk: Path, one: Any, other: Any) -> None:
+def test_ranges_that_would_block_each_other_are_refused(disk: Path, one: Any, other: Any) -> None:
     """D2."""
     locks = [ranged(disk, *span, **options) for span, options in (one, other)]
     for some in (locks, locks[::-1]):
@@ -242,7 +242,7 @@ def test_ranges_of_which_one_would_wait_for_the_other_are_refused(disk: Path, on
 
 
 @pytest.mark.needs("linux")
-def test_who_waits_for_a_range_holds_none_behind_it(disk: Path) -> None:
+def test_a_waiter_for_a_range_holds_no_later_range(disk: Path) -> None:
     """D3: whichever are named together."""
     spans = [(start, length) for start in range(4) for length in (1, 2, 0)]
     for some in itertools.permutations(spans, 3):
@@ -257,7 +257,7 @@ def test_who_waits_for_a_range_holds_none_behind_it(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("empty", [[], (), iter(())])
-def test_nothing_at_all_is_acquired(face: Any, empty: Any) -> None:
+def test_an_empty_list_of_locks_is_accepted(face: Any, empty: Any) -> None:
     with face.acquire_all(empty, timeout=0) as holds:
         assert list(holds) == []
         holds.ensure_held()
@@ -329,7 +329,7 @@ def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, hel
     face.acquire_all(three, timeout=0).release()
 
 
-def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
+def test_all_locks_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
     """One timeout for all: what the first has used up, the second has not."""
     first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()
     now = [1000.0]
@@ -351,7 +351,7 @@ def test_all_of_them_share_one_timeout(disk: Path, environments: Callable[..., S
             assert asked == left
 
 
-def test_the_shortest_timeout_of_theirs_is_kept(face: Any, disk: Path) -> None:
+def test_the_shortest_timeout_of_the_locks_applies(face: Any, disk: Path) -> None:
     busy = face.Lock(disk / "b")
     with busy, pytest.raises(AcquireTimeout, match=r"within 0\.01 s"):
         face.acquire_all([face.Lock(disk / "a", timeout=0.01), face.Lock(disk / "b", timeout=60)])
@@ -380,7 +380,7 @@ def test_an_error_leaves_none_held(face: Any, disk: Path) -> None:
     assert sorted(path.name for path in disk.iterdir()) == ["c", "d"]
 
 
-def test_one_that_was_lost_meanwhile_is_not_handed_out(face: Any, disk: Path) -> None:
+def test_a_lock_lost_while_the_others_are_acquired_raises(face: Any, disk: Path) -> None:
     """D4: waiting for the second may take long enough to lose the first."""
     first, second = face.Lock(disk / "a"), face.Lock(disk / "b")
     hold = Lock(disk / "b").acquire()
@@ -400,7 +400,7 @@ def test_one_that_was_lost_meanwhile_is_not_handed_out(face: Any, disk: Path) ->
     assert list(disk.iterdir()) == []
 
 
-def test_one_that_was_lost_does_not_keep_the_others_held(face: Any, disk: Path) -> None:
+def test_a_lost_lock_does_not_keep_the_others_held(face: Any, disk: Path) -> None:
     locks = [face.Lock(disk / name) for name in "abcd"]
     holds = face.acquire_all(locks)
     for lock in (locks[1], locks[3]):
@@ -434,7 +434,7 @@ def test_a_loss_is_noted_with_the_error_of_the_body(face: Any, disk: Path) -> No
 
 
 @pytest.mark.needs("flock")
-def test_a_child_does_not_free_what_its_parent_holds(face: Any, three: list[Any]) -> None:
+def test_a_child_does_not_free_its_parents_locks(face: Any, three: list[Any]) -> None:
     with face.acquire_all(three) as holds:
 
         def in_the_child() -> bool:

@@ -72,7 +72,7 @@ def test_a_job_without_a_thread_is_dropped_and_the_next_one_runs(agent: Agent, m
     assert log == ["done"]
 
 
-def test_what_is_last_is_done_without_a_thread_too(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_job_needs_no_thread(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """EG7: in its caller's."""
     log: list[str] = []
 
@@ -89,7 +89,7 @@ def test_what_is_last_is_done_without_a_thread_too(agent: Agent, monkeypatch: py
     assert not agent._jobs
 
 
-def test_what_is_last_does_not_keep_its_caller_for_long_without_a_thread(
+def test_a_last_job_without_a_thread_delays_its_caller_only_briefly(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EG7: a server that is silent for the whole of a long lease."""
@@ -129,7 +129,7 @@ def test_a_job_without_a_selector_leaves_one_doorbell(
     assert log == ["done"]
 
 
-def test_a_descriptor_closed_meanwhile_ends_no_other_job_where_all_are_told_of_it(
+def test_a_descriptor_closed_meanwhile_ends_no_other_job_under_select(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Windows, whose kernel keeps no set of descriptors: all that wait are looked at then."""

@@ -179,7 +179,7 @@ def test_a_cancelled_waiter_lets_the_next_one_acquire(place: Path, run: Run) -> 
     run(main())
 
 
-def test_a_cancellation_beside_a_release_lets_in_one(place: Path, run: Run) -> None:
+def test_a_cancellation_together_with_a_release_lets_in_one_waiter(place: Path, run: Run) -> None:
     async def main() -> None:
         inside: list[AsyncHold] = []
 
@@ -263,7 +263,7 @@ def test_a_generator_left_early_is_no_deadlock(path: Path, run: Run) -> None:
     assert not path.exists()
 
 
-def test_a_deadlock_is_told_however_busy_other_tasks_are(path: Path, tmp_path: Path, run: Run) -> None:
+def test_a_deadlock_is_detected_while_other_tasks_are_busy(path: Path, tmp_path: Path, run: Run) -> None:
     """B6: what they release is not what this one waits for."""
 
     async def work(number: int) -> None:
@@ -343,7 +343,7 @@ def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run)
 # -- deadlock ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_of_asyncio_bounds_a_wait_for_itself(place: Path, run: Run) -> None:
+def test_an_asyncio_timeout_bounds_a_wait_for_ones_own_lock(place: Path, run: Run) -> None:
     """B4: `asyncio.timeout` ends it, however it is entered, and what was left of an earlier one says nothing."""
 
     async def main() -> None:
@@ -372,7 +372,7 @@ def test_a_timeout_of_asyncio_bounds_a_wait_for_itself(place: Path, run: Run) ->
     run(main())
 
 
-def test_a_postponed_timeout_of_asyncio_counts_for_a_wait_for_itself(
+def test_a_rescheduled_asyncio_timeout_bounds_a_wait_for_ones_own_lock(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B4: the wait lasts as long as the timeout does; taken away, there is a deadlock."""
@@ -411,7 +411,7 @@ def test_a_task_may_wait_for_another_task_of_its_thread(place: Path, run: Run) -
     run(main())
 
 
-def test_a_thread_cannot_wait_for_a_task_that_it_keeps_from_running(place: Path, run: Run) -> None:
+def test_a_thread_cannot_wait_for_a_task_that_it_blocks(place: Path, run: Run) -> None:
     async def main() -> None:
         held = asyncio.Event()
         leave = asyncio.Event()
@@ -440,7 +440,7 @@ def test_a_thread_cannot_wait_for_a_task_that_it_keeps_from_running(place: Path,
 # -- timeouts of asyncio -----------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_of_asyncio_is_kept_and_leaves_no_trace(place: Path, run: Run) -> None:
+def test_an_asyncio_timeout_is_kept_and_leaves_no_trace(place: Path, run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         hold = Lock(place).acquire()
@@ -512,7 +512,7 @@ def test_only_a_coroutine_function_can_be_decorated(path: Path) -> None:
 # -- the rest of the surface -------------------------------------------------------------------------------------------
 
 
-def test_the_lazy_names_are_there() -> None:
+def test_the_lazy_names_are_listed_and_imported() -> None:
     assert {"AsyncLock", "AsyncHold", "Lock"} <= set(dir(holdfast))
     assert holdfast.AsyncLock is AsyncLock
     with pytest.raises(AttributeError, match="AsyncLok"):

@@ -205,7 +205,7 @@ def test_a_cancelled_task_leaves_lock_and_event_to_the_next(
 
 
 @by_events_only
-def test_a_timeout_of_asyncio_at_any_step_leaves_nothing(
+def test_an_asyncio_timeout_at_any_step_leaves_nothing(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main(at: int) -> None:
@@ -411,7 +411,9 @@ def test_a_cancelled_release_is_completed(path: str, new_loop: Callable[[], asyn
 
 
 @by_events_only
-def test_readers_are_counted(new_loop: Callable[[], asyncio.AbstractEventLoop], shm: Path) -> None:
+def test_the_readers_of_a_waiting_task_are_counted(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], shm: Path
+) -> None:
     """The tests above would see a reader that is left, on a loop that tells."""
 
     async def main() -> None:

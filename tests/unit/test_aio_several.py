@@ -249,7 +249,7 @@ def three(base: Path) -> list[Any]:
     return [AsyncLock(directory / "c"), AsyncSemaphore(base, 2), AsyncLock(directory / "a")]
 
 
-def test_several_can_be_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
+def test_acquire_all_can_be_awaited_or_entered(three: list[Any], base: Path, run: Run) -> None:
     async def main() -> None:
         async with acquire_all(three, timeout=5) as holds:
             assert [os.path.basename(hold.path) for hold in holds] == ["c", "b.0.lock", "a"]
@@ -273,7 +273,7 @@ def test_several_can_be_awaited_or_entered(three: list[Any], base: Path, run: Ru
     run(main())
 
 
-def test_several_that_are_never_awaited_make_a_warning(three: list[Any], run: Run) -> None:
+def test_an_acquire_all_that_is_never_awaited_makes_a_warning(three: list[Any], run: Run) -> None:
     async def main() -> None:
         with pytest.warns(RuntimeWarning, match="never awaited"):
             del [acquire_all(three)][0]
@@ -293,7 +293,7 @@ def test_the_locks_of_the_other_face_are_refused(three: list[Any], base: Path) -
         acquire_all(three[0])
 
 
-def test_a_generator_left_early_releases_all_of_them(three: list[Any], base: Path, run: Run) -> None:
+def test_a_generator_left_early_releases_all_its_locks(three: list[Any], base: Path, run: Run) -> None:
     """Whoever is being closed cannot wait for a thread."""
 
     async def numbers() -> Any:

@@ -27,7 +27,7 @@ def _stale(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("when", ["entered", "removed"])
-def test_clean_leaves_what_is_in_an_exchanged_directory(
+def test_clean_leaves_the_contents_of_an_exchanged_directory(
     when: str, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """M13: below the directory to be cleaned, between the list of it and its entry, or between look and removal."""
@@ -92,7 +92,7 @@ def test_directories_are_closed_again(disk: Path, capsys: pytest.CaptureFixture[
     assert len(env._descriptors) == before
 
 
-def test_an_error_names_the_path_and_not_the_way(disk: Path) -> None:
+def test_an_error_names_the_whole_path(disk: Path) -> None:
     real = LinuxEnvironment()
     env: Any = PinnedEnvironment(real)
     env.enter(str(disk), str(disk))

@@ -166,7 +166,7 @@ def test_a_mount_is_recognised_without_asking_its_server(
     assert env.server_at(f"{tmp_path}/l") == ""
 
 
-def test_which_error_says_that_a_server_is_away_is_known_by_the_type_of_the_mount(
+def test_the_type_of_the_mount_decides_which_errors_mean_that_its_server_is_away(
     tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ST1, FP1: as it was seen; and without asking that server."""
@@ -185,7 +185,7 @@ def test_which_error_says_that_a_server_is_away_is_known_by_the_type_of_the_moun
     assert [name for name in (*kinds, ".") if not env.reconnects(f"{tmp_path}/{name}/l")] == ["nine"]
 
 
-def test_what_was_open_is_let_go_of_though_its_server_has_forgotten_it(
+def test_a_descriptor_that_its_server_has_forgotten_is_closed_all_the_same(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FH7, FP1: GlusterFS refuses it for ever (EBADFD); it is closed all the same, and has no guard any more."""
@@ -310,7 +310,7 @@ def test_an_acquisition_ends_in_time_and_gives_back_what_it_gets_later(server: S
 
 
 @pytest.mark.parametrize("call", ["try_acquire", "status", "wait", "break_lock", "acquire_0", "semaphore"])
-def test_what_does_not_wait_for_a_lock_waits_for_its_server_no_longer_than_it_may(
+def test_a_call_that_waits_for_no_lock_gives_up_on_a_silent_server(
     call: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AP3."""
@@ -328,7 +328,9 @@ def test_what_does_not_wait_for_a_lock_waits_for_its_server_no_longer_than_it_ma
 
 
 @pytest.mark.parametrize("call", ["acquire", "status", "wait", "timeout", "cancel"])
-def test_a_task_ends_in_time_as_well(call: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_ends_in_time_although_its_server_is_silent(
+    call: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B5, AP3: by its own deadline, by asyncio's, and by a cancellation."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
     lock = AsyncLock(f"{server.directory}/l")
@@ -437,7 +439,7 @@ def test_locks_elsewhere_do_not_wait_for_a_silent_server(
     until(lambda: not fork.in_flight)
 
 
-def test_a_long_look_is_waited_for_as_long_as_it_runs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_look_is_not_cut_short_while_it_makes_progress(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP6: one that computes, or is answered, is not one that waits for a server."""
     monkeypatch.setattr(apart, "ANSWER", 0.4)
     monkeypatch.setattr(apart, "_PULSE", 0.05)
@@ -472,9 +474,7 @@ def test_a_long_look_is_waited_for_as_long_as_it_runs(server: Server, monkeypatc
     server.comes_back()
 
 
-def test_links_on_a_silent_server_are_followed_no_longer_than_it_may_take(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_links_on_a_silent_server_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP3: a `Lock` of these protocols asks when it is made."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
     answers, real = threading.Event(), paths._look
@@ -488,7 +488,7 @@ def test_links_on_a_silent_server_are_followed_no_longer_than_it_may_take(
     assert Lock(f"{server.directory}/l", protocol="semats").path == f"{server.directory}/l"
 
 
-def test_a_look_at_a_hold_is_not_waited_for_without_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_a_hold_on_a_silent_server_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP3, AP5: `ensure_held`, which may be called again and again."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
     hold = Lock(f"{server.directory}/l", lease=0).acquire()
@@ -884,7 +884,7 @@ def test_a_release_is_repeated_no_longer_than_the_lease(server: Server) -> None:
 
 
 @pytest.mark.needs("unnamed")
-def test_of_several_locks_the_others_are_given_back_at_once(server: Server, shm: Path) -> None:
+def test_locks_elsewhere_are_given_back_at_once_when_a_server_falls_silent(server: Server, shm: Path) -> None:
     """AP2: those at the silent server by the thread that was left behind."""
     local, far, last = (Lock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
     link = environment().link_unnamed
@@ -904,7 +904,7 @@ def test_of_several_locks_the_others_are_given_back_at_once(server: Server, shm:
 
 
 @pytest.mark.needs("unnamed")
-def test_several_locks_of_a_task_are_given_back_as_well(server: Server, shm: Path) -> None:
+def test_several_locks_of_a_task_are_given_back_when_a_server_falls_silent(server: Server, shm: Path) -> None:
     local, far, last = (AsyncLock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
     link = environment().link_unnamed
 
@@ -969,7 +969,7 @@ def command(*words: object, ignored: bool = False) -> subprocess.CompletedProces
 
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("answers", ["yes", "no"])
-def test_a_command_ends_though_what_asks_the_server_cannot(answers: str, ignored: bool, shm: Path) -> None:
+def test_a_command_ends_although_the_child_that_asks_the_server_hangs(answers: str, ignored: bool, shm: Path) -> None:
     """AP8: its output as well, which a shell may wait for."""
     done = command(shm, answers, "status", shm / "l", ignored=ignored)
     if answers == "yes":
@@ -979,7 +979,7 @@ def test_a_command_ends_though_what_asks_the_server_cannot(answers: str, ignored
         assert "the server of a test has not answered for 0." in done.stderr
 
 
-def test_a_command_goes_on_with_what_lies_elsewhere(shm: Path) -> None:
+def test_a_command_goes_on_with_paths_elsewhere(shm: Path) -> None:
     """AP8: and asks once more about the next place there."""
     for name in ("share", "here"):
         (shm / name).mkdir()
@@ -1074,13 +1074,13 @@ def share(server: Server) -> Apart:
     return found
 
 
-def test_where_no_thread_is_to_be_had_the_caller_waits_itself(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_waits_itself_where_no_thread_can_start(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "start", failing(RuntimeError("can't start new thread")))
     with Lock(f"{server.directory}/l").acquire(PATIENCE) as hold:
         hold.ensure_held()
 
 
-def test_where_the_time_of_a_thread_is_not_to_be_had_a_look_is_waited_for(
+def test_a_look_is_waited_for_where_the_cpu_time_of_a_thread_is_unknown(
     share: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AP6."""
@@ -1092,7 +1092,7 @@ def test_where_the_time_of_a_thread_is_not_to_be_had_a_look_is_waited_for(
     assert share.call(lambda: ended.wait(PATIENCE), meanwhile=lambda: next(pulses) < 30 or ended.set())
 
 
-def test_the_time_of_a_thread_that_has_just_ended_goes_on(share: Apart) -> None:
+def test_the_cpu_time_of_a_thread_that_has_just_ended_seems_to_go_on(share: Apart) -> None:
     """AP6: so its caller looks again, and sees that."""
     step = Step(share, bool)
     step.begin()
@@ -1101,7 +1101,7 @@ def test_the_time_of_a_thread_that_has_just_ended_goes_on(share: Apart) -> None:
     assert 0 < step._spent() <= step._spent()
 
 
-def test_what_fails_when_it_is_given_back_late_is_told(share: Apart, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_to_give_back_late_is_logged(share: Apart, caplog: pytest.LogCaptureFixture) -> None:
     """AP2: its caller has gone."""
     answers = threading.Event()
     step = Step(share, lambda: answers.wait(PATIENCE))
@@ -1115,7 +1115,7 @@ def test_what_fails_when_it_is_given_back_late_is_told(share: Apart, caplog: pyt
     assert not apart._left
 
 
-def test_what_ends_while_it_is_left_behind_is_not_behind(share: Apart) -> None:
+def test_a_step_that_ends_while_it_is_left_behind_does_not_count_as_left(share: Apart) -> None:
     """AP5."""
     step = Step(share, bool)
     step.begin()
@@ -1146,7 +1146,7 @@ def test_an_interruption_while_an_acquisition_is_undone_leaves_nothing(
     held.release()
 
 
-def test_a_look_at_a_hold_with_a_lease_asks_nobody(server: Server) -> None:
+def test_a_look_at_a_hold_with_a_lease_asks_no_server(server: Server) -> None:
     hold = Lock(f"{server.directory}/l", lease=30).acquire(PATIENCE)
     server.dies()
     asked: list[int] = []
@@ -1210,7 +1210,7 @@ def test_a_wait_for_a_server_that_does_not_answer_is_announced(
     assert all(re.fullmatch(rf"{text}\d+\.\d s", one) for one in told)
 
 
-def test_a_look_at_a_hold_is_no_wait_to_be_announced(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_a_hold_is_not_announced_as_a_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP9: its caller has the lock."""
     told: list[Refusal] = []
     lock = Lock(f"{server.directory}/l")
@@ -1251,7 +1251,7 @@ def test_a_command_tells_once_that_a_server_does_not_answer(server: Server, caps
     held.release()
 
 
-def test_who_asks_first_says_that_there_is_no_answer(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_the_child_that_asks_first_is_announced_once(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP8, AP9."""
     monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.0)
     monkeypatch.setattr(os, "fork", lambda: 1)
@@ -1267,7 +1267,7 @@ def test_who_asks_first_says_that_there_is_no_answer(shm: Path, monkeypatch: pyt
     assert [one.status.evidence.source for one in told] == ["server"]
 
 
-def test_where_no_child_can_be_made_nobody_asks_first(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_is_asked_first_where_no_child_can_be_forked(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP8."""
     monkeypatch.setattr(os, "fork", failing(BlockingIOError(errno.EAGAIN, "no more processes")))
     assert apart._answers(str(shm), time.monotonic())
@@ -1285,7 +1285,7 @@ def test_each_server_is_asked_first_and_once(shm: Path, monkeypatch: pytest.Monk
     assert asked == [f"{shm}/one", f"{shm}/other"]
 
 
-def test_who_asks_first_does_nothing_else_though_ctrl_c_comes(shm: Path) -> None:
+def test_the_child_that_asks_first_does_nothing_else_after_ctrl_c(shm: Path) -> None:
     """AP8: it would go on as a second process of the command."""
     code = (
         "import os, sys, time\n"
@@ -1303,7 +1303,7 @@ def test_who_asks_first_does_nothing_else_though_ctrl_c_comes(shm: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "parent", "")
 
 
-def test_all_that_a_look_finds_is_handed_over(share: Apart) -> None:
+def test_all_findings_of_a_look_are_handed_over(share: Apart) -> None:
     """AP6: at the latest when it ends."""
     assert list(share.each(iter(range(300)))) == [*range(300)]
     assert list(share.each(iter(range(3)), batch=0)) == [0, 1, 2]

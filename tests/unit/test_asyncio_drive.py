@@ -125,7 +125,7 @@ def test_a_signal_ends_the_wait(where: str, run: Run) -> None:
     run(main())
 
 
-def test_a_signal_knows_that_it_did_not_reach_a_closed_loop(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_signal_reports_that_it_did_not_reach_a_closed_loop(loop: asyncio.AbstractEventLoop) -> None:
     signal = Signal()
     waiting = loop.create_task(wait_for(Wait((), math.inf, signal)))
     loop.run_until_complete(asyncio.sleep(0))
@@ -137,7 +137,9 @@ def test_a_signal_knows_that_it_did_not_reach_a_closed_loop(loop: asyncio.Abstra
     assert signal.set()
 
 
-def test_a_thread_that_wakes_a_wait_does_not_keep_it_when_its_loop_is_closed(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_thread_that_wakes_a_task_of_a_closed_loop_does_not_keep_the_task_alive(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     """Other threads run in the midst of its call, as it writes to a socket; what is dropped then is to be collected."""
     signal, begun, go_on = Signal(), threading.Event(), threading.Event()
     tell = loop.call_soon_threadsafe
@@ -380,7 +382,7 @@ def test_a_step_that_ends_on_a_closed_loop_is_undone(loop: asyncio.AbstractEvent
     assert gate.log == ["step", "closed", "undone", "undone"]
 
 
-def test_a_task_that_is_collected_in_the_midst_of_its_clean_up_does_not_stop_that(
+def test_collecting_a_task_during_its_clean_up_does_not_stop_the_clean_up(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     """B2: its thread cleans up, and is the one in which the collector comes."""
@@ -463,7 +465,7 @@ def test_an_interruption_beside_the_start_of_a_thread_undoes_its_step(
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["durable", "server"])
-def test_a_second_interruption_before_the_clean_up_begins_does_not_keep_it_from_that(
+def test_a_second_interruption_does_not_keep_the_clean_up_from_beginning(
     silent: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B1, B5: its thread is not there yet."""
@@ -580,7 +582,7 @@ def test_a_call_in_a_thread_keeps_its_context_and_its_error(run: Run) -> None:
         steps.send(None)
 
 
-def test_a_cancelled_call_keeps_the_error_that_it_met(run: Run) -> None:
+def test_a_cancelled_call_chains_the_error_that_it_met(run: Run) -> None:
     async def main() -> None:
         begun, end = threading.Event(), threading.Event()
 
@@ -644,7 +646,7 @@ def test_a_bad_descriptor_leaves_none_watched(run: Run, pipe: tuple[int, int]) -
     run(main())
 
 
-def test_a_signal_to_a_dropped_loop_knows_that_it_woke_none() -> None:
+def test_a_signal_reports_that_it_woke_no_waiter_of_a_dropped_loop() -> None:
     """N6 relies on it: whoever sets the signal then takes the next one."""
     loop = asyncio.new_event_loop()
     woken = loop.create_future()

@@ -226,7 +226,7 @@ def test_a_read_only_filesystem_is_named_and_can_be_looked_at(disk: Path) -> Non
 
 @needs_root
 @pytest.mark.parametrize("protocol", ["sema", "proper-lockfile"])
-def test_a_dead_lock_on_a_read_only_filesystem_is_said_to_be_had_by_nobody(disk: Path, protocol: str) -> None:
+def test_a_dead_lock_on_a_read_only_filesystem_raises_the_systems_error(disk: Path, protocol: str) -> None:
     """V10: who waits or tries to acquire gets the system's error, as nobody would ever release it."""
     more = {} if protocol == "sema" else {"realpath": False}
 

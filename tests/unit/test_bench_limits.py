@@ -85,7 +85,7 @@ def test_the_processes_of_a_limit_end_with_it(limit: type[Limit], programs: Path
         assert process.stdout.read() == b""
 
 
-def test_what_cannot_be_compiled_is_not_available(tmp_path: Path) -> None:
+def test_a_limit_that_cannot_be_compiled_is_not_available(tmp_path: Path) -> None:
     with pytest.raises(NotAvailable):
         compiled("no-such-source.c", tmp_path)
 

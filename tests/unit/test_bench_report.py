@@ -225,7 +225,7 @@ def test_a_run_without_holdfast_makes_a_page(run: dict[str, Any]) -> None:
     assert not [one for one in comparisons(figures(run)) if one.key == "handoff-own"]
 
 
-def test_what_cannot_be_measured_has_a_reason(root: ElementTree.Element) -> None:
+def test_a_peer_that_cannot_be_measured_has_a_reason(root: ElementTree.Element) -> None:
     table = cells(sections(root)["crash"])
     assert table["zc.lockfile"] == ["not measured: cannot wait"]
     assert table["flufl.lock"] == ["not measured: its lock outlives its holder"]
@@ -388,7 +388,7 @@ def test_a_busy_machine_is_mentioned_in_the_readme(run: dict[str, Any], tmp_path
             assert name == CHART or ("The machine was busy" in text) is busy
 
 
-def test_the_others_have_what_neither_the_run_nor_the_host_had() -> None:
+def test_the_share_of_others_excludes_the_run_and_the_host() -> None:
     before = Reading(at=100.0, busy=50.0, stolen=1.0, own=20.0, load=0.5)
     found = Reading(at=110.0, busy=62.0, stolen=2.0, own=24.0, load=1.5).since(before, cpus=2)
     assert found == {"seconds": 10.0, "load": [0.5, 1.5], "own": 0.2, "others": 0.4, "stolen": 0.05}
@@ -396,7 +396,7 @@ def test_the_others_have_what_neither_the_run_nor_the_host_had() -> None:
     assert alone["others"] == 0.0  # more of our own than of all: the noise of two clocks
 
 
-def test_what_a_child_has_used_counts_as_our_own_once_it_is_reaped() -> None:
+def test_the_time_of_a_child_counts_as_our_own_once_it_is_reaped() -> None:
     before = Reading.now()
     subprocess.run([sys.executable, "-S", "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True)
     after = Reading.now()

@@ -153,7 +153,7 @@ def test_a_thread_behind_another_one_can_be_cancelled_and_the_other_goes_on(tmp_
     assert leftovers(tmp_path) == []
 
 
-def test_the_next_one_gets_the_lock_when_a_waiter_ahead_was_cancelled(tmp_path: Path) -> None:
+def test_the_next_waiter_gets_the_lock_when_the_one_ahead_was_cancelled(tmp_path: Path) -> None:
     path, event = tmp_path / "the.lock", threading.Event()
     hold = Lock(path).acquire()
     first = Waiter(lambda: Lock(path).acquire(cancel=event))
@@ -166,7 +166,7 @@ def test_the_next_one_gets_the_lock_when_a_waiter_ahead_was_cancelled(tmp_path: 
     second.end().release()
 
 
-def test_what_is_set_already_keeps_even_a_free_lock_from_being_tried(tmp_path: Path, trigger: Trigger) -> None:
+def test_a_trigger_already_set_keeps_even_a_free_lock_from_being_tried(tmp_path: Path, trigger: Trigger) -> None:
     """CX2."""
     trigger.set()
     for call in (Lock(tmp_path / "a").acquire, Lock(tmp_path / "a").wait, Semaphore(tmp_path / "a", 2).acquire):
@@ -177,7 +177,7 @@ def test_what_is_set_already_keeps_even_a_free_lock_from_being_tried(tmp_path: P
     assert leftovers(tmp_path) == []
 
 
-def test_what_is_not_set_changes_nothing(tmp_path: Path, trigger: Trigger) -> None:
+def test_a_trigger_that_is_not_set_changes_nothing(tmp_path: Path, trigger: Trigger) -> None:
     lock = Lock(tmp_path / "the.lock")
     with lock.acquire(0, cancel=trigger.cancel):
         assert lock.wait(0.2, cancel=trigger.cancel) is False
@@ -198,7 +198,7 @@ def test_nothing_is_read_from_the_descriptor(tmp_path: Path) -> None:
     trigger.close()
 
 
-def test_what_cannot_cancel_is_refused(tmp_path: Path) -> None:
+def test_an_object_that_cannot_cancel_is_refused(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "the.lock")
     for wrong in ("event", 1.5, True, object(), threading.Lock()):
         with pytest.raises(TypeError, match=r"a threading\.Event"):

@@ -125,7 +125,7 @@ def test_a_signal_set_before_the_wait_ends_it() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_signal_knows_that_it_did_not_reach_a_closed_loop() -> None:
+def test_a_signal_reports_that_it_did_not_reach_a_closed_loop() -> None:
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 

@@ -61,7 +61,7 @@ TESTS_BY_REASON = {
         "unit/test_face_semats.py::test_a_free_lock_can_be_acquired_and_released",
         "unit/test_face_sidecar.py::test_a_free_lock_is_acquired_and_released",
         "unit/test_clean.py::test_a_file_that_was_never_finished_goes",
-        "unit/test_clean.py::test_a_reader_that_shares_the_guard_keeps_nothing_that_may_go[unfinished]",
+        "unit/test_clean.py::test_a_reader_that_shares_the_guard_prevents_no_removal[unfinished]",
         "unit/test_queue.py::test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode",
         "unit/test_queue.py::test_a_full_directory_in_the_making_is_not_opened_to_others",
         "unit/test_queue.py::test_a_queue_and_its_tickets_are_open_to_those_to_whom_its_directory_is",
@@ -150,7 +150,7 @@ TESTS_BY_REASON = {
         "unit/test_events.py::test_a_path_cannot_begin_another_line_of_the_log",
     ),
     "the interpreter for Windows has its packages by another way than PYTHONPATH": (
-        "unit/test_events.py::test_a_log_is_written_only_where_it_was_set_up",
+        "unit/test_events.py::test_the_log_is_written_only_where_logging_is_set_up",
     ),
     "`os.kill(pid, 0)` ends that process": (
         "unit/test_face_sidecar.py::test_a_dead_holder_is_taken_over_only_when_approved",
@@ -181,7 +181,7 @@ TESTS_BY_REASON = {
         "unit/test_rivals.py::test_the_announcement_of_another_is_left_alone",
         "unit/test_rivals.py::test_what_a_crash_has_left_is_removed_by_a_publisher",
         "unit/test_clean.py::test_only_an_announcement_no_longer_in_use_goes",
-        "unit/test_clean.py::test_a_reader_that_shares_the_guard_keeps_nothing_that_may_go[directory]",
+        "unit/test_clean.py::test_a_reader_that_shares_the_guard_prevents_no_removal[directory]",
         "unit/test_probes.py::test_only_what_the_dead_have_left_is_reported_as_leftovers",
         "unit/test_clean.py::test_only_tickets_of_ended_processes_go",
     ),

@@ -96,7 +96,7 @@ def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("first_has_locks", [True, False])
-def test_of_two_with_and_without_kernel_locks_one_takes_over(
+def test_one_of_two_contenders_with_and_without_kernel_locks_takes_over(
     first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
 ) -> None:
     """T1: both have judged the same dead record; the second comes while the first is about to write."""
@@ -142,7 +142,7 @@ def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-def test_two_claims_are_never_had_at_once(unguarded: Path, environments: Environments) -> None:
+def test_two_contenders_never_have_a_claim_at_once(unguarded: Path, environments: Environments) -> None:
     """T11: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
@@ -195,7 +195,7 @@ def test_a_killed_claimants_claim_lets_others_in(
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_a_killed_claimants_claim_goes_although_its_file_is_gone(
+def test_a_killed_claimants_claim_is_removed_although_its_lock_file_is_gone(
     lives: bool,
     unguarded: Path,
     contend: Contend,
@@ -231,7 +231,7 @@ def test_a_stopped_claimant_keeps_its_claim(
     clear(unguarded.parent)
 
 
-def test_a_guard_that_is_gone_tells_that_its_claimant_has_ended(
+def test_a_claimant_whose_guard_is_gone_has_ended(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
     """T13: a claimant with kernel locks, wherever its process was: its guard is gone."""
@@ -266,7 +266,7 @@ def test_a_claim_of_an_earlier_boot_counts_for_a_minute(
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "directory", "data"])
-def test_what_only_looks_like_a_claim_is_left_alone(
+def test_an_object_that_only_looks_like_a_claim_is_left_alone(
     what: str, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
     """T15: a name like a claim's, of a living process."""
@@ -350,7 +350,7 @@ def test_claims_to_other_files_cost_no_more_than_fifty_looks(
 
 
 @needs_root
-def test_whose_claim_would_not_count_has_none(unguarded: Path, environments: Environments) -> None:
+def test_a_user_whose_claim_would_not_count_makes_none(unguarded: Path, environments: Environments) -> None:
     """T14: of a group that may write to the lock file, each member gives that group to its claim; nobody else can."""
     unguarded.parent.chmod(0o1777)
     unguarded.chmod(0o664)
@@ -489,7 +489,7 @@ def test_a_reader_of_an_announcement_does_not_keep_a_dead_lock(left: bool, disk:
             os.close(fd)
 
 
-def test_of_two_one_takes_over_what_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_one_of_two_takes_over_a_lock_that_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T9: both have the guard together with a reader; the claim lets one pass."""
     fd = reading(guarded)
     try:
@@ -624,7 +624,7 @@ def test_a_readers_exclusive_lock_does_not_keep_a_dead_lock_from_being_removed(
 
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("why", ["nobody may ask", "another device", "another boot", "no marker"])
-def test_what_cannot_be_known_of_an_exclusive_lock_is_held(why: str, kept: Path, contend: Contend) -> None:
+def test_an_exclusive_lock_of_unknown_origin_counts_as_held(why: str, kept: Path, contend: Contend) -> None:
     """L11."""
     contender = contend(kept)
     record = kept.read_bytes()
@@ -643,7 +643,7 @@ def test_what_cannot_be_known_of_an_exclusive_lock_is_held(why: str, kept: Path,
 
 @needs_root
 @pytest.mark.needs("linux")
-def test_who_may_not_ask_leaves_a_lock_that_is_kept(kept: Path, environments: Environments) -> None:
+def test_a_user_who_may_not_ask_leaves_a_lock_that_a_reader_keeps(kept: Path, environments: Environments) -> None:
     """L11: neither its owner nor root, in a directory that everybody may write to."""
     kept.parent.chmod(0o777)
     kept.chmod(0o666)
@@ -663,7 +663,7 @@ def test_who_may_not_ask_leaves_a_lock_that_is_kept(kept: Path, environments: En
 
 
 @pytest.mark.needs("linux")
-def test_of_two_one_takes_over_what_a_reader_keeps(kept: Path, contend: Contend, past_the_gates: Gates) -> None:
+def test_one_of_two_takes_over_a_lock_that_a_reader_keeps(kept: Path, contend: Contend, past_the_gates: Gates) -> None:
     """T19: neither has the guard; the claim lets one pass."""
     first, second = contend(kept), contend(kept)
     losers: list[object] = []
@@ -675,7 +675,7 @@ def test_of_two_one_takes_over_what_a_reader_keeps(kept: Path, contend: Contend,
 
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("step", ["is_written", "open_new", "list_directory", "stat", "read"])
-def test_of_two_one_enters_when_a_reader_lets_go(step: str, guarded: Path, contend: Contend) -> None:
+def test_one_of_two_enters_when_a_reader_lets_go(step: str, guarded: Path, contend: Contend) -> None:
     """T19, T8: before any step of one who is about to remove the file, the reader goes, and another contender gets the
     guard and takes over in place, which needs no claim."""
     need_leases(guarded)
@@ -714,7 +714,7 @@ def test_a_readers_exclusive_lock_does_not_keep_an_unfinished_file(disk: Path, c
 
 
 @pytest.mark.needs("linux")
-def test_asking_who_writes_ends_no_process_that_is_asked_to_let_go(disk: Path, environments: Environments) -> None:
+def test_a_lease_broken_while_asking_for_writers_ends_no_process(disk: Path, environments: Environments) -> None:
     """LX2: another opens the file for writing while the lease lasts, and is refused for that moment."""
     path, env = disk / "l", environments()
     path.touch()
@@ -743,9 +743,7 @@ def test_asking_who_writes_ends_no_process_that_is_asked_to_let_go(disk: Path, e
 
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("protocol", ["sema", "sidecar", "flock", "ofd"])
-def test_a_lease_is_waited_for_and_a_refusal_says_what_is_in_the_way(
-    protocol: str, disk: Path, contend: Contend
-) -> None:
+def test_a_lease_is_waited_for_and_named_in_a_refusal(protocol: str, disk: Path, contend: Contend) -> None:
     """L10: nobody may open the file meanwhile; and no event tells of its end."""
     path = Path(contend(disk / "l", protocol=protocol).request.path)
     path.write_bytes(sema_record(2**22 + 5, 1000) if protocol == "sema" else b"")
@@ -803,7 +801,7 @@ def test_a_reader_does_not_keep_an_unfinished_file(disk: Path, contend: Contend)
 # -- breaking ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_takeover_does_not_enter_what_was_broken_under_its_guard(
+def test_a_takeover_does_not_enter_a_lock_broken_under_its_guard(
     guarded: Path, contend: Contend, past_the_gates: Gates
 ) -> None:
     """R2: the guard that is held is not the holder's, but that of a takeover in progress, which has not written yet."""
@@ -816,7 +814,7 @@ def test_a_takeover_does_not_enter_what_was_broken_under_its_guard(
     assert held.recovered_from is None, "published anew"
 
 
-def test_a_takeover_does_not_enter_what_is_about_to_be_removed(guarded: Path, contend: Contend) -> None:
+def test_a_takeover_does_not_enter_a_lock_about_to_be_removed(guarded: Path, contend: Contend) -> None:
     """T8: its record is written after the breaker has read the old one, and before it removes the file."""
     remover, contender = contend(guarded), contend(guarded, timeout=1)
     holder = reading(guarded, fcntl.LOCK_EX)  # what looks like a living holder to the breaker, and then dies

@@ -162,7 +162,7 @@ def test_a_newcomer_is_safe_from_a_foreign_removal_of_the_stale_lock(
     assert stale.read_bytes() == theirs
 
 
-def test_what_is_proven_dead_is_removed_at_once(dead: Path, environments: Environments) -> None:
+def test_a_lock_proven_dead_is_removed_at_once(dead: Path, environments: Environments) -> None:
     """M8: nothing has to settle, so there is no wait."""
     steps = remove_lock(environments(), request_of(str(dead), "sema"), SAFE)
     with pytest.raises(StopIteration) as done:
@@ -213,7 +213,7 @@ def test_a_removal_is_announced(disk: Path, environments: Environments, contend:
 # -- what may go -------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_is_proven_dead_or_stale_goes(
+def test_only_locks_proven_dead_or_stale_are_removed(
     disk: Path, contend: Contend, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
     """M10: alive, young, unknown, unreadable, unrecognised, a kernel's lock: all of it stays."""
@@ -286,7 +286,7 @@ def test_a_file_that_was_never_finished_goes(disk: Path, environments: Environme
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("kind", ["stale", "unfinished", "directory"])
-def test_a_reader_that_shares_the_guard_keeps_nothing_that_may_go(
+def test_a_reader_that_shares_the_guard_prevents_no_removal(
     kind: str, disk: Path, dead_pid: int, environments: Environments
 ) -> None:
     """T9: there is one try, and it does not wait for readers to let go."""
@@ -363,7 +363,7 @@ def test_only_claims_of_ended_processes_go(
     (disk / left).unlink()
 
 
-def test_a_ticket_that_went_with_its_lock_is_gone_and_not_anothers(
+def test_a_ticket_removed_with_its_lock_is_reported_as_gone(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     holder, waiter = (contend(disk / "l.lock", timeout=None, fair=True) for _ in range(2))
@@ -437,7 +437,7 @@ def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Pa
     (elsewhere / name).unlink()
 
 
-def test_only_what_a_dead_waiter_left_is_a_leftover_in_a_queue(
+def test_only_files_of_dead_waiters_are_leftovers_in_a_queue(
     disk: Path, environments: Environments, dead_pid: int
 ) -> None:
     """M7, with Q2, Q3 and Q8: what nobody reads, a record without its ticket; of another kernel after a day."""
@@ -504,7 +504,7 @@ def test_only_an_announcement_no_longer_in_use_goes(
         path.rmdir()
 
 
-def test_a_directory_with_something_in_it_stays(disk: Path, environments: Environments) -> None:
+def test_a_directory_that_is_not_empty_is_kept(disk: Path, environments: Environments) -> None:
     path = disk / "t.lock.reclaim"
     path.mkdir()
     (path / "thesis").write_text("x")
@@ -525,7 +525,7 @@ def test_a_directory_with_something_in_it_stays(disk: Path, environments: Enviro
         ("package.json", '{{"pid": {pid}, "createdAt": "2020-01-01T00:00:00.000Z"}}\n'),
     ],
 )
-def test_a_file_of_data_stays(
+def test_a_file_of_data_is_kept(
     name: str, content: str, approved: bool, disk: Path, environments: Environments, dead_pid: int
 ) -> None:
     """M14: it may look like a lock of a process that has ended, and be old."""
@@ -538,7 +538,7 @@ def test_a_file_of_data_stays(
     assert [one for one in found(env, disk, approved=approved) if isinstance(one, Leftover)] == []
 
 
-def test_a_file_that_becomes_data_after_the_look_stays(disk: Path, environments: Environments, stale: Path) -> None:
+def test_a_file_that_becomes_data_after_the_look_is_kept(disk: Path, environments: Environments, stale: Path) -> None:
     """M14: what is there is judged again under its guard."""
     env = environments()
     (leftover,) = found(env, disk)
@@ -618,7 +618,7 @@ def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Pa
 
 
 @pytest.mark.usefixtures("_emptied")
-def test_what_changed_after_the_look_stays(everything: Path, environments: Environments) -> None:
+def test_a_leftover_that_was_changed_after_the_look_is_kept(everything: Path, environments: Environments) -> None:
     """M7: between the look and the removal it went away, or became something else."""
     env = environments()
     every = [one for one in found(env, everything) if isinstance(one, Leftover) and one.kind != LOCK]

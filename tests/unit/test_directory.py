@@ -76,7 +76,7 @@ def held_by(one: Contender) -> DirectoryHold:
     return held
 
 
-def test_of_two_that_find_nothing_one_makes_it(contender: Directory, lock: Path) -> None:
+def test_one_of_two_contenders_makes_the_directory(contender: Directory, lock: Path) -> None:
     """DL1: mkdir decides."""
     first, second = contender(), contender()
     inside: list[FileHold] = []
@@ -87,7 +87,7 @@ def test_of_two_that_find_nothing_one_makes_it(contender: Directory, lock: Path)
     assert not lock.exists()
 
 
-def test_it_is_ours_while_the_path_names_our_directory_with_our_time(contender: Directory, lock: Path) -> None:
+def test_a_lock_is_ours_while_the_path_names_our_directory_with_our_time(contender: Directory, lock: Path) -> None:
     """DL1: another directory, or another time, and it is lost."""
     for spoil in (lambda: os.utime(lock), lambda: (lock.rmdir(), lock.mkdir()), lock.rmdir):
         held = held_by(contender())
@@ -100,7 +100,7 @@ def test_it_is_ours_while_the_path_names_our_directory_with_our_time(contender: 
             lock.rmdir()
 
 
-def test_an_interruption_after_it_is_made_leaves_nothing(contender: Directory, lock: Path) -> None:
+def test_an_interruption_after_the_directory_is_made_leaves_nothing(contender: Directory, lock: Path) -> None:
     """DL1, J1: whichever step is the last."""
     count = 1
     while True:
@@ -133,7 +133,7 @@ def test_an_interruption_after_it_is_made_leaves_nothing(contender: Directory, l
     [(errno.EMFILE, "ulimit"), (errno.EACCES, "Permission denied"), (errno.EIO, "output error")],
     ids=["no descriptors", "umask", "broken"],
 )
-def test_a_directory_that_could_not_be_opened_goes_again(
+def test_a_directory_that_could_not_be_opened_is_removed(
     number: int, says: str, contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DL1: it was made all the same. By a umask, its owner may not open it."""
@@ -152,7 +152,7 @@ def test_a_directory_that_could_not_be_opened_goes_again(
     assert not lock.exists()
 
 
-def test_a_directory_that_goes_before_it_is_open_is_made_again(
+def test_a_directory_removed_before_it_is_open_is_made_again(
     contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DL4: by one that had judged a stale lock there. What the next one has made by then is left to it."""
@@ -175,7 +175,7 @@ def test_a_directory_that_goes_before_it_is_open_is_made_again(
     held_by(one).release()
 
 
-def test_why_it_could_not_be_opened_is_said_even_if_it_cannot_go_again(
+def test_the_error_of_the_opening_is_raised_even_if_the_removal_fails(
     contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = contender()
@@ -205,7 +205,7 @@ def test_a_directory_is_left_to_its_owner_where_none_may_be_made(
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("mode", [0o755, 0o1777], ids=oct)
-def test_a_directory_of_data_in_place_of_the_one_that_was_made_is_left_as_it_is(
+def test_a_directory_of_data_in_place_of_ours_is_left_as_it_is(
     mode: int, contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DL1, DL5: exchanged between mkdir and the opening; a neighbour keeps its guard, so it could not be marked."""
@@ -303,7 +303,7 @@ def test_an_old_lock_of_others_is_taken_over_by_its_rule(contender: Directory, l
     held.release()
 
 
-def test_a_takeover_is_in_place_and_only_of_what_was_judged(contender: Directory, lock: Path) -> None:
+def test_a_takeover_is_in_place_and_only_of_the_judged_lock(contender: Directory, lock: Path) -> None:
     """DL3: the path is never free; a holder that has refreshed it meanwhile keeps it."""
     left(lock)
     inode = lock.stat().st_ino
@@ -320,9 +320,7 @@ def test_a_takeover_is_in_place_and_only_of_what_was_judged(contender: Directory
     assert lock.is_dir()
 
 
-def test_a_takeover_within_the_same_millisecond_can_be_told_from_what_was_judged(
-    contender: Directory, lock: Path
-) -> None:
+def test_a_time_set_within_the_same_millisecond_differs_from_the_last_one(contender: Directory, lock: Path) -> None:
     """DL3: of two that share the guard with readers, the second finds another time than the one that it has judged."""
     one = contender()
     one.env.instead["time"] = lambda: 1_000_000.0
@@ -348,7 +346,7 @@ def test_a_reader_that_shares_the_guard_keeps_nobody_out(contender: Directory, l
         os.close(reader)
 
 
-def test_of_two_that_take_over_one_gets_it(contender: Directory, lock: Path) -> None:
+def test_one_of_two_takeovers_succeeds(contender: Directory, lock: Path) -> None:
     """DL3: the second has judged the same, and is refused the guard."""
     left(lock)
     first, second = contender(), contender()
@@ -388,7 +386,7 @@ def test_a_takeover_settles_and_looks_again(contender: Directory, lock: Path) ->
     assert lock.is_dir(), "theirs stays"
 
 
-def test_who_saw_a_stale_lock_settles_after_making_its_own(contender: Directory, lock: Path) -> None:
+def test_a_contender_that_saw_a_stale_lock_settles_after_making_its_own(contender: Directory, lock: Path) -> None:
     """DL4: it had gone by then, so somebody was about to remove it."""
     left(lock)
     one = contender(timeout=5)
@@ -398,7 +396,7 @@ def test_who_saw_a_stale_lock_settles_after_making_its_own(contender: Directory,
     held.release()
 
 
-def test_a_directory_with_something_in_it_is_left_alone(
+def test_a_directory_that_is_not_empty_is_left_alone(
     contender: Directory, lock: Path, environments: Environments
 ) -> None:
     """DL5: by contenders, and by `ls` and `clean`."""
@@ -416,7 +414,7 @@ def test_a_directory_with_something_in_it_is_left_alone(
 
 
 @needs_root
-def test_what_is_another_users_is_removed_and_made_again(contender: Directory, lock: Path) -> None:
+def test_a_stale_directory_of_another_user_is_removed_and_made_again(contender: Directory, lock: Path) -> None:
     """DL6: only its owner may set its time."""
     left(lock)
     lock.parent.chmod(0o777)
@@ -441,7 +439,7 @@ def test_what_is_another_users_is_removed_and_made_again(contender: Directory, l
 
 
 @needs_root
-def test_what_may_neither_be_refreshed_nor_removed_is_held_and_says_so(disk: Path, target: Path) -> None:
+def test_a_directory_that_may_neither_be_refreshed_nor_removed_counts_as_held(disk: Path, target: Path) -> None:
     """DL6: in a sticky directory it is its owner's."""
     lock = left(disk / "t.lock")
     disk.chmod(0o1777)
@@ -455,7 +453,7 @@ def test_what_may_neither_be_refreshed_nor_removed_is_held_and_says_so(disk: Pat
     assert lock.is_dir()
 
 
-def test_nobody_who_waits_keeps_it_open(contender: Directory, lock: Path) -> None:
+def test_a_waiter_does_not_keep_the_directory_open(contender: Directory, lock: Path) -> None:
     """DL7: its removal would make no event then."""
     lock.mkdir()
     one = contender(timeout=5)
@@ -469,7 +467,7 @@ def test_nobody_who_waits_keeps_it_open(contender: Directory, lock: Path) -> Non
     one.get().release()
 
 
-def test_an_interrupted_refresh_does_not_lose_it(contender: Directory, lock: Path) -> None:
+def test_an_interrupted_refresh_does_not_lose_the_lock(contender: Directory, lock: Path) -> None:
     """DL8: the new time is set, and not known yet."""
     one = contender()
     held = held_by(one)
@@ -488,7 +486,7 @@ def test_an_interrupted_refresh_does_not_lose_it(contender: Directory, lock: Pat
     assert not held.verify()
 
 
-def test_where_whole_seconds_are_kept_the_next_one_is_set(contender: Directory, lock: Path) -> None:
+def test_the_time_is_rounded_up_where_only_whole_seconds_are_kept(contender: Directory, lock: Path) -> None:
     """As theirs does: the last one would seem too old."""
     one = contender()
 
@@ -522,7 +520,7 @@ def test_the_two_kinds_of_lock_are_told_apart(contender: Directory, lock: Path, 
         Lock(lock).try_acquire()
 
 
-def test_what_is_locked_has_to_exist_unless_links_are_not_followed(disk: Path) -> None:
+def test_the_target_has_to_exist_unless_links_are_not_followed(disk: Path) -> None:
     with pytest.raises(InvalidPath, match="realpath"):
         Lock(disk / "nothing", protocol=NAME).try_acquire()
     with Lock(disk / "nothing", protocol=NAME, realpath=False):
@@ -548,31 +546,31 @@ def test_what_is_locked_has_to_exist_unless_links_are_not_followed(disk: Path) -
         ({"payload": {}}, "payload"),
     ],
 )
-def test_options_that_it_cannot_have_are_refused(options: dict[str, object], why: str) -> None:
+def test_options_that_the_protocol_cannot_have_are_refused(options: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Lock("/tmp/x", protocol=NAME, **options)  # type: ignore[arg-type]
 
 
-def test_it_has_no_semaphores() -> None:
+def test_the_protocol_has_no_semaphores() -> None:
     with pytest.raises(ValueError, match="no semaphores"):
         Semaphore("/tmp/x", 2, protocol=NAME)
 
 
-def test_it_beats_at_half_of_the_age_of_the_more_impatient(contender: Directory) -> None:
+def test_beats_come_at_half_of_the_shorter_stale_age(contender: Directory) -> None:
     assert contender().request.beat_every == 5
     assert contender(stale_after=60).request.beat_every == 5
     assert contender(stale_after=4).request.beat_every == 2
     assert contender(heartbeat=1).request.beat_every == 1
 
 
-def test_where_directories_cannot_be_held_it_is_refused(contender: Directory) -> None:
+def test_the_protocol_is_refused_where_directories_cannot_be_held(contender: Directory) -> None:
     one = contender()
     one.env.locks_directories = False
     with pytest.raises(UnsupportedFilesystem, match="another protocol"):
         one.run()
 
 
-def test_it_is_listed_as_what_it_is(contender: Directory, lock: Path, environments: Environments) -> None:
+def test_a_directory_is_listed_with_its_condition(contender: Directory, lock: Path, environments: Environments) -> None:
     """E9: in a directory and in a tree."""
     env = environments()
     (lock.parent / "full.lock").mkdir()
@@ -594,7 +592,7 @@ def test_it_is_listed_as_what_it_is(contender: Directory, lock: Path, environmen
 
 
 @pytest.mark.needs("flock")
-def test_only_what_is_proven_dead_or_approved_is_cleaned(
+def test_only_directories_proven_dead_or_approved_are_cleaned(
     contender: Directory, lock: Path, environments: Environments
 ) -> None:
     """M15: an empty directory may be somebody's, whatever it is called."""
@@ -614,7 +612,7 @@ def test_only_what_is_proven_dead_or_approved_is_cleaned(
     assert not other.exists()
 
 
-def test_it_can_be_broken(contender: Directory, lock: Path) -> None:
+def test_a_directory_can_be_broken(contender: Directory, lock: Path) -> None:
     one, two = contender(), contender()
     held = held_by(one)
     assert drive(break_lock(two.env, two.request)) is not None
@@ -626,7 +624,7 @@ def test_it_can_be_broken(contender: Directory, lock: Path) -> None:
 
 
 @pytest.mark.needs("flock")
-def test_a_probe_of_the_guard_is_outwaited(contender: Directory, lock: Path) -> None:
+def test_a_probe_of_the_guard_is_waited_out(contender: Directory, lock: Path) -> None:
     """DL2: one that has it for an instant does not cost the mark."""
     one = contender()
     probes: list[int] = []
@@ -644,7 +642,7 @@ def test_a_probe_of_the_guard_is_outwaited(contender: Directory, lock: Path) -> 
     held.release()
 
 
-def test_what_is_removed_in_the_making_is_made_again(contender: Directory, lock: Path) -> None:
+def test_a_directory_removed_in_the_making_is_made_again(contender: Directory, lock: Path) -> None:
     """DL4: by one that had judged a stale lock there."""
     one = contender(timeout=5)
     one.env.once(one.env.after, "set_modified", lock.rmdir)
@@ -681,7 +679,7 @@ def test_a_failure_in_the_making_leaves_nothing(contender: Directory, lock: Path
     assert not one.env.open_descriptors()
 
 
-def test_of_a_directory_that_cannot_be_asked_nothing_is_removed(contender: Directory, lock: Path) -> None:
+def test_a_directory_that_cannot_be_looked_at_is_not_removed(contender: Directory, lock: Path) -> None:
     """DL1: and the first failure is the one that is told."""
     one = contender()
     one.env.before["guard"] = failing(errno.EIO, times=1)
@@ -693,7 +691,7 @@ def test_of_a_directory_that_cannot_be_asked_nothing_is_removed(contender: Direc
     lock.rmdir()
 
 
-def test_where_a_guard_needs_the_right_to_write_there_is_none(contender: Directory, lock: Path) -> None:
+def test_a_lock_has_no_guard_where_guards_need_write_access(contender: Directory, lock: Path) -> None:
     """DL2, as on NFS: such a lock goes by its time."""
     one = contender()
     one.env.instead["guard"] = failing(errno.EBADF)
@@ -703,7 +701,7 @@ def test_where_a_guard_needs_the_right_to_write_there_is_none(contender: Directo
     held.release()
 
 
-def test_its_parents_are_made_if_that_was_asked_for(contender: Directory, disk: Path, contend: Contend) -> None:
+def test_missing_parents_are_made_on_request(contender: Directory, disk: Path, contend: Contend) -> None:
     one = contend(disk / "no" / "where" / "t", protocol=NAME, realpath=False, parents=True)
     held = held_by(one)
     assert (disk / "no" / "where" / "t.lock").is_dir()
@@ -712,7 +710,7 @@ def test_its_parents_are_made_if_that_was_asked_for(contender: Directory, disk: 
     (disk / "no").rmdir()
 
 
-def test_why_it_cannot_be_made_is_said_with_its_path(contender: Directory, lock: Path) -> None:
+def test_an_error_of_the_creation_names_the_path(contender: Directory, lock: Path) -> None:
     one = contender()
     one.env.before["open_new_directory"] = failing(errno.EROFS, times=1)
     with pytest.raises(OSError, match=r"t\.lock"):
@@ -721,7 +719,9 @@ def test_why_it_cannot_be_made_is_said_with_its_path(contender: Directory, lock:
 
 
 @pytest.mark.parametrize("gone", [errno.ENOENT, errno.ENOTDIR])
-def test_a_stale_one_that_goes_before_it_is_taken_over_is_made(contender: Directory, lock: Path, gone: int) -> None:
+def test_a_stale_directory_that_vanishes_before_its_takeover_is_made_anew(
+    contender: Directory, lock: Path, gone: int
+) -> None:
     left(lock)
     one = contender(timeout=5)
 
@@ -736,7 +736,7 @@ def test_a_stale_one_that_goes_before_it_is_taken_over_is_made(contender: Direct
     held.release()
 
 
-def test_a_stale_one_that_may_not_be_listed_is_held(contender: Directory, lock: Path) -> None:
+def test_a_stale_directory_that_may_not_be_listed_counts_as_held(contender: Directory, lock: Path) -> None:
     """DL5: there may be data in it."""
     left(lock)
     one = contender()
@@ -748,7 +748,7 @@ def test_a_stale_one_that_may_not_be_listed_is_held(contender: Directory, lock: 
     lock.rmdir()
 
 
-def test_a_takeover_that_fails_leaves_it_as_it_was(contender: Directory, lock: Path) -> None:
+def test_a_failed_takeover_leaves_the_lock_as_it_was(contender: Directory, lock: Path) -> None:
     left(lock)
     before = lock.stat().st_mtime_ns
     one = contender()
@@ -784,12 +784,12 @@ def test_a_heartbeat_after_the_release_sets_no_time(contender: Directory, lock: 
     assert not lock.exists()
 
 
-def test_its_hold_tells_what_a_record_would(target: Path) -> None:
+def test_a_hold_has_a_record_although_the_directory_has_none(target: Path) -> None:
     with Lock(target, protocol=NAME, tag="build") as hold:
         assert (hold.record.pid, hold.record.protocol) == (os.getpid(), NAME)
 
 
-def test_it_has_no_content() -> None:
+def test_the_protocol_has_no_content() -> None:
     codec = get(NAME)
     assert codec.encode(codec.decode(b"")) == b""
     assert codec.refreshed(b"", time.time()) is None
@@ -799,7 +799,7 @@ def test_it_has_no_content() -> None:
         codec.encode(codec.decode(b"").replaced(pid=1))
 
 
-def test_whether_it_is_ours_is_not_guessed(contender: Directory, lock: Path) -> None:
+def test_ownership_is_not_guessed_where_the_path_cannot_be_looked_at(contender: Directory, lock: Path) -> None:
     """DL1: where the path cannot be asked, that is said."""
     one = contender()
     held = held_by(one)

@@ -87,7 +87,7 @@ def test_a_rival_that_was_there_when_the_log_began_is_in_the_listing(
     contender.get().release()
 
 
-def test_another_directory_of_that_name_is_listed(disk: Path, logging: Callable[..., Contender], shm: Path) -> None:
+def test_a_new_directory_of_the_same_name_is_listed(disk: Path, logging: Callable[..., Contender], shm: Path) -> None:
     """N8: our own file is not in the log of the one that was there before."""
     disk.rename(disk.with_name(f"{disk.name}-moved"))
     disk.mkdir()
@@ -120,7 +120,7 @@ def test_a_queue_that_has_overflowed_makes_the_log_uncertain(
     assert not lists(contender)
 
 
-def test_what_was_read_and_not_noted_makes_the_log_uncertain(
+def test_events_read_but_not_noted_make_the_log_uncertain(
     disk: Path, logging: Callable[..., Contender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N9: Ctrl-C in between."""
@@ -193,7 +193,7 @@ def test_a_forked_child_makes_a_log_of_its_own(disk: Path) -> None:
     env._directory_logs = None
 
 
-def test_without_an_instance_it_is_listed_each_time(
+def test_a_directory_is_listed_each_time_without_an_inotify_instance(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_given: object) -> None:

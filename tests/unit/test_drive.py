@@ -42,7 +42,7 @@ def test_an_event_ends_the_wait(pipe: tuple[int, int]) -> None:
 
 
 @pytest.mark.needs("flock")
-def test_what_has_ended_a_wait_for_a_ticket_is_there_to_be_read(disk: Path) -> None:
+def test_the_byte_that_ends_a_wait_for_a_ticket_can_still_be_read(disk: Path) -> None:
     """Of queue.py, Q11. An event of Windows could be used up by the wait itself."""
     env = environment()
     with Queue(env, str(disk)) as queue:

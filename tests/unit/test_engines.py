@@ -89,7 +89,7 @@ def test_an_option_without_meaning_is_refused(toy: Toy) -> None:
         Semaphore(URL, 2)
 
 
-def test_one_is_inside_at_a_time_and_a_waiter_is_woken(toy: Toy) -> None:
+def test_one_holder_is_inside_at_a_time_and_a_waiter_is_woken(toy: Toy) -> None:
     lock, order = Lock(URL, tag="deploy"), []
     with lock as hold:
         assert lock.try_acquire() is None
@@ -199,7 +199,7 @@ def test_a_release_interrupted_twice_is_completed_by_the_next_operation(
     assert hold._held not in environment().operations.running
 
 
-def test_a_release_under_way_is_nothing_broken_off(toy: Toy) -> None:
+def test_a_release_under_way_is_not_taken_for_broken_off(toy: Toy) -> None:
     """J4: neither that of a thread nor that of a task, which sleeps, is completed by another operation."""
     operations = environment().operations
 
@@ -222,7 +222,7 @@ def test_a_release_under_way_is_nothing_broken_off(toy: Toy) -> None:
         assert toy.server.closed == number + 1
 
 
-def test_a_released_hold_knows_its_handles_no_more(toy: Toy) -> None:
+def test_a_released_hold_forgets_its_handles(toy: Toy) -> None:
     """H2: whoever keeps the hold, as a job that is about to end does, keeps no handle."""
     hold = Lock(URL).acquire()
     hold.release()
@@ -413,7 +413,7 @@ def test_a_forked_child_does_not_go_on_with_its_parents_jobs(agent: Agent) -> No
     eventually(lambda: closed == [os.getpid()])
 
 
-def test_what_a_server_must_still_hear_is_sent_before_the_process_ends(agent: Agent) -> None:
+def test_last_jobs_are_done_before_the_process_ends(agent: Agent) -> None:
     """EG5: `settle` waits for what is last, and for nothing else, and not for ever."""
     done: list[int] = []
     go = Signal()
@@ -534,7 +534,7 @@ def test_a_loss_is_reported_where_no_thread_can_start(agent: Agent, monkeypatch:
     assert told == ["lost"]
 
 
-def test_the_number_of_a_closed_file_can_be_waited_for_anew(agent: Agent) -> None:
+def test_the_number_of_a_closed_descriptor_can_be_waited_for_anew(agent: Agent) -> None:
     """A job closes what it waited for, and waits for a new file that has got the same number."""
     seen: list[str] = []
     first, second = os.pipe(), os.pipe()

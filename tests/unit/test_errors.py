@@ -46,7 +46,7 @@ def test_an_error_survives_a_pickle(kind: type[HoldfastError]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_can_be_caught_as_what_it_is(kind: type[HoldfastError]) -> None:
+def test_an_error_can_be_caught_by_its_builtin_base(kind: type[HoldfastError]) -> None:
     assert issubclass(kind, BUILTIN.get(kind.__name__, HoldfastError))
     assert kind.__name__ in holdfast.__all__
     bare = kind("m")
@@ -193,7 +193,7 @@ def test_a_holder_with_a_lease_is_said_to_be_replaced_when_that_is_over(liveness
     assert "lease" not in advice(status.replaced(record=record.replaced(marker=None)))
 
 
-def test_those_to_which_an_ended_process_has_left_the_lock_are_its_holders() -> None:
+def test_processes_that_inherited_a_lock_are_its_holders() -> None:
     record, guard = Record("sema", {}, pid=7), Evidence("guard", "e")
     heirs = tuple(Holder(pid=pid, command=f"job {pid}", host="h") for pid in range(8, 13))
     status = Status("/p", "sema", True, False, Liveness.ALIVE, guard, heirs[0], record)

@@ -202,7 +202,7 @@ def test_a_slot_is_reported(disk: Path, told: list[Event]) -> None:
     assert {event.path for event in told} == {str(disk / "s")}
 
 
-def test_each_of_several_is_reported_and_so_is_its_undoing(disk: Path, told: list[Event]) -> None:
+def test_each_of_several_locks_is_reported_and_so_is_its_undoing(disk: Path, told: list[Event]) -> None:
     with Lock(disk / "b"):
         with pytest.raises(AcquireTimeout):
             acquire_all([Lock(disk / "b"), Lock(disk / "a")], timeout=0.3)
@@ -237,7 +237,7 @@ def test_a_loss_is_reported_once_and_before_the_release(path: Path, told: list[E
     assert kinds(told)[3:] == ["acquired", "lost", "released"]
 
 
-def test_a_loss_is_reported_before_anything_looks(path: Path) -> None:
+def test_a_loss_is_reported_before_the_holder_looks(path: Path) -> None:
     """As with `on_lost`: whoever asks for the events of a lock hears of its loss while the holder works."""
     lost = threading.Event()
     hold = Lock(path, on_event=lambda event: event.kind == "lost" and lost.set()).acquire()
@@ -273,7 +273,7 @@ def test_a_loss_found_by_a_beat_is_reported_by_another_thread(path: Path, disk: 
     assert names == ["holdfast-lost"]
 
 
-def test_a_release_beside_the_news_of_a_loss_is_reported_after_it(path: Path, contend: Contend) -> None:
+def test_a_release_during_the_report_of_a_loss_is_reported_after_it(path: Path, contend: Contend) -> None:
     """AE1: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
     told: list[Event] = []
 
@@ -288,7 +288,7 @@ def test_a_release_beside_the_news_of_a_loss_is_reported_after_it(path: Path, co
     path.touch()
 
 
-def test_threads_that_end_a_hold_together_tell_it_once(path: Path, contend: Contend) -> None:
+def test_threads_that_end_a_hold_together_report_it_once(path: Path, contend: Contend) -> None:
     """AE1."""
     for _ in range(30):
         told: list[Event] = []
@@ -353,7 +353,7 @@ def whole_courses(told: list[Event]) -> list[str]:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_loss_that_another_thread_finds_before_delivery_is_the_acquisitions_own(
+def test_a_loss_found_before_delivery_is_reported_after_its_own_acquisition(
     waits: bool, path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AE5: by a thread of the same owner, which would join the hold."""
@@ -640,7 +640,7 @@ def test_a_tasks_events_are_reported_as_its_own(path: Path, told: list[Event], k
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_task_cancelled_as_it_gets_the_lock_reports_a_whole_course(
+def test_a_task_cancelled_as_it_gets_the_lock_reports_a_complete_sequence(
     path: Path, told: list[Event], durable: bool
 ) -> None:
     """Whatever the moment: `acquired` and `released`, or `gave-up`."""
@@ -765,7 +765,7 @@ def locked_handler(path: Path) -> Iterator[LockedHandler]:
     root.removeHandler(handler)
 
 
-def test_what_a_log_handler_does_with_locks_is_not_logged(locked_handler: LockedHandler, disk: Path) -> None:
+def test_the_locks_of_a_log_handler_are_not_logged(locked_handler: LockedHandler, disk: Path) -> None:
     """U4. With the line about its own lock, the handler would wait for itself."""
     logging.getLogger("app").info("hello")
     assert (locked_handler.lines, locked_handler.nested) == (["hello"], [])
@@ -775,7 +775,7 @@ def test_what_a_log_handler_does_with_locks_is_not_logged(locked_handler: Locked
 
 
 @pytest.mark.parametrize("what", ["a callback", "something else"])
-def test_an_error_in_what_a_log_handler_does_with_locks_is_printed_and_not_logged(
+def test_an_error_of_a_log_handlers_lock_is_printed_and_not_logged(
     locked_handler: LockedHandler, path: Path, capfd: pytest.CaptureFixture[str], what: str
 ) -> None:
     """U4. With the line about that error, the handler would fail once more."""
@@ -843,7 +843,7 @@ def test_the_logger_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatc
             assert Lock(path).try_acquire() is None
 
 
-def test_a_log_is_written_only_where_it_was_set_up(path: Path) -> None:
+def test_the_log_is_written_only_where_logging_is_set_up(path: Path) -> None:
     """U3."""
     code = (
         "import sys, holdfast\n"

@@ -143,7 +143,7 @@ TESTS_BY_REASON = {
         "unit/test_bad_paths.py::test_a_device_is_refused",
         "unit/test_face_sema.py::test_a_strange_name_is_accepted",
         "unit/test_face_semats.py::test_a_strange_name_is_accepted",
-        "unit/test_face_beads.py::test_a_name_that_is_none_keeps_the_daemon_out",
+        "unit/test_face_beads.py::test_an_invalid_path_keeps_the_daemon_out",
         "unit/test_face_beads.py::test_a_hostile_path_cannot_break_the_line",
         "unit/test_walk.py::test_what_is_found_comes_in_the_order_of_the_paths",
         "unit/test_walk.py::test_each_file_is_looked_at_where_services_keep_their_locks",
@@ -187,8 +187,8 @@ TESTS_BY_REASON = {
     ),
     "portable Python is not used on Windows": (
         "unit/test_queue.py::test_a_platform_that_lacks_something_has_order_and_lock[flock]",
-        "unit/test_generic.py::test_kill_says_no_more_than_it_knows",
-        "unit/test_generic.py::test_what_is_not_portable_is_refused",
+        "unit/test_generic.py::test_a_probe_by_kill_claims_no_more_than_it_knows",
+        "unit/test_generic.py::test_operations_that_are_not_portable_are_refused",
         "unit/test_second_failures.py::test_without_kernel_locks_what_a_crash_has_left_is_judged_by_its_age",
     ),
     "symbolic links, which Wine only pretends to make": (

@@ -218,7 +218,7 @@ def test_another_users_process_is_alive(disk: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else repr(value[:20]),
 )
-def test_what_cannot_be_understood_keeps_the_daemon_out(
+def test_a_record_that_cannot_be_understood_keeps_the_daemon_out(
     disk: Path, content: bytes, wanted: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     """G2: it fails safe, whatever is in the file, and leaves it there."""
@@ -233,7 +233,7 @@ def test_what_cannot_be_understood_keeps_the_daemon_out(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "loop", "socket", "device", "a file for a directory"])
-def test_what_is_no_lock_file_keeps_the_daemon_out(
+def test_a_path_that_is_no_lock_file_keeps_the_daemon_out(
     disk: Path, kind: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     """G2."""
@@ -263,7 +263,7 @@ def test_what_is_no_lock_file_keeps_the_daemon_out(
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 300, "\ud800"])
-def test_a_name_that_is_none_keeps_the_daemon_out(path: str) -> None:
+def test_an_invalid_path_keeps_the_daemon_out(path: str) -> None:
     """G2."""
     skip, holder, error = should_skip_database(path)
     assert (skip, holder) == (True, None)
@@ -273,7 +273,7 @@ def test_a_name_that_is_none_keeps_the_daemon_out(path: str) -> None:
 
 @needs_root
 @pytest.mark.parametrize("closed", ["the file", "the directory"])
-def test_what_may_not_be_read_keeps_the_daemon_out(disk: Path, dead_pid: int, closed: str) -> None:
+def test_an_unreadable_lock_file_keeps_the_daemon_out(disk: Path, dead_pid: int, closed: str) -> None:
     """G2."""
     path = write(disk, text(dead_pid))
     (path if closed == "the file" else disk).chmod(0)
@@ -422,7 +422,7 @@ def test_only_a_process_proven_dead_is_called_dead(live_pid: int, dead_pid: int,
 # -- the tool's side ---------------------------------------------------------------------------------------------------
 
 
-def test_a_hold_says_who_holds(disk: Path) -> None:
+def test_the_record_of_a_hold_names_the_holder(disk: Path) -> None:
     with beads.acquire(disk, "ci-runner", "1.0") as hold:
         lock = ExclusiveLock.from_json(Path(hold.path).read_text())
         assert (lock.holder, lock.pid, lock.hostname, lock.version) == ("ci-runner", os.getpid(), HOST, "1.0")
@@ -472,7 +472,7 @@ def test_a_release_removes_only_what_this_process_holds(disk: Path, live_pid: in
         release(disk, force=True)
 
 
-def test_a_release_of_ones_own_is_accepted(disk: Path) -> None:
+def test_a_release_of_ones_own_lock_is_accepted(disk: Path) -> None:
     hold = beads.acquire(disk, "me")
     release(disk)
     assert not os.path.exists(hold.path)
@@ -482,7 +482,7 @@ def test_a_release_of_ones_own_is_accepted(disk: Path) -> None:
     assert not path.exists()
 
 
-def test_a_release_leaves_what_another_tool_wrote_over_ours(disk: Path) -> None:
+def test_a_release_leaves_a_record_that_another_tool_wrote_over_ours(disk: Path) -> None:
     """The original's writer overwrites a lock that is held."""
     beads.acquire(disk, "me")
     path = write(disk, text(1, hostname="elsewhere"))
@@ -493,7 +493,7 @@ def test_a_release_leaves_what_another_tool_wrote_over_ours(disk: Path) -> None:
         release(disk)
 
 
-def test_a_release_leaves_what_another_tool_put_in_the_place_of_ours(disk: Path) -> None:
+def test_a_release_leaves_a_file_that_another_tool_put_in_place_of_ours(disk: Path) -> None:
     hold = beads.acquire(disk, "me")
     os.unlink(hold.path)
     path = write(disk, text(1, hostname="elsewhere"))
@@ -658,7 +658,7 @@ src/holdfast/protocols/beads.py src/holdfast/cli/options.py src/holdfast/cli/opt
 
 
 @pytest.mark.parametrize("name", NAMED.split())
-def test_the_lock_is_said_to_be_heeded_up_to_0_49(name: str) -> None:
+def test_the_documentation_says_that_beads_heeds_the_lock_up_to_0_49(name: str) -> None:
     """Version 0.50 removed it."""
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
     assert "up to 0.49" in " ".join(text.split())

@@ -187,7 +187,7 @@ OBSTACLES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", OBSTACLES)
-def test_what_is_no_lock_file_is_refused_and_left_as_it_is(kind: str, path: Path) -> None:
+def test_a_path_that_is_no_lock_file_is_refused_and_left_as_it_is(kind: str, path: Path) -> None:
     (path.parent / "live").write_bytes(sema_record(1, FRESH))
     (path.parent / "stale").write_bytes(sema_record(1, OLD))
     OBSTACLES[kind](path)

@@ -180,7 +180,7 @@ def test_a_free_lock_can_be_acquired_and_released(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a link to a directory", "a loop"])
-def test_what_is_no_lock_file_is_refused_and_left_as_it_is(kind: str, path: Path) -> None:
+def test_a_path_that_is_no_lock_file_is_refused_and_left_as_it_is(kind: str, path: Path) -> None:
     {
         "a directory": path.mkdir,
         "a FIFO": lambda: os.mkfifo(path),

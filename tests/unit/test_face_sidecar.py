@@ -249,7 +249,7 @@ def test_a_live_holder_is_not_robbed_for_its_age(face: Face, target: Path, lock:
 # -- what the callbacks are told ---------------------------------------------------------------------------------------
 
 
-def test_the_callbacks_are_told_what_was_seen(face: Face, target: Path, lock: Path) -> None:
+def test_the_callbacks_get_the_observed_lock(face: Face, target: Path, lock: Path) -> None:
     told: list[Any] = []
 
     def should_reclaim(params: ReclaimParams) -> bool:
@@ -702,7 +702,7 @@ def test_a_link_at_the_target_is_not_followed(face: Face, disk: Path) -> None:
     face.release(handle)
 
 
-def test_the_lock_file_is_where_it_was_asked_for(face: Face, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_file_is_at_the_requested_path(face: Face, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(disk)
     for lock_path in (disk / "locks" / "my.lck", "locks/my.lck"):
         handle = face.acquire("state", lock_path=lock_path)
@@ -725,7 +725,7 @@ def _obstacle(kind: str, lock: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a link", "a dangling link", "a link in a circle"])
-def test_what_is_no_lock_file_is_refused_in_time(
+def test_a_path_that_is_no_lock_file_is_refused_in_time(
     face: Face, target: Path, lock: Path, kind: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
     """fs-safe 0.3 loops or hangs at some of these, whatever its timeoutMs."""
@@ -759,7 +759,7 @@ PAUSES: list[tuple[dict[str, Any], list[float]]] = [
 
 
 @pytest.mark.parametrize(("retry", "pauses"), PAUSES)
-def test_pauses_are_as_long_as_theirs(retry: dict[str, Any], pauses: list[float]) -> None:
+def test_pauses_are_as_long_as_those_of_fs_safe(retry: dict[str, Any], pauses: list[float]) -> None:
     made = Retry(**retry)
     assert [made.pause(number, chance=lambda: 0.5) for number in range(len(pauses))] == pytest.approx(pauses)
     assert made.pause(2**53, chance=lambda: 0.5) == pytest.approx(made.pause(100, chance=lambda: 0.5))
@@ -794,7 +794,7 @@ def test_tries_end_at_the_deadline(face: Face, target: Path, lock: Path, within:
         face.acquire(target, timeout=0.02, retry=Retry(retries=2**53 - 1))
 
 
-def test_counted_tries_end_a_wait_for_oneself(face: Face, target: Path) -> None:
+def test_a_limited_number_of_tries_ends_a_wait_for_oneself(face: Face, target: Path) -> None:
     """No WouldDeadlock: it ends."""
     handle = face.acquire(target)
     with pytest.raises(FileLockTimeout):
@@ -934,7 +934,7 @@ def test_a_parser_is_not_shown_a_lock_that_is_being_created(face: Face, target: 
         face.acquire(target, parse_payload=pytest.fail)
 
 
-def test_a_loss_is_reported_where_it_was_asked_for(face: Face, target: Path, lock: Path) -> None:
+def test_a_loss_is_reported_only_on_request(face: Face, target: Path, lock: Path) -> None:
     told: list[sidecar.CompromisedInfo] = []
     for interval, times in ((0, 0), (None, 1)):
         handle = face.acquire(target, on_compromised=told.append, compromise_check_interval=interval)

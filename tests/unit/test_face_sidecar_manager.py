@@ -95,7 +95,7 @@ def test_another_thread_can_enter(target: Path, lock: Path) -> None:
         assert lock.exists()
 
 
-def test_a_task_can_enter_what_a_thread_holds(target: Path, lock: Path) -> None:
+def test_a_task_can_enter_a_lock_that_a_thread_holds(target: Path, lock: Path) -> None:
     async def main() -> None:
         inner = await sidecar.acquire_file_lock(target, payload={}, timeout=0, allow_reentrant=True)
         assert await inner.verify_still_held()
@@ -140,7 +140,7 @@ def test_a_reentrant_hold_is_listed_once(target: Path) -> None:
     assert manager.held_entries() == []
 
 
-def test_a_lock_by_its_key_is_the_managers(target: Path) -> None:
+def test_a_lock_acquired_by_key_belongs_to_its_manager(target: Path) -> None:
     with acquire(target, manager_key="named"):
         assert len(create_file_lock_manager_sync("named").held_entries()) == 1
         with pytest.raises(TypeError, match="manager_key"):
@@ -181,7 +181,7 @@ def test_drain_releases_everything_of_its_manager(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("in_threads", [False, True])
-def test_an_awaited_drain_releases_what_threads_hold(
+def test_an_awaited_drain_releases_the_locks_of_threads(
     disk: Path, in_threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_threads:
@@ -247,7 +247,7 @@ def test_a_release_by_force_ends_the_hold(
     assert not lock.exists()
 
 
-def test_an_owner_does_not_enter_what_another_holds(target: Path) -> None:
+def test_an_owner_does_not_enter_the_lock_of_another(target: Path) -> None:
     with acquire(target, manager_key="owned", reentrant_owner="one"):
         acquire(target, manager_key="owned", reentrant_owner="one").release()
         for more in ({"reentrant_owner": "two"}, {}, {"reentrant_owner": ""}):
@@ -298,7 +298,7 @@ sidecar.acquire_file_lock_sync(sys.argv[1], retain_on_exit=True, **options)
     assert not lock.exists()
 
 
-def test_what_cannot_be_released_does_not_stop_the_drain_and_is_reported(
+def test_a_lock_that_cannot_be_released_is_reported_and_does_not_stop_the_drain(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = create_file_lock_manager_sync("failing")
@@ -330,7 +330,7 @@ def test_a_dropped_handle_keeps_the_lock_with_its_manager(target: Path, lock: Pa
     assert not lock.exists()
 
 
-def test_a_forked_child_has_nothing_of_its_parents(target: Path, lock: Path) -> None:
+def test_a_forked_child_has_no_locks_of_its_parent(target: Path, lock: Path) -> None:
     manager = create_file_lock_manager_sync("forked")
     handle = manager.acquire(target, payload={})
 

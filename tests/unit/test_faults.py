@@ -152,7 +152,7 @@ def test_a_claim_that_fails_leaves_no_temporary_name(memory: Path, tap: Tap) -> 
 
 
 @pytest.mark.parametrize("call", ["fstat: lock file", "pread: lock file", "flock(LOCK_SH): lock file"])
-def test_an_error_says_where(call: str, memory: Path, tap: Tap) -> None:
+def test_an_error_about_a_descriptor_names_the_lock_file(call: str, memory: Path, tap: Tap) -> None:
     """The system names no file in an error about a descriptor."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.hold()

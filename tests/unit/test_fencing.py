@@ -89,7 +89,7 @@ def test_shares_of_one_hold_have_one_token(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_a_hold_without_a_token_gets_one_when_a_handle_that_asks_for_it_joins(disk: Path, protocol: str) -> None:
+def test_a_hold_without_a_token_gets_one_when_a_fenced_handle_joins(disk: Path, protocol: str) -> None:
     require_kernel_locks(protocol)
     fenced = Lock(disk / "l", protocol=protocol, owner="me", fencing=True)
     before = take(fenced)
@@ -101,7 +101,7 @@ def test_a_hold_without_a_token_gets_one_when_a_handle_that_asks_for_it_joins(di
 
 
 @pytest.mark.needs("flock")
-def test_handles_that_count_for_one_hold_at_once_have_one_token(disk: Path, contend: Contend) -> None:
+def test_handles_that_count_for_one_hold_at_once_share_one_token(disk: Path, contend: Contend) -> None:
     """TK11: with two, the resource would refuse the handle with the lower one."""
     held = contend(disk / "l", owner="me")
     env, hold = held.env, held.get()
@@ -115,7 +115,7 @@ def test_handles_that_count_for_one_hold_at_once_have_one_token(disk: Path, cont
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
-def test_who_waits_for_a_hold_of_its_owner_that_is_being_counted_joins_it_promptly(
+def test_a_waiter_promptly_joins_its_owners_hold_once_the_token_is_counted(
     disk: Path, contend: Contend, clocked: Callable[..., Stepped], protocol: str
 ) -> None:
     """Nothing happens to the lock file when the hold is there, so nothing would wake it."""
@@ -149,7 +149,7 @@ def test_a_hold_that_is_lost_while_a_handle_counts_for_it_is_not_joined(disk: Pa
     assert (hold.token, hold.lost, len(heard), len(hold.refs)) == (None, True, 1, 1)
 
 
-def test_a_handle_for_which_no_token_can_be_counted_does_not_join(disk: Path) -> None:
+def test_a_handle_whose_token_cannot_be_counted_does_not_join(disk: Path) -> None:
     fenced = Lock(disk / "l", owner="me", fencing=True, timeout=0)
     with Lock(disk / "l", owner="me") as outer:
         counter_of(fenced).mkdir()
@@ -186,7 +186,7 @@ def test_a_takeover_goes_on_with_a_higher_token(disk: Path, dead_pid: int) -> No
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 42, b"\0" * 7])
-def test_a_vanished_counter_begins_above_what_was_given(disk: Path, content: bytes | None) -> None:
+def test_a_vanished_counter_begins_above_all_tokens_given(disk: Path, content: bytes | None) -> None:
     """TK4."""
     lock = Lock(disk / "l", fencing=True)
     before = take(lock)
@@ -200,7 +200,7 @@ def test_a_vanished_counter_begins_above_what_was_given(disk: Path, content: byt
 
 
 @pytest.mark.parametrize("content", [b"7", b"7\n", b"999999999999999999\n"])
-def test_a_number_written_by_hand_is_gone_on_from(disk: Path, content: bytes) -> None:
+def test_counting_continues_from_a_number_written_by_hand(disk: Path, content: bytes) -> None:
     lock = Lock(disk / "l", fencing=True)
     counter_of(lock).write_bytes(content)
     assert take(lock) == int(content) + 1
@@ -243,7 +243,7 @@ def test_a_counter_that_cannot_be_read_is_not_guessed(disk: Path, content: bytes
     assert take(lock) == 5001
 
 
-def test_the_last_number_of_all_is_not_passed(disk: Path) -> None:
+def test_a_counter_does_not_pass_the_highest_number(disk: Path) -> None:
     """TK5."""
     lock = Lock(disk / "l", fencing=True)
     counter_of(lock).write_bytes(written(2**63 - 2, 5))
@@ -253,7 +253,7 @@ def test_the_last_number_of_all_is_not_passed(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "link", "dangling", "device"])
-def test_something_else_in_its_place_is_refused(disk: Path, kind: str) -> None:
+def test_an_object_in_place_of_the_counter_is_refused(disk: Path, kind: str) -> None:
     """TK5."""
     lock = Lock(disk / "l", fencing=True)
     path, other = counter_of(lock), disk / "other"
@@ -553,7 +553,7 @@ def test_a_number_counted_while_the_counter_was_made_anew_is_given_once(disk: Pa
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("how", ["a new one was made", "another one is at it"])
-def test_of_two_one_makes_the_counter_anew(
+def test_one_of_two_makes_the_counter_anew(
     how: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
     """TK7: the name must be free; and a claim lets one pass."""

@@ -65,7 +65,7 @@ def later(follower: Follower, kind: str) -> LockEvent:
     return next(one for one in found if one.kind == kind)
 
 
-def test_what_is_there_at_the_start_is_reported(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_locks_present_at_the_start_are_reported(disk: Path, contend: Contend, follow: Follow) -> None:
     holder = contend(disk / "l", tag="why")
     held = holder.get()
     (one,) = follow(disk).first_look()
@@ -93,7 +93,7 @@ def test_acquisitions_and_releases_are_reported(disk: Path, contend: Contend, fo
     assert released.held >= 0
 
 
-def test_what_was_over_before_the_look_is_counted(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_a_hold_that_was_over_before_the_look_is_counted(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z12: of an acquisition and a release that come at once nothing is known but that they were."""
     follower = follow(disk)
     follower.first_look()
@@ -153,7 +153,7 @@ def test_only_the_locks_asked_for_are_reported(disk: Path, contend: Contend, fol
         one.release()
 
 
-def test_looking_on_takes_no_guard_and_writes_nothing(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_following_takes_no_guard_and_writes_nothing(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z11: what has no content yet is never probed; the guard of what has is probed shared only, never taken."""
     follower = follow(disk)
     follower.first_look()
@@ -170,7 +170,7 @@ def test_looking_on_takes_no_guard_and_writes_nothing(disk: Path, contend: Conte
     assert not {"guard", "claim", "unguard", "write", "unlink"}.intersection(steps)
 
 
-def test_looking_on_does_not_open_a_kernel_lock(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_following_does_not_open_a_kernel_lock(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z11: a waiter of a kernel lock hears of readers that close its file; so it is not opened."""
     fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -190,7 +190,9 @@ def test_looking_on_does_not_open_a_kernel_lock(disk: Path, contend: Contend, fo
     os.close(fd)
 
 
-def test_the_tag_of_a_kernel_lock_is_that_which_was_seen(disk: Path, contend: Contend, follow: Follow) -> None:
+def test_the_tag_of_a_kernel_lock_comes_from_an_earlier_look_or_a_ticket(
+    disk: Path, contend: Contend, follow: Follow
+) -> None:
     """Z11: not each look opens its file. An earlier look has, or the ticket of its holder was seen."""
     first = contend(disk / "l", protocol="flock", tag="one").get()
     follower = follow(disk)
@@ -242,7 +244,7 @@ def test_readers_that_come_and_go_end_nobody_elses_hold(disk: Path, follow: Foll
     assert not follower.held
 
 
-def test_a_reader_that_cannot_be_seen_is_told_of_beside_one_that_can(disk: Path, follow: Follow) -> None:
+def test_a_reader_that_cannot_be_seen_is_reported_beside_one_that_can(disk: Path, follow: Follow) -> None:
     """Z19: the first that has a pid is shown as the holder, wherever it stands among them."""
     (disk / "l").write_text("data")
     with open(disk / "l") as file:
@@ -259,7 +261,7 @@ def test_a_reader_that_cannot_be_seen_is_told_of_beside_one_that_can(disk: Path,
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_kernel_lock_that_a_dead_holder_has_left_to_a_process_unseen_is_still_the_same(
+def test_a_kernel_lock_inherited_by_an_unseen_process_is_still_the_same(
     disk: Path, follow: Follow, *, ended: bool
 ) -> None:
     """Z19: of a holder that lives, another one has it."""

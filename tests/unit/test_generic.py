@@ -188,7 +188,7 @@ def test_a_portable_wait_polls(disk: Path, portable: Contend) -> None:
 
 
 @pytest.mark.parametrize("pid", [1, 2**31 - 1])
-def test_a_process_that_is_not_ours_to_see_is_inspected_rightly(pid: int, environments: Environments) -> None:
+def test_a_process_of_another_user_is_inspected_correctly(pid: int, environments: Environments) -> None:
     for kind in ("linux", "generic"):
         presence = environments(kind=kind).inspect(pid).presence
         assert (presence == "running") is (pid == 1)
@@ -269,7 +269,7 @@ def test_a_process_that_may_not_be_looked_at_counts_as_running(
     assert env.inspect(4711) == Process(Presence.RUNNING)
 
 
-def test_kill_says_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_by_kill_claims_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portable_system.os, "kill", failing(PermissionError(1, "Operation not permitted")))
     assert portable_system.presence_by_signal(4711) is Presence.RUNNING
     monkeypatch.setattr(portable_system.os, "kill", failing(OverflowError("signed integer is greater than maximum")))
@@ -279,7 +279,7 @@ def test_kill_says_no_more_than_it_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert portable_system.presence_by_signal(4711) is Presence.UNKNOWN
 
 
-def test_what_is_not_portable_is_refused(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_that_are_not_portable_are_refused(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = GenericEnvironment()
     assert env.watch_set() is None
     with pytest.raises(OSError, match="not portable") as refused:
@@ -323,7 +323,7 @@ def test_an_interruption_of_the_end_of_a_removal_leaves_no_announcement(disk: Pa
     assert os.listdir(disk) == []
 
 
-def test_a_place_of_which_nothing_is_known_is_not_called_read_only(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_filesystem_is_not_called_read_only(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = GenericEnvironment()
     assert not env.is_read_only(str(disk))
     assert not env.is_read_only(str(disk / "missing"))

@@ -34,7 +34,7 @@ def steps_of(held: FileHold) -> list[str]:
     return held.env.steps
 
 
-def test_a_child_cannot_act_on_what_its_parent_holds(held: FileHold) -> None:
+def test_a_child_cannot_act_on_its_parents_hold(held: FileHold) -> None:
     """H1: there, every step does nothing or says why."""
     before = Path(held.path).read_bytes()
 
@@ -287,7 +287,7 @@ def test_an_on_lost_that_fails_hides_neither_the_loss_nor_stops_the_release(disk
     assert not contender.env.open_descriptors()
 
 
-def test_an_on_lost_that_fails_does_not_hide_the_loss_from_one_who_asks(disk: Path, contend: Contend) -> None:
+def test_an_on_lost_that_fails_does_not_hide_the_loss_from_a_caller_who_asks(disk: Path, contend: Contend) -> None:
     def fail(_error: LockLost) -> None:
         raise ZeroDivisionError
 
@@ -317,7 +317,7 @@ def test_an_on_lost_that_fails_is_logged_where_nobody_asked_for_an_error(
             held.release()
 
 
-def test_of_several_on_lost_that_fail_each_is_known(
+def test_the_failure_of_each_on_lost_is_reported(
     disk: Path, contend: Contend, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raising(error: BaseException) -> Callable[[LockLost], None]:
@@ -345,7 +345,7 @@ def test_of_several_on_lost_that_fail_each_is_known(
 
 @pytest.mark.parametrize("full", [False, True], ids=["written in two parts", "no room for the second part"])
 @pytest.mark.parametrize("options", [{}, {"lease": 60}], ids=["plain", "lease"])
-def test_a_heartbeat_of_which_only_a_part_is_written_keeps_the_lock(
+def test_a_partly_written_heartbeat_keeps_the_lock(
     options: dict[str, float], full: bool, disk: Path, contend: Contend
 ) -> None:
     """FH6: each digit of the time may change, so what is in the file then is neither the old record nor the new one."""
@@ -377,7 +377,7 @@ def test_a_heartbeat_of_which_only_a_part_is_written_keeps_the_lock(
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 @pytest.mark.parametrize("reuse", ["file", "pipe", "none"])
 @pytest.mark.parametrize("end", ["release", "give_back", "abandon"])
-def test_a_release_leaves_what_has_its_descriptors_number_by_now(
+def test_a_release_leaves_a_file_that_has_reused_its_descriptors_number(
     end: str, reuse: str, protocol: str, disk: Path, contend: Contend
 ) -> None:
     """FH5: the caller has closed it, as one who becomes a daemon does, and opened something else."""

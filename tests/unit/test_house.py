@@ -292,7 +292,7 @@ def test_no_function_is_longer_than_its_limit(path: Path) -> None:
     assert not long, "find the second subject"
 
 
-def test_the_public_surface_stays_small_and_is_what_it_says() -> None:
+def test_the_public_surface_stays_small_and_is_fully_listed() -> None:
     assert len(holdfast.__all__) <= 25
     assert sorted(holdfast.__all__) == holdfast.__all__
     visible = {
@@ -304,7 +304,7 @@ def test_the_public_surface_stays_small_and_is_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)
-def test_every_public_name_says_what_it_promises(name: str) -> None:
+def test_every_public_name_has_a_docstring(name: str) -> None:
     thing = getattr(holdfast, name)
     assert (thing.__doc__ or "").strip(), f"{name} has no docstring"
     if not inspect.isclass(thing) or thing.__module__ == "holdfast.errors":
@@ -326,7 +326,7 @@ def test_the_version_has_one_source() -> None:
     assert whole["tool"]["hatch"]["version"]["path"] == "src/holdfast/__init__.py"
 
 
-def test_what_the_architecture_page_says_is_decided_somewhere_is_there() -> None:
+def test_the_places_of_decisions_on_the_architecture_page_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page.partition("## Where each decision is made")[2].partition("\n## ")[0]
     places = re.findall(r"`([\w/]+\.py)` `(\w+)`", table)
@@ -336,11 +336,11 @@ def test_what_the_architecture_page_says_is_decided_somewhere_is_there() -> None
 
 
 @pytest.mark.parametrize("option", sorted(Options.__annotations__))
-def test_every_option_is_explained_where_it_is_looked_for(option: str) -> None:
+def test_every_option_is_explained_in_the_docstring_of_lock(option: str) -> None:
     assert f"- `{option}`:" in (inspect.getdoc(holdfast.Lock) or "")
 
 
-def test_every_option_that_is_explained_exists() -> None:
+def test_every_explained_option_exists() -> None:
     with_hint = set(re.findall(r"^- `(\w+)`:", inspect.getdoc(holdfast.Lock) or "", re.MULTILINE))
     assert with_hint == set(Options.__annotations__)
 

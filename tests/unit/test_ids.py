@@ -97,7 +97,7 @@ def test_a_record_replaced_during_the_look_gets_a_name_of_its_own(
 
 
 @pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
-def test_whatever_is_there_can_be_named_and_nothing_else_can(
+def test_any_existing_file_can_be_named_and_a_missing_one_cannot(
     kind: str, disk: Path, environments: Callable[..., Stepped]
 ) -> None:
     env, path = environments(kind=kind), disk / "l"

@@ -274,7 +274,7 @@ def test_looking_wakes_no_waiter(file: Path, watching: Watching) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the wide one first", "the narrow one first"])
-def test_two_watches_of_one_file_are_each_told_what_they_asked_for(first: bool, file: Path, hub: Hub) -> None:
+def test_two_watches_of_one_file_each_get_the_events_they_asked_for(first: bool, file: Path, hub: Hub) -> None:
     """N5: each of two watches of one inode is told what it asked for, whichever came first or is left."""
     watches = {readers: hub.add(str(file), readers=readers) for readers in (first, not first)}
     for watch in watches.values():
@@ -303,7 +303,7 @@ def test_a_busy_leader_passes_the_events_of_others_on(file: Path, watching: Watc
     assert follower.take() == CLOSED
 
 
-def test_what_the_leader_had_not_read_is_handed_out_when_it_resigns(file: Path, watching: Watching) -> None:
+def test_unread_events_are_handed_out_when_the_leader_resigns(file: Path, watching: Watching) -> None:
     """N3: events that are there when the leader resigns are handed out."""
     leader, follower = watching(file), watching(file)
     leader.fds()
@@ -390,7 +390,9 @@ def test_a_loop_leaves_the_events_of_a_thread_that_is_about_to_sleep(file: Path,
     assert loop.take() == CLOSED
 
 
-def test_another_reads_for_a_loop_when_its_thread_has_gone(file: Path, hub: Hub, watching: Watching) -> None:
+def test_the_lead_of_a_thread_that_resigns_passes_to_a_thread_or_to_each_loop(
+    file: Path, hub: Hub, watching: Watching
+) -> None:
     """N6: a thread that resigns passes the lead on to another thread, or else to each of the loops."""
     first, second, one, two = (watching(file) for _ in range(4))
     for thread in (first, second):

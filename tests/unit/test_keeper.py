@@ -103,7 +103,7 @@ def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., Fi
     assert beaten.wait(SOON)
 
 
-def test_the_thread_finds_a_hold_that_nobody_has_given_it(
+def test_the_thread_finds_a_hold_that_was_not_handed_to_it(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped
 ) -> None:
     """K2: one that is due after the thread wakes."""
@@ -448,7 +448,7 @@ def test_a_full_descriptor_table_does_not_end_an_acquisition(
         one.release()
 
 
-def test_what_no_thread_can_be_started_for_is_done_by_who_comes_back(
+def test_callers_attend_to_the_holds_where_no_thread_can_start(
     keeper: Keeper, hold: Callable[..., FileHold], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K10: beats and losses; said once, without a traceback, as it is no defect. Later a thread takes over."""

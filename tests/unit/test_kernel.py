@@ -117,7 +117,9 @@ def test_a_path_that_changes_all_the_time_is_given_up(path: Path, flock: Contend
     assert not contender.env.open_descriptors()
 
 
-def test_one_is_inside_while_a_third_removes_the_file(path: Path, flock: Contend, environments: Environments) -> None:
+def test_one_holder_is_inside_while_a_third_removes_the_file(
+    path: Path, flock: Contend, environments: Environments
+) -> None:
     """F1: one that locks, removes and unlocks, as some do, at each step of a contender; and another contender then."""
     path.touch()
     rehearsal = flock()
@@ -199,7 +201,7 @@ def test_a_locked_script_or_file_of_data_is_unchanged(
 
 
 @pytest.mark.parametrize("how", FOREIGN_ENDS)
-def test_a_holder_whose_file_is_gone_is_told(how: str, path: Path, flock: Contend) -> None:
+def test_a_holder_learns_that_its_file_is_gone(how: str, path: Path, flock: Contend) -> None:
     """F3: others may be inside by now."""
     held = flock().get()
     assert held.check()
@@ -273,7 +275,7 @@ def in_the_way(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "FIFO", "symbolic link", "dangling symbolic link", "socket"])
-def test_what_is_no_file_is_refused(kind: str, path: Path, flock: Contend) -> None:
+def test_a_path_that_is_no_file_is_refused(kind: str, path: Path, flock: Contend) -> None:
     in_the_way(path, kind)
     for timeout in (0, None):
         contender = flock(timeout=timeout)
@@ -324,7 +326,7 @@ def test_a_new_file_can_be_opened_again_by_its_owner_whatever_the_umask(path: Pa
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("kind", ["linux", "posix", "generic"])
-def test_without_kernel_locks_it_is_refused(
+def test_the_protocol_is_refused_without_kernel_locks(
     kind: str, there: bool, path: Path, flock: Contend, environments: Environments
 ) -> None:
     """F4: it says so, in every way of asking, and leaves nothing."""
@@ -464,7 +466,7 @@ def test_a_tag_is_not_written_into_a_file_that_is_linked_here_by_turns(disk: Pat
 
 
 @flock_alone
-def test_what_others_have_written_stays_when_a_tag_goes(path: Path, flock: Contend) -> None:
+def test_content_written_by_others_stays_when_a_tag_is_removed(path: Path, flock: Contend) -> None:
     """F5: at the release, and after a kill."""
     held = flock(tag="x").get()
     with path.open("ab") as file:

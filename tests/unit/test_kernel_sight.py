@@ -416,7 +416,7 @@ def test_a_refusal_says_who_holds_it(who: str, arrive: Contend, foreigner: Calla
     assert [waiter.pid for waiter in status.waiters] == [9]
 
 
-def test_only_a_refusal_that_is_read_finds_out_who_holds_it(arrive: Contend, foreigner: Callable[..., int]) -> None:
+def test_only_a_refusal_that_is_read_looks_for_the_holder(arrive: Contend, foreigner: Callable[..., int]) -> None:
     """It takes milliseconds; a refusal that is thrown away costs none of them."""
     foreigner()
     contender = arrive(timeout=0)
@@ -464,7 +464,7 @@ STATES: dict[str, tuple[int | None, bool, tuple[bool, Liveness, str]]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_status_says_what_is_so(
+def test_a_status_is_true_in_every_state(
     state: str, environments: Environments, foreigner: Callable[..., int], path: Path
 ) -> None:
     how, shared, expected = STATES[state]

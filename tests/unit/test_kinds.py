@@ -143,7 +143,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 @pytest.mark.parametrize("kind", [*PLACES, *(f"{kind} 2" for kind in MORE)])
-def test_whatever_lies_at_such_a_name_is_looked_at_harmlessly(
+def test_a_look_at_any_object_under_a_kinds_name_is_harmless(
     tmp_path: Path, environments: Environments, kind: str, what: str
 ) -> None:
     """KI1: nothing hangs, no link is followed, little is read, and nothing is changed."""
@@ -318,7 +318,7 @@ def test_only_a_kernel_lock_is_proof(view: View) -> None:
     assert "fcntl" in found.evidence.text
 
 
-def test_a_record_of_ours_at_such_a_name_is_ours(tmp_path: Path, environments: Environments) -> None:
+def test_a_holdfast_record_under_a_kinds_name_is_holdfasts(tmp_path: Path, environments: Environments) -> None:
     """E8: kinds are asked only about what no protocol has a record in; in a tree, links and directories count."""
     path = place_of(tmp_path, "git")
     env = environments()
@@ -436,7 +436,7 @@ def test_a_record_that_a_program_writes_is_understood(tmp_path: Path, environmen
 
 
 @pytest.mark.parametrize(("kept", "wanted"), [(39, "leftover"), (30, "elsewhere")])
-def test_a_long_host_name_of_which_vim_keeps_a_part_is_known(
+def test_a_host_name_that_vim_has_truncated_is_recognised(
     tmp_path: Path, environments: Environments, kept: int, wanted: str
 ) -> None:
     name = "ip-172-31-20-123.eu-central-1.compute.internal"
@@ -451,7 +451,7 @@ def test_a_long_host_name_of_which_vim_keeps_a_part_is_known(
     assert found.condition == wanted
 
 
-def test_who_reads_a_borg_repository_is_known_by_its_roster(tmp_path: Path, environments: Environments) -> None:
+def test_the_readers_of_a_borg_repository_are_known_by_its_roster(tmp_path: Path, environments: Environments) -> None:
     path = place_of(tmp_path, "borg", MORE)
     path.write_text(json.dumps({"shared": [[f"{HOST}@1", GONE, 0], [f"{HOST}@1", ME, 0]]}))
     found = look(environments(), path)
@@ -473,7 +473,7 @@ def test_who_reads_a_borg_repository_is_known_by_its_roster(tmp_path: Path, envi
         ("", ("", "")),
     ],
 )
-def test_the_command_of_git_is_told_from_what_else_is_in_its_line(line: str, wanted: tuple[str, str]) -> None:
+def test_the_subcommand_of_git_is_found_in_its_command_line(line: str, wanted: tuple[str, str]) -> None:
     assert git.read_line(line.split()) == wanted
 
 
@@ -499,7 +499,7 @@ def locked(path: Path) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", ["dpkg", "shadow", "mozilla"])
-def test_a_file_that_stays_is_held_by_who_has_the_kernel_lock(
+def test_a_permanent_file_is_held_by_the_owner_of_its_kernel_lock(
     tmp_path: Path, environments: Environments, kind: str
 ) -> None:
     """And free, not empty, otherwise."""
@@ -553,7 +553,7 @@ def test_the_state_of_terraform_is_locked_by_the_kernel(tmp_path: Path, environm
         ("restic", 3000, ("leftover", True)),
     ],
 )
-def test_what_names_nobody_goes_by_its_age(
+def test_a_lock_that_names_nobody_is_judged_by_its_age(
     tmp_path: Path, environments: Environments, kind: str, age: float, wanted: tuple[str, bool]
 ) -> None:
     path = place_of(tmp_path, kind)
@@ -588,7 +588,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_file_that_is_only_called_so_is_none_of_a_kind(tmp_path: Path, environments: Environments, name: str) -> None:
+def test_a_file_with_only_the_name_of_a_kind_is_not_taken_for_one(
+    tmp_path: Path, environments: Environments, name: str
+) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(OTHERS[name])
@@ -689,7 +691,7 @@ def test_the_directory_is_watched_before_the_lock_is_looked_at(waiting: Callable
     assert (one.end(), one.looks) == (None, 2)
 
 
-def test_without_events_it_goes_by_the_clock(waiting: Callable[..., Waiting]) -> None:
+def test_a_wait_without_events_goes_by_the_clock(waiting: Callable[..., Waiting]) -> None:
     """KW2."""
     one = waiting(works=False, timeout=2.0)
     assert one.next() == 0.25
@@ -705,7 +707,7 @@ def test_without_events_it_goes_by_the_clock(waiting: Callable[..., Waiting]) ->
     assert one.told == [one.told[0]]
 
 
-def test_the_end_of_the_process_that_is_named_wakes(tmp_path: Path, environments: Environments) -> None:
+def test_the_end_of_the_named_process_wakes_the_wait(tmp_path: Path, environments: Environments) -> None:
     """KW2."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -751,7 +753,7 @@ def test_a_look_that_is_refused_does_not_end_a_wait(waiting: Callable[..., Waiti
     assert one.end() is None
 
 
-def test_it_is_over_when_its_program_would_not_be_kept_out(waiting: Callable[..., Waiting], tmp_path: Path) -> None:
+def test_a_wait_ends_when_the_program_would_not_be_kept_out(waiting: Callable[..., Waiting], tmp_path: Path) -> None:
     """KW3: whatever is at the path; another lock there is none of its ends."""
     one = waiting()
     one.next()
@@ -769,7 +771,7 @@ def test_it_is_over_when_its_program_would_not_be_kept_out(waiting: Callable[...
 # -- what processes have open ------------------------------------------------------------------------------------------
 
 
-def test_what_processes_have_open_is_read_without_touching_a_file(
+def test_the_open_files_of_processes_are_listed_without_touching_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PF1: no path is followed that `/proc` names."""
@@ -824,7 +826,7 @@ def test_a_document_that_libreoffice_has_open_is_known_by_that(tmp_path: Path, e
 
 
 @pytest.mark.parametrize("says", [".git", ".git/commondir"])
-def test_what_is_no_path_where_git_has_one_ends_no_look(tmp_path: Path, environments: Environments, says: str) -> None:
+def test_an_invalid_path_in_gitdir_ends_no_look(tmp_path: Path, environments: Environments, says: str) -> None:
     """Anybody may have a process that is called git, beside a file that says so."""
     path, there = place_of(tmp_path, "git", MORE), tmp_path / "there"
     there.mkdir()
@@ -861,7 +863,7 @@ def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert (len(counted), files.read_at) == (2, before)
 
 
-def test_of_what_is_newer_than_either_list_nobody_is_said_not_to_have_it(
+def test_a_file_newer_than_either_list_is_not_called_a_leftover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PF2, KI3: programs may be listed long before descriptors, and a file has the time of the last tick."""
@@ -880,7 +882,7 @@ def test_of_what_is_newer_than_either_list_nobody_is_said_not_to_have_it(
 
 
 @needs_root
-def test_what_may_not_be_looked_at_is_known_as_such() -> None:
+def test_processes_that_may_not_be_looked_at_are_known_as_such() -> None:
     """PF3: a user sees the own processes, not those of root; root sees all."""
     assert LinuxProcFiles(tables=True).sees(0)
     seen = elsewhere(lambda: [LinuxProcFiles(tables=True).sees(uid) for uid in (0, ALONE)], user=ALONE)
@@ -890,7 +892,7 @@ def test_what_may_not_be_looked_at_is_known_as_such() -> None:
 
 @needs_root
 @pytest.mark.parametrize("thread", [False, True])
-def test_of_a_process_that_has_ended_a_user_knows_that_it_has_no_file_open(thread: bool) -> None:
+def test_an_ended_process_is_known_to_have_no_file_open(thread: bool) -> None:
     """PF3: unless a thread of it goes on."""
 
     def look() -> bool:
@@ -954,7 +956,7 @@ def test_every_kind_of_lock_in_the_table_is_understood() -> None:
     ]
 
 
-def test_a_lock_by_open_file_description_is_named_by_who_has_it_open(tmp_path: Path) -> None:
+def test_an_ofd_lock_is_attributed_to_the_process_that_has_its_file_open(tmp_path: Path) -> None:
     """PF5."""
     code = """
 import fcntl, struct, sys
@@ -980,7 +982,7 @@ input()
         child.communicate("\n")
 
 
-def test_a_process_that_has_ended_is_known_by_nothing(view: View) -> None:
+def test_a_process_that_cannot_be_looked_at_is_unknown(view: View) -> None:
     """KI2: what cannot be looked at is unknown."""
     view.env.instead["inspect"] = lambda _pid: Process(Presence.UNKNOWN)  # type: ignore[attr-defined]
     assert view.of_process(5).liveness is Liveness.UNKNOWN
@@ -1021,7 +1023,7 @@ def every_lock(env: Any, pid: int) -> dict[str, Found]:
     return {one.status.path: one for one in found if pid in [holder.pid for holder in one.status.holders]}
 
 
-def test_every_kind_of_kernel_lock_is_told_with_path_holder_and_span(disk: Path, environments: Environments) -> None:
+def test_every_kind_of_kernel_lock_is_listed_with_path_holder_and_span(disk: Path, environments: Environments) -> None:
     """KA3: and a file that is known as a lock is told as that."""
     paths = [disk / name for name in ("a", "b", "c", "d")]
     with locking(*paths) as pid:
@@ -1073,7 +1075,7 @@ def test_a_file_whose_path_leads_elsewhere_is_named_by_its_number(disk: Path, en
     }
 
 
-def test_who_waits_for_a_lock_of_the_kernel_is_told(disk: Path, environments: Environments) -> None:
+def test_waiters_for_a_kernel_lock_are_listed(disk: Path, environments: Environments) -> None:
     """KA3."""
     paths = [disk / name for name in ("a", "b", "c")]
     with locking(*paths) as pid:
@@ -1087,7 +1089,7 @@ def test_who_waits_for_a_lock_of_the_kernel_is_told(disk: Path, environments: En
             waiter.communicate()
 
 
-def test_what_is_asked_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_questions_read_the_process_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """PF2."""
     counted: list[int] = []
     real = procfs.pids
@@ -1100,14 +1102,16 @@ def test_what_is_asked_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(counted) <= 2  # for the programs, and for the descriptors
 
 
-def test_beyond_the_most_descriptors_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_counts_as_seen_beyond_the_limit_of_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(proc_files, "_MOST_NAMES", 0)
     with open(tmp_path / "opened", "w") as file:
         assert LinuxProcFiles(tables=True).openers("opened", os.fstat(file.fileno()).st_ino) == []
         assert not LinuxProcFiles(tables=True).sees(os.getuid()), "so nobody is called dead by what is not seen"
 
 
-def test_of_a_process_that_has_gone_nothing_is_known(dead_pid: int) -> None:
+def test_a_process_that_is_gone_hides_nothing(dead_pid: int) -> None:
     """PF3: it hides nothing."""
     files = LinuxProcFiles(tables=True)
     files._hide(dead_pid)

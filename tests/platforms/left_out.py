@@ -182,7 +182,7 @@ TESTS_BY_REASON = {
         "unit/test_rivals.py::test_what_a_crash_has_left_is_removed_by_a_publisher",
         "unit/test_clean.py::test_only_an_announcement_no_longer_in_use_goes",
         "unit/test_clean.py::test_a_reader_that_shares_the_guard_prevents_no_removal[directory]",
-        "unit/test_probes.py::test_only_what_the_dead_have_left_is_reported_as_leftovers",
+        "unit/test_probes.py::test_only_files_of_dead_processes_are_reported_as_leftovers",
         "unit/test_clean.py::test_only_tickets_of_ended_processes_go",
     ),
     "portable Python is not used on Windows": (
@@ -203,7 +203,7 @@ TESTS_BY_REASON = {
         "unit/test_storage.py::test_the_mount_table_is_read_once_for_many_acquisitions",
     ),
     "there is no limit of descriptors that could be raised": (
-        "unit/test_observe.py::test_what_is_used_up_is_explained[24-words0]",
+        "unit/test_observe.py::test_an_exhausted_resource_is_explained[24-words0]",
         "unit/test_observe.py::test_a_semaphore_without_descriptors_for_its_slots_is_said_to_have_too_many",
     ),
     "forks, or signals of POSIX": (

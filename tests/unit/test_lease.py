@@ -119,7 +119,7 @@ def test_a_marker_with_a_lease_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "rest", [b"", b"g", b"g b 1 n t1 far", b"g b 1 n t 1.000 2.000 0000000g h", b"g b 1 n t 1.000 2.000 1"]
 )
-def test_what_only_looks_like_a_lease_has_no_beat(rest: bytes) -> None:
+def test_a_field_that_only_looks_like_a_lease_has_no_beat(rest: bytes) -> None:
     assert next_beat(b"pid=1\nholdfast=3 " + rest, b"holdfast=") is None
 
 
@@ -140,7 +140,7 @@ def test_a_lease_that_makes_no_sense_is_refused(lease: Any, tmp_path: Path) -> N
         Lock(tmp_path / "l", lease=lease)
 
 
-def test_of_a_lease_without_an_end_it_is_said_that_it_needs_one(tmp_path: Path) -> None:
+def test_an_infinite_lease_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="finite"):
         Lock(tmp_path / "l", lease=float("inf"))
 
@@ -150,7 +150,7 @@ def test_a_kernel_lock_has_no_lease(tmp_path: Path) -> None:
         Lock(tmp_path / "l", protocol="flock", lease=10)
 
 
-def test_a_local_lock_has_none_by_default(tmp_path: Path) -> None:
+def test_a_local_lock_has_no_lease_by_default(tmp_path: Path) -> None:
     with Lock(tmp_path / "l") as hold:
         assert marker_of(Path(hold.path)).lease is None
         assert hold.token is None
@@ -164,7 +164,9 @@ def test_a_shared_directory_gives_a_lease_by_default(
     assert held.token is not None
 
 
-def test_no_lease_can_be_asked_for(disk: Path, contend: Contend, shared: Callable[[], Stepped]) -> None:
+def test_a_lock_in_a_shared_directory_can_do_without_a_lease(
+    disk: Path, contend: Contend, shared: Callable[[], Stepped]
+) -> None:
     contend(disk / "l", shared(), lease=0).get()
     assert marker_of(disk / "l").lease is None
 
@@ -252,7 +254,7 @@ def test_a_name_that_is_stale_at_every_look_is_an_error(disk: Path, contend: Con
         ("guarded", errno.EBADF),  # NFS 4, whose server has started again
     ],
 )
-def test_what_is_said_of_an_open_file_that_was_removed_makes_a_contender_look_again(
+def test_an_error_about_a_removed_open_file_makes_a_contender_look_again(
     step: str, word: int, disk: Path, contend: Contend
 ) -> None:
     """L8: whichever call on its descriptor is the first to say so."""
@@ -284,7 +286,7 @@ def test_a_publisher_whose_file_another_machine_removes_tries_again(
     assert held.identity[1] == os.stat(disk / "l").st_ino
 
 
-def test_where_an_open_file_keeps_its_name_nothing_is_kept_open_between_two_looks(
+def test_nothing_is_kept_open_between_looks_where_an_open_file_keeps_its_name(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
     """WF4: on 9p, else two waiters of one machine would keep each other from making the lock file."""
@@ -303,7 +305,7 @@ def test_where_an_open_file_keeps_its_name_nothing_is_kept_open_between_two_look
     assert waiter.inside
 
 
-def test_a_beat_leaves_a_file_alone_in_which_the_last_record_is_not_to_be_read(disk: Path, contend: Contend) -> None:
+def test_a_beat_leaves_a_file_alone_that_does_not_have_our_last_record(disk: Path, contend: Contend) -> None:
     """LE11: on 9p, a name that has been given to another file may still show the number of ours."""
     held = contend(disk / "l", lease=60).get()
     other = (disk / "l").read_bytes().replace(b"pid=", b"pid=9")
@@ -324,7 +326,7 @@ def test_on_a_shared_directory_a_record_is_synchronised_before_it_has_its_name(
     assert steps[:3] == ["write", "sync", "link"]
 
 
-def test_time_in_which_nobody_looked_does_not_count(disk: Path, contend: Contend) -> None:
+def test_time_without_a_look_does_not_count(disk: Path, contend: Contend) -> None:
     """LE3: the server may have been away, and what it was asked for before may still arrive."""
     far_record(disk / "l", lease=60)
     waiter = contend(disk / "l", lease=60, timeout=None)
@@ -462,7 +464,9 @@ def test_an_acquisition_whose_first_beat_is_late_has_no_lock(
     assert (disk / "l").exists()
 
 
-def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_is_reported_in_time_although_the_server_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """K8, LE9: the beat hangs, the loss is told all the same, and then nothing keeps others out."""
     answers, told = threading.Event(), threading.Event()
     made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
@@ -488,7 +492,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(tmp_path: Path, monkeypat
         hold.release()
 
 
-def test_a_server_that_has_lost_the_connection_makes_no_noise_after_the_loss(
+def test_a_lost_connection_is_not_logged_after_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """LE9: there is no guard to drop, and a beat that fails after the loss is no news."""
@@ -521,7 +525,7 @@ def test_a_server_that_has_lost_the_connection_makes_no_noise_after_the_loss(
 
 
 @pytest.mark.parametrize("step", ["open_existing", "write"])
-def test_a_beat_that_cannot_be_written_keeps_nobody_from_hearing_of_the_loss(
+def test_a_hanging_beat_does_not_delay_the_report_of_the_loss(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LE11, K8: the write hangs, and then so does dropping the guard; what is asked meanwhile is answered."""
@@ -620,7 +624,7 @@ def test_tokens_increase_where_some_holds_have_a_lease_and_some_have_none(tmp_pa
     assert tokens == sorted(set(tokens))
 
 
-def test_a_counter_that_is_higher_than_the_names_is_gone_on_from(tmp_path: Path) -> None:
+def test_counting_continues_from_a_counter_that_is_higher_than_the_names(tmp_path: Path) -> None:
     """TK10: two kinds of holds have counted at the same time, as one that was late did not know that it was."""
     with Lock(tmp_path / "l", lease=60) as hold:
         token = hold.token or 0
@@ -630,7 +634,7 @@ def test_a_counter_that_is_higher_than_the_names_is_gone_on_from(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [f"l.{2**63 - 1:020d}.token", "l.99999999999999999999.token"])
-def test_the_last_number_of_all_is_not_passed_by_name(tmp_path: Path, name: str) -> None:
+def test_a_counter_by_name_does_not_pass_the_highest_number(tmp_path: Path, name: str) -> None:
     """TK5."""
     (tmp_path / name).touch()
     with pytest.raises(MalformedRecord, match="no next fencing token"):
@@ -639,7 +643,7 @@ def test_the_last_number_of_all_is_not_passed_by_name(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "link"])
-def test_what_is_no_counter_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_no_counter_is_named_in_the_error(tmp_path: Path, kind: str) -> None:
     """TK5."""
     path = tmp_path / "l.token"
     if kind == "directory":
@@ -691,7 +695,7 @@ def test_a_semaphore_has_leases_too(tmp_path: Path) -> None:
         assert None not in (one.token, other.token)
 
 
-def test_a_directory_that_is_missing_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidPath, match="does not exist"):
         Lock(tmp_path / "missing" / "l", lease=SHORT).acquire()
 
@@ -735,7 +739,7 @@ def test_a_lapsed_record_that_cannot_be_replaced_stays(
     (disk / "l").unlink()
 
 
-def test_of_two_observers_of_a_lapsed_record_one_replaces_it(disk: Path, contend: Contend) -> None:
+def test_one_of_two_observers_replaces_a_lapsed_record(disk: Path, contend: Contend) -> None:
     """LE4, LE5: at each step from its claim to its rename, the other finds the old record, and may not replace it."""
     far_record(disk / "l", lease=60)
     first, second = (contend(disk / "l", lease=60, timeout=None) for _ in range(2))
@@ -807,7 +811,9 @@ def test_an_interrupted_replacement_leaves_no_claim(late: bool, again: int, disk
 
 
 @pytest.mark.parametrize(("number", "gone"), [(errno.ESTALE, True), (errno.EIO, False)])
-def test_a_record_that_goes_while_it_is_read_is_gone(number: int, gone: bool, disk: Path, contend: Contend) -> None:
+def test_a_record_that_vanishes_while_it_is_read_counts_as_gone(
+    number: int, gone: bool, disk: Path, contend: Contend
+) -> None:
     """LE3."""
     (disk / "l").write_text("x")
     env = contend(disk / "l").env

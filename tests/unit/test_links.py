@@ -73,7 +73,7 @@ def test_another_users_link_in_place_of_a_lock_file_is_refused(mode: int, disk: 
 
 
 @needs_root
-def test_a_link_of_ones_own_or_of_root_is_followed(disk: Path) -> None:
+def test_a_link_of_the_user_or_of_root_is_followed(disk: Path) -> None:
     """LK1."""
     where = _linked(disk, 0, 0o1777)
     mine = disk / "mine"

@@ -78,7 +78,7 @@ def test_a_mount_with_blanks_in_its_name_is_recognised(disk: Path) -> None:
     assert found.kind == "ramfs"
 
 
-def test_a_process_is_read_rightly(
+def test_a_process_is_inspected_correctly(
     environments: Environments, dead_pid: int, tmp_path: Path, process: Callable[..., int]
 ) -> None:
     env = environments()
@@ -188,7 +188,7 @@ def test_the_environment_of_the_system_is_chosen(
 
 
 @pytest.mark.parametrize("system", ["darwin", "freebsd14"])
-def test_macos_and_the_bsds_get_that_of_posix(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_and_the_bsds_get_the_posix_environment(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_OS", raising=False)
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(_platform, "_current", None)
@@ -247,14 +247,14 @@ def test_a_process_is_opened_without_the_function_of_python() -> None:
         linux._open_pidfd(-1)
 
 
-def test_without_kernel_locks_it_is_not_known_who_writes(tmp_path: Path) -> None:
+def test_writers_are_unknown_without_kernel_locks(tmp_path: Path) -> None:
     """LX2."""
     with open(tmp_path / "l", "w") as file:
         assert LinuxEnvironment(without=frozenset({"flock"})).is_written(file.fileno()) is None
 
 
 @pytest.mark.parametrize(("number", "known"), [(errno.ENOSYS, False), (errno.EIO, True)])
-def test_whether_a_record_lock_would_be_granted_is_unknown_only_where_there_are_none(
+def test_a_probe_of_a_record_lock_is_undecided_only_where_there_are_none(
     number: int, known: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     env = LinuxEnvironment()

@@ -311,7 +311,7 @@ def test_a_status_is_true_and_changes_nothing(face: Any, path: Path, dead_pid: i
         assert hold.recovered_from.pid == dead_pid
 
 
-def test_waiting_until_it_is_free_acquires_nothing(face: Any, path: Path) -> None:
+def test_waiting_until_a_lock_is_free_acquires_nothing(face: Any, path: Path) -> None:
     lock = face.Lock(path)
     assert lock.wait()
     with face.Lock(path):
@@ -334,7 +334,7 @@ def test_breaking_a_lock_returns_its_record(face: Any, path: Path) -> None:
         hold.release()
 
 
-def test_a_loss_is_told(face: Any, path: Path) -> None:
+def test_a_loss_calls_on_lost(face: Any, path: Path) -> None:
     told = threading.Event()
     hold = face.Lock(path, on_lost=lambda _error: told.set()).acquire()
     face.Lock(path).break_lock()
@@ -356,7 +356,7 @@ def forget_all() -> None:
         held.release()
 
 
-def test_a_dropped_handle_keeps_the_lock_and_is_told_of(face: Any, path: Path) -> None:
+def test_a_dropped_handle_keeps_the_lock_and_makes_a_warning(face: Any, path: Path) -> None:
     """H8."""
     with pytest.warns(ResourceWarning, match=f"{path} was dropped without release.*held until this process ends"):
         drop(face.Lock(path).acquire())
@@ -382,7 +382,7 @@ def test_a_process_with_a_dropped_handle_is_not_told_to_wait_for_its_own_end(fac
     assert "Wait until process" not in str(caught.value)
 
 
-def test_another_process_that_holds_it_is_not_taken_for_this_one(path: Path) -> None:
+def test_another_process_that_holds_the_lock_is_not_taken_for_this_one(path: Path) -> None:
     """A child that was forked with the hold is not its holder."""
 
     def child() -> str:
@@ -551,7 +551,7 @@ def test_a_representation_names_the_path_and_the_state(face: Any, path: Path) ->
     assert repr(hold) == f"<holdfast.{face.prefix}Hold {str(path)!r} released>"
 
 
-def test_a_child_does_not_hold_what_its_parent_holds(face: Any, path: Path) -> None:
+def test_a_child_does_not_own_its_parents_hold(face: Any, path: Path) -> None:
     with face.Lock(path) as hold:
 
         def in_the_child() -> tuple[bool, bool, str]:

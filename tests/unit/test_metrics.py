@@ -155,7 +155,7 @@ def test_lost_and_reclaimed_locks_are_counted(disk: Path, value: Values) -> None
     assert (value("reclaimed_total"), value("acquired_total")) == (1, 2)
 
 
-def test_a_hold_from_before_does_not_make_less_than_none(disk: Path, registry: CollectorRegistry) -> None:
+def test_a_hold_older_than_the_export_does_not_make_a_gauge_negative(disk: Path, registry: CollectorRegistry) -> None:
     hold = Lock(disk / "l").acquire()
     end = export(registry)
     hold.release()

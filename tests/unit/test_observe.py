@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
         (errno.EDQUOT, ["make room there"]),
     ],
 )
-def test_what_is_used_up_is_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
+def test_an_exhausted_resource_is_explained(number: int, words: list[str], disk: Path, contend: Contend) -> None:
     contender = contend(disk / "l")
     contender.env.instead["open_limit"] = lambda: 77
     plain = OSError(number, os.strerror(number), "elsewhere")
@@ -92,7 +92,7 @@ def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, di
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_replaces_a_lock_file_while_it_is_looked_at_is_not_read(kind: str, disk: Path, contend: Contend) -> None:
+def test_a_replacement_of_the_lock_file_during_a_look_is_not_read(kind: str, disk: Path, contend: Contend) -> None:
     """L6: regular when asked by path, something else when opened: the descriptor is judged."""
     path = disk / "l"
     path.write_bytes(sema_record(1, 1))

@@ -31,7 +31,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
         yield begin
 
 
-def test_the_first_worker_makes_it_and_the_others_get_it(worker: Worker) -> None:
+def test_the_first_worker_makes_the_value_and_the_others_get_it(worker: Worker) -> None:
     """OP2: those that come meanwhile wait for it."""
     calls: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
@@ -71,7 +71,7 @@ plugin.OncePerSession(pathlib.Path(sys.argv[1]), "gw0")("db", lambda: "half")
     assert not list(tmp_path.glob("*.unfinished"))
 
 
-def test_a_failure_is_told_to_the_others_and_not_repeated(worker: Worker) -> None:
+def test_a_failure_is_reported_to_the_others_and_not_repeated(worker: Worker) -> None:
     """OP3."""
     with pytest.raises(ZeroDivisionError):
         worker("gw0")("db", lambda: 1 // 0)
@@ -88,7 +88,7 @@ def test_an_interruption_is_no_failure(worker: Worker) -> None:
     assert worker("gw1")("db", lambda: 1) == 1
 
 
-def test_what_cannot_be_pickled_is_refused_with_workers_only(worker: Worker, tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_pickled_is_refused_only_with_workers(worker: Worker, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="other workers cannot get 'db': it cannot be pickled"):
         worker("gw0")("db", lambda: lambda: 1)
     made = worker("", None)("db", lambda: lambda: 1)
@@ -100,7 +100,7 @@ def test_what_cannot_be_pickled_is_refused_with_workers_only(worker: Worker, tmp
 # -- teardown ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_worker_that_has_it_tears_it_down(worker: Worker) -> None:
+def test_the_last_worker_with_the_value_tears_it_down(worker: Worker) -> None:
     """OP4, OP5: once; one that comes after that makes it anew."""
     torn: list[str] = []
     made = iter(["first", "second"])
@@ -119,7 +119,7 @@ def test_the_last_worker_that_has_it_tears_it_down(worker: Worker) -> None:
     assert torn == ["first", "second"]
 
 
-def test_a_worker_that_was_killed_keeps_nobody_from_tearing_it_down(worker: Worker, tmp_path: Path) -> None:
+def test_a_killed_worker_does_not_prevent_the_teardown(worker: Worker, tmp_path: Path) -> None:
     """OP4: nor is it torn down while that worker has it."""
     code = """
 import sys, pathlib, holdfast.pytest as plugin
@@ -142,7 +142,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("name", ["gw0", ""])
-def test_all_is_torn_down_in_reverse_order_whatever_fails(worker: Worker, tmp_path: Path, name: str) -> None:
+def test_all_values_are_torn_down_in_reverse_order_whatever_fails(worker: Worker, tmp_path: Path, name: str) -> None:
     """OP5: what could not be torn down is made anew."""
     torn: list[int] = []
 
@@ -160,7 +160,7 @@ def test_all_is_torn_down_in_reverse_order_whatever_fails(worker: Worker, tmp_pa
     assert worker("gw1", directory)("number 2", lambda: 22) == 22
 
 
-def test_nobody_gets_it_while_it_is_torn_down(worker: Worker) -> None:
+def test_no_worker_gets_a_value_during_its_teardown(worker: Worker) -> None:
     """OP4."""
 
     def teardown(_value: str) -> None:

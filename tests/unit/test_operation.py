@@ -120,7 +120,7 @@ def test_the_exit_undoes_an_operation_that_was_broken_off(shm: Path, env: Any) -
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_was_broken_off_while_a_task_sleeps_is_undone(durable: bool, shm: Path, env: Any) -> None:
+def test_an_operation_broken_off_while_a_task_sleeps_is_undone(durable: bool, shm: Path, env: Any) -> None:
     """J8: it was no part of what that task waits for, on the loop or in threads."""
     held = Lock(shm / "l").acquire()
     opened: list[int] = []
@@ -137,7 +137,7 @@ def test_what_was_broken_off_while_a_task_sleeps_is_undone(durable: bool, shm: P
     asyncio.run(main())
 
 
-def test_what_was_broken_off_while_a_greenlet_sleeps_is_undone(
+def test_an_operation_broken_off_while_a_greenlet_sleeps_is_undone(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J8: here, the wait is what runs another one meanwhile."""
@@ -232,7 +232,7 @@ def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None
     os.unlink(shm / "mine")
 
 
-def test_what_is_undone_twice_is_undone_once(shm: Path, env: Any) -> None:
+def test_undoing_an_operation_again_does_nothing(shm: Path, env: Any) -> None:
     """J3: somebody else has the lock by then, on a descriptor of the same number."""
     path = str(shm / "l")
     first = Lock(path).acquire()
@@ -387,7 +387,7 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ctrl_c_at_the_entry_of_a_with_releases_what_was_to_be_entered(
+def test_ctrl_c_at_the_entry_of_a_with_releases_the_lock(
     way: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (lock, several, aio):
@@ -441,7 +441,7 @@ def test_an_exit_by_hand_says_that_nothing_was_entered(face: Any, shm: Path) -> 
         lock.__exit__(None, None, None) if face is Lock else asyncio.run(lock.__aexit__(None, None, None))
 
 
-def test_what_is_released_asks_no_server_once_more(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releasing_a_released_hold_asks_no_server(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the exit of a cancelled `async with` does: it would keep the event loop waiting where a server is silent."""
     hold = Lock(str(shm / "l")).acquire()
     hold.release()
@@ -451,7 +451,7 @@ def test_what_is_released_asks_no_server_once_more(shm: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("times", [1, 1000])
-def test_what_cannot_be_undone_does_not_fail_each_later_operation(times: int, env: Any, shm: Path) -> None:
+def test_an_operation_that_cannot_be_undone_does_not_fail_each_later_one(times: int, env: Any, shm: Path) -> None:
     """J6: begun anew once, as a signal handler may have broken it off; the others are undone all the same."""
     tried: list[int] = []
 
@@ -475,7 +475,7 @@ def test_what_cannot_be_undone_does_not_fail_each_later_operation(times: int, en
 
 
 @pytest.mark.parametrize("table", ["running", "entered"])
-def test_a_finalizer_may_change_what_is_looked_through(table: str, env: Any) -> None:
+def test_a_finalizer_may_change_a_table_during_a_search_of_it(table: str, env: Any) -> None:
     """Python 3.11 collects garbage at any allocation, that of a pair of the table's, say."""
     operations = Operations(env.operations._exclusive)
     entries: dict[Any, Any] = getattr(operations, table)
@@ -684,7 +684,7 @@ def test_an_operation_that_is_delivered_just_now_is_not_taken_for_broken_off(
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("what", ["acquire", "release"])
-def test_who_comes_in_the_midst_of_an_open_waits_for_no_thread_that_waits_for_it(
+def test_code_that_interrupts_an_open_waits_for_no_thread_that_waits_for_the_open(
     what: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J7: a signal handler, or a finalizer. The thread has a mutex that they need."""
@@ -721,7 +721,7 @@ def test_who_comes_in_the_midst_of_an_open_waits_for_no_thread_that_waits_for_it
     assert os.listdir(shm) == []
 
 
-def test_the_watches_and_who_has_them_made_have_one_mutex(env: Any) -> None:
+def test_the_watches_and_the_keeper_share_one_mutex(env: Any) -> None:
     """With two, a signal handler that ends a hold could wait for the one in the midst of the other."""
     hub = env._events() if hasattr(env, "_events") else None
     if hub is None:
@@ -764,7 +764,7 @@ def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: py
 
 
 @pytest.mark.parametrize("step", ["begin", "abort", "release"])
-def test_who_comes_in_the_midst_of_an_open_and_fails_takes_back_what_it_gave(step: str, shm: Path, env: Any) -> None:
+def test_code_that_interrupts_an_open_and_fails_takes_the_mutex_back(step: str, shm: Path, env: Any) -> None:
     """J7: else the open would end with "cannot release un-acquired lock"."""
 
     class Attempt:
@@ -800,7 +800,7 @@ def test_who_comes_in_the_midst_of_an_open_and_fails_takes_back_what_it_gave(ste
     assert not env.operations.running
 
 
-def test_who_has_what_keeps_forks_away_does_not_wait_to_open(env: Any) -> None:
+def test_a_thread_that_keeps_forks_away_does_not_wait_to_open(env: Any) -> None:
     """fork.py: a signal handler in the midst of an open may fork, or import, and waits for it then."""
     opened: list[bool] = []
 
@@ -877,7 +877,7 @@ def test_an_interrupted_fork_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatc
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_was_given_is_taken_back_though_ctrl_c_comes_as_that_begins(env: Any) -> None:
+def test_the_mutex_is_taken_back_although_ctrl_c_comes_as_that_begins(env: Any) -> None:
     """J7: nobody else would, in a release."""
 
     class Gave(list[Any]):

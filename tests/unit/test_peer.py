@@ -156,7 +156,7 @@ def no_content(env: Stepped) -> None:
         (no_content, "freshness between", WEAKER),
     ],
 )
-def test_what_does_not_hold_between_the_two_is_found(
+def test_an_ability_missing_between_two_mounts_is_found(
     lack: Callable[[Stepped], None], name: str, level: str, disk: Path, environments: Environments
 ) -> None:
     env = environments()
@@ -212,7 +212,7 @@ def test_two_processes_of_one_machine_prove_nothing_of_two(disk: Path, environme
     assert (said[0].level, said[0].text) == (NOTE, f"{host} and {host} are one machine")
 
 
-def test_what_the_other_machine_does_not_see_is_found(disk: Path, machines: tuple[Stepped, Stepped]) -> None:
+def test_a_guard_that_the_other_machine_does_not_see_is_found(disk: Path, machines: tuple[Stepped, Stepped]) -> None:
     unseen(machines[0])
     heard, said = conversation(listen(machines[0], str(disk), 60), of_machines(machines[1], str(disk), "alpha", 60))
     assert levels(said) == {**ALL_GOOD, "guard between": WEAKER}
@@ -277,7 +277,7 @@ def test_an_interrupted_side_leaves_nothing_and_the_other_ends(
     assert os.listdir(disk) == []
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(
+def test_a_missing_answer_is_not_waited_for_for_ever(
     disk: Path, machines: tuple[Stepped, Stepped], clocked: Environments, clock: Any
 ) -> None:
     """DP4."""

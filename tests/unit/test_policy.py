@@ -97,7 +97,7 @@ def test_a_file_of_data_is_not_reclaimed(
     "more",
     [b"", b"\n\n", b"host=build7\nversion=2\n", b"tag=a=b [c] # d\n", b"tag=x\n\0\0\0\n", b"a.b-c_d=\n"],
 )
-def test_what_a_later_writer_adds_does_not_keep_a_dead_lock(
+def test_fields_of_a_later_writer_do_not_keep_a_dead_lock(
     more: bytes, disk: Path, contend: Contend, dead_pid: int
 ) -> None:
     """V6: unknown keys are ignored, as the specification has it."""

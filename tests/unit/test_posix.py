@@ -65,7 +65,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], int]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_a_lock_file_is_told(change: str, env: PosixEnvironment, disk: Path) -> None:
+def test_a_change_of_a_lock_file_is_reported(change: str, env: PosixEnvironment, disk: Path) -> None:
     path = disk / "l"
     path.write_bytes(b"content")
     watch = env.watch(str(path))
@@ -84,7 +84,7 @@ def test_a_change_of_a_lock_file_is_told(change: str, env: PosixEnvironment, dis
     assert watch.fds() == ()
 
 
-def test_the_end_of_a_reader_is_told_only_where_that_was_asked_for(env: PosixEnvironment, disk: Path) -> None:
+def test_the_end_of_a_reader_is_reported_only_on_request(env: PosixEnvironment, disk: Path) -> None:
     path = disk / "l"
     path.touch()
     watches = [env.watch(str(path), readers=readers) for readers in (False, True)]
@@ -121,14 +121,14 @@ def test_a_set_tells_which_of_its_files_has_changed(env: PosixEnvironment, disk:
     watches.close()
 
 
-def test_what_is_gone_or_may_not_be_read_is_not_watched(env: PosixEnvironment, disk: Path) -> None:
+def test_a_missing_file_or_a_link_is_not_watched(env: PosixEnvironment, disk: Path) -> None:
     with pytest.raises(FileNotFoundError):
         env.watch(str(disk / "l"))
     (disk / "link").symlink_to("/etc/passwd")
     assert env.watch(str(disk / "link")) is None
 
 
-def test_the_end_of_a_process_is_told(env: PosixEnvironment) -> None:
+def test_the_end_of_a_process_is_reported(env: PosixEnvironment) -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
         watched = env.watch_process(child.pid)
@@ -154,13 +154,15 @@ def test_without_kqueue_nothing_is_watched(disk: Path) -> None:
 
 
 @pytest.mark.parametrize(("system", "told"), [("darwin", True), ("freebsd14", True), ("openbsd7", False)])
-def test_the_drop_of_a_guard_is_told_by_some_systems(system: str, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drop_of_a_guard_is_reported_by_some_systems(
+    system: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """KQ4."""
     monkeypatch.setattr(sys, "platform", system)
     assert all(kqueue.unlocked()) == told
 
 
-def test_a_file_is_not_watched_where_the_drop_of_a_guard_is_not_told(
+def test_a_file_is_not_watched_where_the_drop_of_a_guard_is_not_reported(
     env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KQ4."""
@@ -288,7 +290,7 @@ def a_ticket(queue: Queue, env: PosixEnvironment, at: float) -> Any:
     return queue.make(name_of(at, os.getpid(), queue.where, env.token(), shared=False))
 
 
-def test_whether_the_end_of_a_reader_is_told_is_tried_with_the_first_ticket(env: PosixEnvironment, disk: Path) -> None:
+def test_the_first_ticket_tests_whether_the_end_of_a_reader_is_reported(env: PosixEnvironment, disk: Path) -> None:
     """PX1."""
     assert env.tells_ends is None
     (disk / "q").mkdir()
@@ -304,7 +306,7 @@ def test_whether_the_end_of_a_reader_is_told_is_tried_with_the_first_ticket(env:
 
 
 @pytest.mark.parametrize("deaf", ["poll", "kqueue"])
-def test_a_ticket_whose_end_is_not_told_is_looked_at_again_and_again(
+def test_a_ticket_whose_end_is_not_reported_is_polled(
     deaf: str, env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PX1: as -1 says (queue.py), and until opening it says that its owner has gone."""
@@ -371,7 +373,7 @@ def test_the_identity_on_macos_is_of_this_boot_and_this_process(monkeypatch: pyt
     assert (who.boot, who.started) == ("7A4B9D1E-0000-4000-8000-000000000001", "u1700000000.000001")
 
 
-def test_where_the_kernel_has_no_such_call_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_known_where_the_kernel_has_no_such_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bsd, "SYSTEM", "darwin")
     assert (bsd.boot_session(), bsd.process(os.getpid())) == ("", None)
 
@@ -454,9 +456,7 @@ def test_a_durable_lock_is_written_through_to_the_disk(disk: Path, monkeypatch: 
     assert synced == [7]
 
 
-def test_whether_a_waiter_has_read_what_it_was_told_is_seen_from_the_other_end(
-    env: PosixEnvironment, disk: Path
-) -> None:
+def test_an_unread_nudge_is_seen_from_the_writing_end(env: PosixEnvironment, disk: Path) -> None:
     os.mkfifo(disk / "t")
     reader = os.open(disk / "t", os.O_RDONLY | os.O_NONBLOCK)
     writer, no_fifo = os.open(disk / "t", os.O_WRONLY | os.O_NONBLOCK), os.open(os.devnull, os.O_WRONLY)
@@ -471,7 +471,7 @@ def test_whether_a_waiter_has_read_what_it_was_told_is_seen_from_the_other_end(
         os.close(fd)
 
 
-def test_linux_and_posix_share_what_is_common() -> None:
+def test_linux_and_posix_share_their_common_code() -> None:
     from holdfast._platform.linux import LinuxEnvironment
 
     for name in ("unguard", "open_existing", "make_fifo", "open_fifo", "hung_up", "nudge", "is_unread", "drain"):
@@ -480,7 +480,7 @@ def test_linux_and_posix_share_what_is_common() -> None:
     assert issubclass(PosixEnvironment, portable.GenericEnvironment)
 
 
-def test_what_ps_has_told_is_remembered_for_a_moment_and_of_few(
+def test_answers_of_ps_are_remembered_briefly_and_for_few_processes(
     env: PosixEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
@@ -496,7 +496,7 @@ def test_what_ps_has_told_is_remembered_for_a_moment_and_of_few(
     assert asked == [parent, 1, parent]
 
 
-def test_what_is_mounted_is_remembered_of_few_directories(
+def test_mounts_are_remembered_for_few_directories(
     env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a mount of an unknown kind that is not called local is shared, where others are called so."""

@@ -153,13 +153,13 @@ def test_a_weakness_is_reported_in_words(change: dict[str, Any], level: str, wor
         ({"descriptors": None, "most_instances": None, "most_watches": None}, GOOD, "1 TiB"),
     ],
 )
-def test_what_runs_out_is_reported_in_words(change: dict[str, Any], level: str, word: str) -> None:
+def test_a_resource_that_runs_out_is_reported_in_words(change: dict[str, Any], level: str, word: str) -> None:
     findings = [*of_limits(PLENTY.replaced(**change))]
     assert worst(findings) == level
     assert word in " ".join(finding.text + " " + finding.means for finding in findings)
 
 
-def test_only_what_the_dead_have_left_is_reported_as_leftovers(
+def test_only_files_of_dead_processes_are_reported_as_leftovers(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int, live_pid: int
 ) -> None:
     """J9: and looking at it changes nothing."""
@@ -199,7 +199,7 @@ def test_only_what_the_dead_have_left_is_reported_as_leftovers(
     place.rmdir()
 
 
-def test_nothing_left_is_reported_as_good(disk: Path, environments: Environments) -> None:
+def test_a_directory_without_leftovers_is_reported_as_good(disk: Path, environments: Environments) -> None:
     assert [finding.level for finding in of_leftovers(environments(), str(disk), [])] == [GOOD]
 
 
@@ -210,7 +210,7 @@ def refused(*_args: object, **_options: object) -> Any:
 @pytest.mark.parametrize(
     ("name", "call"), [("bits", "fchmod"), ("sync", "fsync"), ("link_proc", "link"), ("guard_by_mounts", "lstat")]
 )
-def test_what_cannot_be_done_counts_as_not_done(
+def test_a_probe_that_is_refused_counts_as_failed(
     name: str, call: str, disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probes, "_elsewhere", lambda _directory: ["/somewhere/else"])

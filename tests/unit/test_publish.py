@@ -188,7 +188,7 @@ def test_an_interrupted_publisher_leaves_the_lock_of_another(way: str, disk: Pat
     assert not contender.env.open_descriptors()
 
 
-def test_an_interrupted_publisher_leaves_what_another_wrote_over_its_record(disk: Path, contend: Contend) -> None:
+def test_an_interrupted_publisher_leaves_a_record_written_over_its_own(disk: Path, contend: Contend) -> None:
     """P4: the inode may be its own, and the lock no longer."""
     contender = contend(disk / "l")
 
@@ -470,7 +470,7 @@ def test_a_file_among_the_missing_directories_is_explained(disk: Path) -> None:
 
 
 @pytest.mark.needs("flock")
-def test_of_a_creator_without_kernel_locks_and_a_finisher_one_is_inside(
+def test_a_creator_without_kernel_locks_and_a_finisher_exclude_each_other(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
     """P7: the contender, which has kernel locks, comes before the creator has written its record."""

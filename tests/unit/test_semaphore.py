@@ -407,7 +407,7 @@ def test_a_look_tells_of_all_slots_where_a_wait_raises(face: Any, base: Path) ->
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_child_does_not_hold_what_its_parent_holds(face: Any, base: Path) -> None:
+def test_a_child_does_not_own_its_parents_hold(face: Any, base: Path) -> None:
     semaphore = face.Semaphore(base, 2)
     with semaphore as hold:
 

@@ -38,7 +38,7 @@ FILES = {
 }
 TESTS_BY_REASON = {
     "its schedules take minutes under Wine": (
-        "unit/test_queue.py::test_in_no_ordering_of_steps_a_waiter_is_passed_or_not_woken",
+        "unit/test_queue.py::test_no_ordering_of_steps_passes_a_waiter_or_fails_to_wake_it",
         "unit/test_queue.py::test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue",
         "unit/test_queue.py::test_an_interruption_at_any_step_of_queueing_leaves_nothing",
         "unit/test_queue.py::test_a_waiter_killed_at_any_step_of_the_next_one_is_not_waited_for",
@@ -64,7 +64,7 @@ TESTS_BY_REASON = {
         "unit/test_clean.py::test_a_reader_that_shares_the_guard_prevents_no_removal[unfinished]",
         "unit/test_queue.py::test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode",
         "unit/test_queue.py::test_a_full_directory_in_the_making_is_not_opened_to_others",
-        "unit/test_queue.py::test_a_queue_and_its_tickets_are_open_to_those_to_whom_its_directory_is",
+        "unit/test_queue.py::test_a_queue_and_its_tickets_are_open_to_the_users_of_the_directory",
         "unit/test_queue.py::test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter",
         "unit/test_queue.py::test_the_record_of_a_waiter_may_be_read_by_the_readers_of_the_lock_file",
         "unit/test_queue.py::test_a_ticket_that_cannot_be_opened_is_polled_and_passed",
@@ -130,7 +130,7 @@ TESTS_BY_REASON = {
         "unit/test_acquire.py::test_a_waiter_delayed_after_a_wake_up_for_another_lock_looks_again",
         "unit/test_acquire.py::test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard",
         "unit/test_queue.py::test_a_hand_over_that_ends_at_any_step_stops_nobody",
-        "unit/test_queue.py::test_a_reader_that_passes_readers_removes_what_the_dead_have_left",
+        "unit/test_queue.py::test_a_reader_that_passes_readers_removes_the_tickets_of_the_dead",
         "unit/test_queue.py::test_a_killed_waiter_is_not_waited_for",
         "unit/test_queue.py::test_a_queue_of_the_dead_is_removed_by_the_release",
         "unit/test_slots.py::test_a_crash_at_any_step_loses_no_slot",
@@ -145,7 +145,7 @@ TESTS_BY_REASON = {
         "unit/test_face_semats.py::test_a_strange_name_is_accepted",
         "unit/test_face_beads.py::test_an_invalid_path_keeps_the_daemon_out",
         "unit/test_face_beads.py::test_a_hostile_path_cannot_break_the_line",
-        "unit/test_walk.py::test_what_is_found_comes_in_the_order_of_the_paths",
+        "unit/test_walk.py::test_locks_are_found_in_the_order_of_their_paths",
         "unit/test_walk.py::test_each_file_is_looked_at_where_services_keep_their_locks",
         "unit/test_events.py::test_a_path_cannot_begin_another_line_of_the_log",
     ),
@@ -177,9 +177,9 @@ TESTS_BY_REASON = {
     ),
     "a directory has no guard (docs/platforms.md)": (
         "unit/test_rivals.py::test_a_crash_of_ours_does_not_stop_takeovers",
-        "unit/test_rivals.py::test_one_of_two_takes_over_what_one_has_announced",
+        "unit/test_rivals.py::test_one_of_two_contenders_takes_over_beside_an_announcement",
         "unit/test_rivals.py::test_the_announcement_of_another_is_left_alone",
-        "unit/test_rivals.py::test_what_a_crash_has_left_is_removed_by_a_publisher",
+        "unit/test_rivals.py::test_an_announcement_left_by_a_crash_is_removed_by_a_publisher",
         "unit/test_clean.py::test_only_an_announcement_no_longer_in_use_goes",
         "unit/test_clean.py::test_a_reader_that_shares_the_guard_prevents_no_removal[directory]",
         "unit/test_probes.py::test_only_files_of_dead_processes_are_reported_as_leftovers",
@@ -189,7 +189,7 @@ TESTS_BY_REASON = {
         "unit/test_queue.py::test_a_platform_that_lacks_something_has_order_and_lock[flock]",
         "unit/test_generic.py::test_a_probe_by_kill_claims_no_more_than_it_knows",
         "unit/test_generic.py::test_operations_that_are_not_portable_are_refused",
-        "unit/test_second_failures.py::test_without_kernel_locks_what_a_crash_has_left_is_judged_by_its_age",
+        "unit/test_second_failures.py::test_an_announcement_left_by_a_crash_is_judged_by_its_age_without_kernel_locks",
     ),
     "symbolic links, which Wine only pretends to make": (
         "unit/test_links.py::test_directories_are_not_made_through_a_link_that_came_in_between",
@@ -217,7 +217,7 @@ TESTS_BY_REASON = {
     ),
     "a ticket is no FIFO there, so nobody is told of a free lock by a byte (queue.py, Q11)": (
         "unit/test_queue.py::test_a_waiter_passed_with_the_idle_one_still_gets_its_turn[elsewhere]",
-        "unit/test_queue.py::test_newcomers_again_and_again_do_not_keep_a_waiter_behind_an_idle_one_from_the_lock",
+        "unit/test_queue.py::test_a_stream_of_newcomers_does_not_keep_the_waiter_behind_an_idle_one_from_the_lock",
         "unit/test_queue.py::test_waiters_behind_an_idle_one_are_told_together_and_go_in_their_order",
         "unit/test_queue.py::test_a_waiter_that_is_told_and_still_leaves_the_lock_alone_is_passed",
     ),

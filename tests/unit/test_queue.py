@@ -360,7 +360,7 @@ class Scene:
             release(self.waiting.pop(0))
 
 
-def test_in_no_ordering_of_steps_a_waiter_is_passed_or_not_woken(scene: Callable[[], Scene], place: Path) -> None:
+def test_no_ordering_of_steps_passes_a_waiter_or_fails_to_wake_it(scene: Callable[[], Scene], place: Path) -> None:
     """Q5, Q4: a newcomer queues while the one ahead leaves, each stopped at any step of the other."""
     played = 0
     turns = Schedules(100, 100)
@@ -416,7 +416,7 @@ def test_a_killed_waiter_is_not_waited_for(held: Contender, queued: Contend, pla
     assert not place.exists()
 
 
-def test_a_reader_that_passes_readers_removes_what_the_dead_have_left(arrive: Contend, place: Path) -> None:
+def test_a_reader_that_passes_readers_removes_the_tickets_of_the_dead(arrive: Contend, place: Path) -> None:
     """Q2: it does not queue behind them, and so looks at none of their tickets; else the queue would stay for ever."""
     kernel: dict[str, object] = {"protocol": "flock"}
     writer, killed, living = arrive(**kernel), arrive(shared=True, **kernel), arrive(shared=True, **kernel)
@@ -754,7 +754,7 @@ def test_a_name_tells_arrival_kind_and_process() -> None:
         GOOD_NAME.upper(), GOOD_NAME.replace("f" * 16, "g" * 16), GOOD_NAME.replace("4711", "٤"),
     ],
 )  # fmt: skip
-def test_what_is_not_named_like_a_ticket_is_none(name: str) -> None:
+def test_a_name_unlike_a_tickets_names_no_ticket(name: str) -> None:
     """Q8."""
     assert not is_ticket(name)
 
@@ -862,7 +862,7 @@ def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
     assert late.inside
 
 
-def test_a_waiter_that_comes_while_the_lock_changes_hands_looks_at_nothing_until_the_first_has_had_its_time(
+def test_a_newcomer_during_a_hand_over_leaves_the_first_waiter_its_time(
     held: Contender, queued: Contend, arrive: Contend, clock: Clock, path: str
 ) -> None:
     """Q6: the file is missing, so the first waiter has 20 ms from then on to take the lock; it is passed after that."""
@@ -879,7 +879,7 @@ def test_a_waiter_that_comes_while_the_lock_changes_hands_looks_at_nothing_until
     assert not first.inside
 
 
-def test_a_waiter_of_a_process_whose_first_is_behind_a_ticket_does_not_take_that_one_for_idle(
+def test_a_process_behind_a_ticket_does_not_take_the_next_ticket_for_the_idle_one(
     held: Contender, queued: Contend, clocked: Clocked, clock: Clock
 ) -> None:
     """Q6: the lock is free at both looks, and another process's ticket is the first at each; so nobody is idle."""
@@ -986,7 +986,7 @@ def play_until(moment: float, clock: Clock, *contenders: Contender) -> None:
                 one.step()
 
 
-def test_newcomers_again_and_again_do_not_keep_a_waiter_behind_an_idle_one_from_the_lock(
+def test_a_stream_of_newcomers_does_not_keep_the_waiter_behind_an_idle_one_from_the_lock(
     arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock
 ) -> None:
     """Q6: it sleeps behind the idle one; who is about to pass both tells it, and leaves it the lock."""
@@ -1128,7 +1128,7 @@ def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
     shutil.rmtree(place)
 
 
-def test_new_idle_tickets_again_and_again_do_not_keep_a_waiter_from_a_free_lock(
+def test_a_stream_of_idle_tickets_does_not_keep_a_waiter_from_a_free_lock(
     arrive: Contend, clock: Clock, place: Path
 ) -> None:
     """Q6: each of them would be the first, and be left its 20 ms."""
@@ -1148,7 +1148,7 @@ def test_new_idle_tickets_again_and_again_do_not_keep_a_waiter_from_a_free_lock(
     shutil.rmtree(place)
 
 
-def test_what_a_process_remembers_does_not_grow(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
+def test_the_memory_of_idle_tickets_does_not_grow(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
     """Q6."""
     env = clocked()
     for _ in range(5):
@@ -1313,7 +1313,7 @@ def test_a_platform_that_lacks_something_has_order_and_lock(
     assert not place.exists()
 
 
-def test_where_there_are_no_fifos_waiters_poll(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
+def test_waiters_poll_where_there_are_no_fifos(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
     """Q1: threads and tasks of one process still go by arrival."""
     env = clocked(kind="generic")
     holder = arrive(clocked(kind="generic"))
@@ -1623,7 +1623,7 @@ def test_a_broken_lock_of_a_holder_that_had_queued_is_noticed_at_once(
     assert not place.exists()
 
 
-def test_who_breaks_a_lock_removes_the_queue_of_the_dead(
+def test_breaking_a_lock_removes_the_queue_of_the_dead(
     held: Contender, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
     """Q2, Q11: whoever is told is asked first."""
@@ -1855,7 +1855,7 @@ def wait_and_hold(arrive: Contend, clock: Clock, env: Stepped) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "directory", "file", "FIFO", "dangling link"])
-def test_nothing_happens_to_what_takes_the_place_of_a_queue_at_any_step(
+def test_an_object_put_in_place_of_a_queue_at_any_step_is_left_alone(
     kind: str, arrive: Contend, clock: Clock, clocked: Clocked, place: Path, elsewhere: Path
 ) -> None:
     """Q8: others that may write to the lock's directory exchange the queue before some step of a waiter's life."""
@@ -1922,7 +1922,7 @@ SWAPS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.mark.parametrize("kind", SWAPS)
 @pytest.mark.parametrize("suffix", ["", NEW, RECORD])
-def test_nothing_happens_to_what_takes_the_place_of_a_ticket_at_any_step(
+def test_an_object_put_in_place_of_a_ticket_at_any_step_is_left_alone(
     suffix: str, kind: str, arrive: Contend, clock: Clock, clocked: Clocked, place: Path, path: str, elsewhere: Path
 ) -> None:
     """Q8, Q9: neither to its mode, nor to its content, nor to what it leads to; and the waiter gets the lock."""
@@ -1957,7 +1957,7 @@ def test_nothing_happens_to_what_takes_the_place_of_a_ticket_at_any_step(
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o775, 0o1777], ids=oct)
-def test_a_queue_and_its_tickets_are_open_to_those_to_whom_its_directory_is(
+def test_a_queue_and_its_tickets_are_open_to_the_users_of_the_directory(
     mode: int, umask: int, arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
     """Q9: whatever the umask of the waiter. Those that may take the lock may write to a ticket, to follow it."""

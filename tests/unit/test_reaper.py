@@ -251,7 +251,7 @@ def test_a_lock_that_may_not_be_removed_is_complained_of_once(
     assert one.complaints == [(str(disk / "first"), "Operation not permitted")]
 
 
-def test_only_what_is_proven_dead_goes(
+def test_only_locks_proven_dead_are_removed(
     disk: Path, playing: Callable[..., Playing], contend: Contend, dead_pid: int
 ) -> None:
     """RP1: foreign, old, damaged, alive, or not a lock at all."""

@@ -47,7 +47,7 @@ def test_the_tables_tell_which_record_locks_meet_a_range() -> None:
     assert len(entries(LOCKS)) == 1
 
 
-def test_the_kernels_structure_is_as_large_as_it_wants_it() -> None:
+def test_the_structure_for_the_kernel_has_the_size_that_it_expects() -> None:
     asked = records.asked(1, (7, 9))
     assert len(asked) == 32
     assert records.free_in(asked, 1)
@@ -146,7 +146,7 @@ def test_nothing_is_ever_written_into_the_file(ofd: Callable[..., Contender], di
 
 
 @pytest.mark.parametrize("wrong", [(-1, 0), (0, -1), (2**63, 0), (1, 2**63 - 1)])
-def test_a_range_that_cannot_be_is_refused(wrong: tuple[int, int]) -> None:
+def test_an_impossible_range_is_refused(wrong: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="range"):
         Lock("/tmp/x", protocol="ofd", range=wrong)
 
@@ -194,7 +194,9 @@ NFS = {"vers": "3"}
         ({**NFS, "local_lock": "posix"}, True, False),
     ],
 )
-def test_nfs_keeps_either_kind_from_others_where_it_is_told_to(options: dict[str, str], flock: bool, ofd: bool) -> None:
+def test_the_options_of_nfs_decide_which_kinds_of_lock_others_see(
+    options: dict[str, str], flock: bool, ofd: bool
+) -> None:
     """F4: nfs(5)."""
     found = storage_of("nfs", options)
     assert (found.guards, found.records) == (flock, ofd)

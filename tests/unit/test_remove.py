@@ -51,7 +51,7 @@ def test_only_the_lock_that_was_judged_goes(how: str, kind: str, disk: Path, env
     assert not env.open_descriptors()
 
 
-def test_a_release_while_it_is_broken_is_no_error(disk: Path, contend: Contend) -> None:
+def test_a_release_while_the_lock_is_broken_is_no_error(disk: Path, contend: Contend) -> None:
     """R1: between the last look and the removal, its holder releases it: then there is nothing to remove."""
     holder, remover = contend(disk / "l"), contend(disk / "l")
     held = holder.get()

@@ -152,7 +152,7 @@ def test_a_lock_is_not_taken_over_while_another_removes_it(dead: Path, reclaim: 
 
 @pytest.mark.parametrize("kind", ["directory", "file"])
 @pytest.mark.parametrize("age", [61, -61])
-def test_what_a_crash_has_left_does_not_stop_takeovers(
+def test_an_announcement_left_by_a_crash_does_not_stop_takeovers(
     kind: str, age: float, dead: Path, reclaim: Path, contend: Contend
 ) -> None:
     """Y3: an old one is nobody's, of either kind that fs-safe makes."""
@@ -257,7 +257,9 @@ def test_a_crash_of_ours_does_not_stop_takeovers(dead: Path, lock: Path, reclaim
     assert left > 3
 
 
-def test_one_of_two_takes_over_what_one_has_announced(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
+def test_one_of_two_contenders_takes_over_beside_an_announcement(
+    dead: Path, lock: Path, reclaim: Path, contend: Contend
+) -> None:
     """Y4: whenever the second comes, with or without something that a crash has left, only one gets in."""
     old = lock.read_bytes()
     for sticky in (False, True):
@@ -367,7 +369,7 @@ def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, recl
 
 
 @pytest.mark.parametrize("left", [{"sticky": True}, {"age": 61}], ids=["ours", "old"])
-def test_what_a_crash_has_left_is_removed_by_a_publisher(
+def test_an_announcement_left_by_a_crash_is_removed_by_a_publisher(
     left: dict[str, object], disk: Path, reclaim: Path, contend: Contend
 ) -> None:
     """Y4: it is taken away by whoever publishes, or fs-safe would wait for it for ever."""

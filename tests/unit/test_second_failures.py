@@ -129,7 +129,7 @@ def test_a_look_at_the_directory_of_several_locks_is_reported_in_our_words(disk:
 # -- who cannot be told from others ------------------------------------------------------------------------------------
 
 
-def test_a_process_that_cannot_name_its_boot_leaves_what_others_left(
+def test_a_process_that_cannot_name_its_boot_removes_no_leftovers(
     disk: Path, environments: Environments, dead_pid: int
 ) -> None:
     env = environments()
@@ -154,7 +154,7 @@ def test_a_second_rival_is_judged_by_the_same_clock(disk: Path, contend: Contend
     assert contender.waits == []
 
 
-def test_without_kernel_locks_what_a_crash_has_left_is_judged_by_its_age(
+def test_an_announcement_left_by_a_crash_is_judged_by_its_age_without_kernel_locks(
     disk: Path, environments: Environments
 ) -> None:
     """Y3, Y4: where no lock can be taken on it, its age alone counts."""
@@ -258,7 +258,7 @@ def test_an_interruption_of_a_tagged_hold_removes_its_tag(
     contend(path, protocol="flock").get().release()
 
 
-def test_what_is_given_back_twice_is_given_back_once(path: Path, contend: Contend) -> None:
+def test_giving_a_hold_back_again_does_nothing(path: Path, contend: Contend) -> None:
     contender = contend(path)
     held = contender.get()
     (ref,) = held.refs
@@ -410,7 +410,7 @@ def test_a_path_with_nothing_is_not_watched_joined_or_taken_over(path: Path, env
     kernel.rest()
 
 
-def test_a_time_longer_than_any_is_for_ever(path: Path) -> None:
+def test_a_timeout_longer_than_any_clock_is_for_ever(path: Path) -> None:
     assert Lock(path, timeout=10**400)._request.timeout is None
     with pytest.raises(ValueError, match="more than 0"):
         Lock(path, stale_after=-(10**400))
@@ -456,7 +456,7 @@ def test_the_loss_of_one_of_several_is_reported(disk: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_coroutine_that_is_closed_releases_what_it_had_of_several(disk: Path) -> None:
+def test_a_closed_acquire_all_releases_the_locks_that_it_had(disk: Path) -> None:
     """`acquire_all` waits for the second; whoever is closed cannot wait for a thread."""
 
     async def main() -> None:
@@ -589,7 +589,7 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dea
     assert contend(dead).get().recovered_from is not None
 
 
-def test_of_three_failures_of_a_takeover_the_first_is_raised(
+def test_the_first_of_three_failures_of_a_takeover_is_raised(
     dead: Path, contend: Contend, past_the_gates: Callable[..., None]
 ) -> None:
     """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
@@ -608,7 +608,7 @@ def test_of_three_failures_of_a_takeover_the_first_is_raised(
     dead.unlink()
 
 
-def test_an_interruption_of_a_story_does_not_keep_the_rest_from_being_reported(path: Path, contend: Contend) -> None:
+def test_an_interrupted_delivery_does_not_keep_later_events_from_being_reported(path: Path, contend: Contend) -> None:
     """AE2: Ctrl-C between two steps of the delivery, before anybody was called."""
     heard: list[Event] = []
     held = contend(path, on_event=heard.append).get()

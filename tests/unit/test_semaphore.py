@@ -42,7 +42,7 @@ def files(base: Path) -> list[str]:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def test_making_one_touches_nothing(base: Path) -> None:
+def test_construction_does_no_io(base: Path) -> None:
     Semaphore(base, 3)
     assert files(base) == []
 
@@ -109,7 +109,7 @@ def test_a_representation_names_the_base_and_the_slots(face: Any, base: Path) ->
 
 
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
-def test_as_many_get_in_as_there_are_slots(face: Any, base: Path, protocol: str) -> None:
+def test_as_many_callers_get_in_as_there_are_slots(face: Any, base: Path, protocol: str) -> None:
     semaphore = face.Semaphore(base, 3, protocol=protocol, tag="t")
     assert (semaphore.slots, semaphore.protocol) == (3, protocol)
     holds = [semaphore.acquire() for _ in range(3)]
@@ -251,7 +251,7 @@ def test_a_refusal_says_that_all_are_taken_by_whom_and_what_next(face: Any, base
         hold.release()
 
 
-def test_a_slot_of_which_nothing_is_known_is_named(face: Any, base: Path) -> None:
+def test_a_slot_whose_holder_is_unknown_is_named_in_the_refusal(face: Any, base: Path) -> None:
     """Nobody who lives can be waited for there; that is the one about which something can be done."""
     Path(f"{base}.1.lock").write_bytes(b"torn")
     with face.Semaphore(base, 2), pytest.raises(AcquireTimeout) as caught:
@@ -270,7 +270,7 @@ def test_a_wait_for_ones_own_slots_is_refused(face: Any, base: Path, within: Cal
     other.result().release()
 
 
-def test_a_thread_waits_for_what_another_releases(base: Path, within: Callable[[float], Any]) -> None:
+def test_a_thread_waits_for_a_slot_that_another_releases(base: Path, within: Callable[[float], Any]) -> None:
     semaphore = Semaphore(base, 2)
     inside, leave = threading.Event(), threading.Event()
 
@@ -322,9 +322,7 @@ def test_a_long_wait_is_logged(
         assert tag in lines[0]
 
 
-def test_of_many_threads_as_many_are_inside_as_slots_and_all_are_served(
-    base: Path, within: Callable[[float], Any]
-) -> None:
+def test_many_threads_fill_the_slots_and_all_are_served(base: Path, within: Callable[[float], Any]) -> None:
     semaphore = Semaphore(base, 3)
     inside: set[int] = set()
     mutex, mistakes, most = threading.Lock(), [], 0

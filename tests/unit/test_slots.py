@@ -108,7 +108,7 @@ def test_a_slot_lost_to_a_rival_does_not_end_the_search(arrive: Contend, clock: 
     assert slot_of(rival) == 0
 
 
-def test_no_more_are_inside_than_there_are_slots(arrive: Contend, full: list[Contender]) -> None:
+def test_no_more_holders_are_inside_than_there_are_slots(arrive: Contend, full: list[Contender]) -> None:
     refused = [arrive(timeout=0) for _ in range(3)]
     for contender in refused:
         assert isinstance(contender.run(), Refusal)
@@ -184,7 +184,7 @@ def test_two_slots_released_at_once_let_in_two(arrive: Contend, full: list[Conte
     assert not third.inside
 
 
-def test_a_lock_whose_file_is_called_like_any_slot_keeps_no_waiter_from_a_slot(
+def test_a_lock_named_like_the_pattern_of_the_slots_keeps_no_waiter_from_a_slot(
     full: list[Contender], queued: Contend, contend: Contend, clocked: Callable[..., Stepped], base: str
 ) -> None:
     """Its holder keeps a place in the lock's queue, in which it would not look at the slots."""
@@ -350,7 +350,7 @@ def test_waiters_that_know_of_fewer_slots_do_not_keep_others_out_of_the_rest(
     assert slot(narrow) == 0
 
 
-def test_a_holder_that_knows_of_one_slot_is_not_ahead_of_those_that_know_of_more(arrive: Contend) -> None:
+def test_a_holder_that_knows_of_one_slot_is_not_ahead_of_waiters_that_know_of_more(arrive: Contend) -> None:
     """Q7: else a waiter behind it would not watch the slots that the holder does not know of."""
     before, narrow = arrive(slots=1), arrive(slots=1)
     assert slot(before) == 0
@@ -387,7 +387,7 @@ def test_a_waiter_for_one_slot_sees_that_it_is_broken(arrive: Contend, contend: 
 
 
 @pytest.mark.parametrize("narrow", [1, 3])
-def test_a_slot_that_those_ahead_do_not_know_of_is_found_as_soon_after_a_long_wait(
+def test_a_slot_unknown_to_the_waiters_ahead_is_found_as_soon_after_a_long_wait(
     arrive: Contend, full: list[Contender], queued: Contend, clock: Clock, narrow: int
 ) -> None:
     """A second for each of them, ten at most: its release wakes nobody, as the first waiter does not watch it."""

@@ -82,7 +82,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.needs("events")
-def test_what_waits_is_loaded_before_a_fork_once_for_all_children(tmp_path: Path) -> None:
+def test_the_code_for_waiting_is_loaded_before_a_fork_once_for_all_children(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "l")], check=True)
 
 
@@ -107,5 +107,5 @@ else:
 """
 
 
-def test_a_process_without_descriptors_has_loaded_what_says_so(tmp_path: Path) -> None:
+def test_the_code_that_explains_a_lack_of_descriptors_is_already_loaded(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", NO_DESCRIPTOR, str(tmp_path / "l")], check=True)

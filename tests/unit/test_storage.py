@@ -77,7 +77,7 @@ def read(right: str, *, release: str = "6.18.0") -> Storage:
         ("newfs host:/dir rw", None),
     ],
 )
-def test_who_sees_a_kernel_lock_on_a_shared_mount_is_told_by_type_and_options(right: str, guards: bool | None) -> None:
+def test_the_type_and_options_of_a_shared_mount_tell_who_sees_a_kernel_lock(right: str, guards: bool | None) -> None:
     """ST1, ST2, ST3: unknown is what the type and the options do not say."""
     found = read(right)
     assert (found.guards, found.shared, found.events) == (guards, True, False), found
@@ -249,7 +249,7 @@ def test_a_held_kernel_lock_that_others_do_not_see_is_refused_before_the_wait(
 
 
 @pytest.mark.parametrize("right", ["virtiofs share rw", "nfs4 h:/ rw,vers=4.2,local_lock=none", "fuse.bindfs x rw"])
-def test_a_kernel_lock_is_allowed_where_others_see_it_or_that_cannot_be_known(
+def test_a_kernel_lock_is_allowed_where_others_see_it_or_may_see_it(
     disk: Path, contend: Contend, mounted: Callable[[Path, str], None], right: str
 ) -> None:
     mounted(disk, right)
@@ -258,7 +258,7 @@ def test_a_kernel_lock_is_allowed_where_others_see_it_or_that_cannot_be_known(
 
 @pytest.mark.parametrize("kind", sorted(ALWAYS_LOCAL))
 @pytest.mark.parametrize("source", ["none", "host:/x", "//host/x"])
-def test_what_is_always_local_means_the_same_without_the_table(
+def test_a_type_that_is_always_local_needs_no_mount_table(
     kind: str,
     source: str,
     disk: Path,

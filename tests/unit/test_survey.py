@@ -137,7 +137,7 @@ def test_a_file_of_data_that_the_kernel_locks_is_found(
         (disk / name).unlink()
 
 
-def test_what_can_be_no_lock_file_is_not_opened(disk: Path, environments: Environments) -> None:
+def test_objects_that_cannot_be_lock_files_are_not_opened(disk: Path, environments: Environments) -> None:
     """E1: a FIFO, a link, a socket, a directory under a lock's name; what is empty or too large; `..` and loops."""
     os.mkfifo(disk / "fifo.lock")
     (disk / "directory.lock").mkdir()
@@ -236,7 +236,7 @@ def test_a_dead_holder_is_not_mixed_up_with_the_one_that_takes_over_during_the_l
 
 
 @pytest.mark.parametrize("way", ["survey", "status"])
-def test_a_look_at_an_heir_whose_record_cannot_be_read_again_shows_what_it_has_seen(
+def test_a_look_at_an_heir_whose_record_cannot_be_read_again_shows_the_first_reading(
     disk: Path, contend: Contend, environments: Environments, way: str
 ) -> None:
     """L13: its server has removed the file meanwhile, for example."""

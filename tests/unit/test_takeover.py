@@ -51,7 +51,7 @@ def test_one_of_two_contenders_takes_over_a_dead_lock(dead: Path, contend: Conte
     )
 
 
-def test_of_two_that_judged_before_either_had_the_guard_one_takes_over(dead: Path, contend: Contend) -> None:
+def test_one_of_two_that_judged_before_either_had_the_guard_takes_over(dead: Path, contend: Contend) -> None:
     """T1: both have judged the lock dead; the second has the guard by the time the first asks for it."""
     first, second = contend(dead), contend(dead)
     openings: list[bool] = []
@@ -431,7 +431,7 @@ def test_a_file_with_another_name_that_may_not_be_removed_is_explained(dead: Pat
 
 
 @pytest.mark.needs("link", "unnamed")
-def test_where_a_publisher_died_between_its_two_names_the_next_contender_gets_the_lock(
+def test_the_lock_of_a_publisher_that_died_between_its_two_names_can_be_acquired(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int
 ) -> None:
     """T18: its temporary name is another name of the lock file, for as long as nobody removes it."""

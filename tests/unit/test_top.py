@@ -97,16 +97,16 @@ def test_a_row_says_what_is_known() -> None:
     }
 
 
-def test_what_was_not_seen_to_begin_is_shown_as_a_lower_bound() -> None:
+def test_a_hold_that_was_not_seen_to_begin_is_shown_with_a_lower_bound() -> None:
     one = words(row("a", 5, 3, exact=False, all_seen=False))
     assert (one["held"], one["longest"]) == (">5s", ">3s")
 
 
-def test_of_many_waiters_the_first_are_listed() -> None:
+def test_the_first_of_many_waiters_are_listed() -> None:
     assert words(row("a", 1, *[9] * 1000))["pids"].endswith(" 107 +992")
 
 
-def test_every_order_is_what_it_is_called() -> None:
+def test_every_order_sorts_by_the_column_that_it_names() -> None:
     rows = [
         row("none", 10),
         row("young", 100, 1, 0.5, pid=7),
@@ -180,7 +180,7 @@ def test_holders_and_waiters_are_shown(disk: Path, contend: Contend, follow: Any
         queue.rmdir()
 
 
-def test_what_is_known_is_not_looked_at_again_for_each_picture(disk: Path, contend: Contend, follow: Any) -> None:
+def test_a_redraw_does_not_look_at_known_locks_again(disk: Path, contend: Contend, follow: Any) -> None:
     """The clock alone moves: the environment is asked for nothing, and a row is made once."""
     held = contend(disk / "l").get()
     follower = follow(disk)
@@ -222,7 +222,7 @@ class Paper:
         self.lines = [STYLE.sub("", line) for line in lines]
 
 
-def test_it_wakes_only_when_something_could_change(disk: Path, contend: Contend, follow: Any) -> None:
+def test_the_screen_wakes_only_when_something_could_change(disk: Path, contend: Contend, follow: Any) -> None:
     """Without rows and events nothing moves, so no clock is set; with a row, one for each second."""
     follower = follow(disk)
     follower.first_look()
@@ -249,7 +249,7 @@ def test_a_storm_of_events_is_no_storm_of_pictures(disk: Path, follow: Any) -> N
     assert board._due(full) >= drawn + module._SOONEST - 0.01  # type: ignore[arg-type]
 
 
-def test_another_size_draws_all_of_it_again_and_is_no_key(disk: Path, follow: Any) -> None:
+def test_another_size_redraws_the_whole_screen_and_is_no_key(disk: Path, follow: Any) -> None:
     """Where no signal tells of it, as in a console of Windows. A key would leave the help."""
     follower = follow(disk)
     follower.first_look()
@@ -305,7 +305,7 @@ def test_a_pattern_of_no_directory_is_an_error(disk: Path) -> None:
         watch._expanded(f"{disk}/q*/l")
 
 
-def test_a_pattern_includes_what_comes_later() -> None:
+def test_a_pattern_includes_files_that_are_made_later() -> None:
     places = WatchScope()
     places.add("/d", "*.lock", polled=False, pattern=True)
     places.add("/d", "other", polled=False)
@@ -387,7 +387,7 @@ def test_rows_beyond_the_screen_can_be_reached() -> None:
     assert after("x", "escape", "\x00") == "000"
 
 
-def test_a_picture_of_ten_thousand_locks_is_made_of_the_visible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_visible_ones_of_ten_thousand_locks_are_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the rows on the screen are put into words."""
     worded: list[str] = []
 
@@ -423,7 +423,7 @@ def test_a_small_screen_shows_a_lock() -> None:
         assert any("/r/a" in line for line in frame)
 
 
-def test_what_is_odd_is_in_the_header() -> None:
+def test_unusual_conditions_are_in_the_header() -> None:
     first, second = header(Scene([], ["/a", "/b\x1b"], polled=True, rate=0.25, missed=4), "held", backwards=True)
     assert first == "0 held, 0 waiting, 0 stale; 0.2 events/s; 4 holds too short to be seen; by longest hold, backwards"
     assert second == "no events here, so polled 4 times a second: in /a, /b\\x1b"
@@ -463,7 +463,7 @@ def pty() -> Iterator[Pty]:
     one.close()
 
 
-def test_only_what_has_changed_is_written(pty: Pty) -> None:
+def test_only_changed_lines_are_written(pty: Pty) -> None:
     pty.full.draw(["one", "two"])
     pty.says()
     pty.full.draw(["one", "TWO"])
@@ -479,7 +479,7 @@ def test_a_line_as_wide_as_the_screen_keeps_its_last_character(pty: Pty) -> None
     assert pty.says() == b"\x1b[0m\x1b[2J\x1b[1;1H" + b"x" * 79 + b"\x1b[K\x1b[2;1H" + b"x" * 80
 
 
-def test_a_terminal_that_takes_nothing_does_not_hang_it(pty: Pty) -> None:
+def test_a_blocked_terminal_does_not_hang_the_screen(pty: Pty) -> None:
     """What is not taken is tried again, later and later; the terminal can still be left."""
     pty.full.enter()
     for number in range(100):

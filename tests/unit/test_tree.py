@@ -63,7 +63,7 @@ def test_children_are_found_where_the_kernel_keeps_no_list_of_them(
     assert child not in descendants(frozenset({child}))
 
 
-def test_where_proc_may_not_be_listed_no_processes_are_seen(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_processes_are_seen_where_proc_may_not_be_listed(child: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree.os, "listdir", refuse)
     assert children() == frozenset()
     assert descendants() == []
@@ -94,7 +94,7 @@ def test_without_pidfd_a_later_process_does_not_get_the_signal(child: Member, mo
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EMFILE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["pidfd_open", "pidfd_send_signal"])
-def test_where_pidfds_are_refused_the_signal_is_sent_all_the_same(
+def test_a_signal_is_sent_although_pidfds_are_refused(
     child: Member, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     """By a filter of system calls, or a kernel that has none; a PermissionError would mean another user's process."""

@@ -164,7 +164,7 @@ def test_a_waiter_far_from_its_turn_asks_the_server_twice_a_second_at_most(machi
     assert nothing_left(machines)
 
 
-def test_a_first_waiter_removes_only_once_what_dead_waiters_have_left(machines: Machines) -> None:
+def test_a_first_waiter_removes_the_tickets_of_the_dead_only_once(machines: Machines) -> None:
     """Else each of its looks would ask the server about the tickets of all other machines."""
     holder = machines.contend(machines.machine(0))
     env = machines.machine(2)
@@ -302,7 +302,7 @@ def test_a_directory_that_takes_no_turns_harms_only_the_order(step: str, machine
     held(waiting).release()
 
 
-def test_whatever_interrupts_a_waiter_no_turn_stays(machines: Machines) -> None:
+def test_an_interrupted_waiter_leaves_no_turn(machines: Machines) -> None:
     """MT6: at every step, the beats included."""
     first = machines.machine(1)
     holder = machines.contend(first)

@@ -52,7 +52,7 @@ def outside(shm: Path) -> Iterator[Outside]:
 
 @pytest.mark.needs("unnamed", "flock", "proc", "events")
 @pytest.mark.parametrize(("kind", "way"), _cases())
-def test_whatever_is_swapped_nothing_outside_changes_and_nothing_hangs(
+def test_a_swap_at_any_step_changes_nothing_outside_and_hangs_nothing(
     kind: type[Operation],
     way: str,
     shm: Path,

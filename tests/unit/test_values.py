@@ -47,7 +47,7 @@ def test_a_complaint_that_cannot_be_written_does_not_reach_the_caller(monkeypatc
         logger.removeHandler(handler)
 
 
-def test_what_is_made_for_other_systems_can_be_told_apart_in_a_traceback(disk: Path) -> None:
+def test_the_objects_of_the_faces_can_be_told_apart_in_a_traceback(disk: Path) -> None:
     assert repr(sema.Semaphore(str(disk / "a"))) == f"<holdfast.sema.Semaphore {str(disk / 'a')!r}>"
     assert str(disk / "b") in repr(semats.Semaphore(str(disk / "b")))
     assert "sidecar" in repr(sidecar.create_file_lock_manager(str(disk)))

@@ -80,7 +80,7 @@ def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, 
     assert isinstance(missing.error, FileNotFoundError)
 
 
-def test_what_is_found_comes_in_the_order_of_the_paths(disk: Path, environments: Environments) -> None:
+def test_locks_are_found_in_the_order_of_their_paths(disk: Path, environments: Environments) -> None:
     """E5: also where a name has characters that sort before the `/`."""
     for path in ("a", "a-", "a!b", "a.d", "a0", "b"):
         (disk / path).mkdir()
@@ -96,7 +96,7 @@ def test_what_is_found_comes_in_the_order_of_the_paths(disk: Path, environments:
     assert flat == sorted(flat)
 
 
-def test_what_is_found_is_shown_before_the_whole_tree_is_listed(disk: Path, environments: Environments) -> None:
+def test_locks_are_reported_before_the_whole_tree_is_listed(disk: Path, environments: Environments) -> None:
     """E5: nothing further down is listed before it is its turn."""
     for name in ("a", "b", "c"):
         (disk / name).mkdir()

@@ -83,7 +83,7 @@ def draw(full: ConsoleScreen, *lines: str) -> None:
     eventually(lambda: not full.retry or full.draw(lines) or not full.retry)
 
 
-def test_the_modes_are_those_of_a_screen_and_then_what_they_were(console: MadeUpConsole, full: ConsoleScreen) -> None:
+def test_the_modes_of_the_console_are_set_and_then_restored(console: MadeUpConsole, full: ConsoleScreen) -> None:
     """Ctrl-C stays a signal, and text can still be selected (0x40, which counts with 0x80)."""
     full.enter()
     assert console.mode == (0x1E9, 0xF)
@@ -102,7 +102,7 @@ def test_keys_that_another_program_wanted_as_sequences_come_as_keys(
     assert (console.mode, console.is_closed) == ((0x3F6, 0x7), True)
 
 
-def test_only_what_has_changed_is_written_and_at_last_what_gives_the_screen_back(
+def test_only_changed_lines_are_written_until_the_screen_is_given_back(
     console: MadeUpConsole, full: ConsoleScreen
 ) -> None:
     full.enter()
@@ -119,7 +119,7 @@ def test_only_what_has_changed_is_written_and_at_last_what_gives_the_screen_back
     ]
 
 
-def test_a_console_that_takes_nothing_does_not_hang_it(
+def test_a_blocked_console_does_not_hang_the_screen(
     monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole, full: ConsoleScreen
 ) -> None:
     """As while somebody selects text in it. It is tried again, later and later; the console can still be left."""
@@ -139,7 +139,7 @@ def test_a_console_that_takes_nothing_does_not_hang_it(
     assert (console.mode, console.texts, console.is_closed) == (USUAL_MODES, [], False)
 
 
-def test_what_comes_after_a_pause_is_the_newest(console: MadeUpConsole, full: ConsoleScreen) -> None:
+def test_the_newest_picture_is_written_after_a_pause(console: MadeUpConsole, full: ConsoleScreen) -> None:
     full.enter()
     draw(full, "old")
     console.takes.clear()
@@ -157,7 +157,9 @@ def test_a_console_that_cannot_be_written_to_is_an_error(console: MadeUpConsole,
         draw(full, "one")
 
 
-def test_a_console_that_is_gone_ends_it_without_another_error(console: MadeUpConsole, full: ConsoleScreen) -> None:
+def test_a_console_that_is_gone_ends_the_screen_without_another_error(
+    console: MadeUpConsole, full: ConsoleScreen
+) -> None:
     full.enter()
     console.error = OSError(6, "gone")
     assert (full.keys(), full.size()) == (None, USUAL)
@@ -165,7 +167,7 @@ def test_a_console_that_is_gone_ends_it_without_another_error(console: MadeUpCon
     full.close()
 
 
-def test_a_return_that_was_interrupted_is_done_again_at_the_end(console: MadeUpConsole, full: ConsoleScreen) -> None:
+def test_an_interrupted_restoration_is_repeated_at_the_end(console: MadeUpConsole, full: ConsoleScreen) -> None:
     full.enter()
     set_modes = console.set_modes
 
@@ -181,7 +183,7 @@ def test_a_return_that_was_interrupted_is_done_again_at_the_end(console: MadeUpC
 
 
 @pytest.mark.parametrize("is_given", [False, True])
-def test_a_second_ctrl_c_while_the_screen_is_drawn_does_not_keep_it_from_being_given_back(
+def test_a_second_ctrl_c_while_drawing_does_not_prevent_the_restoration(
     monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole, is_given: bool
 ) -> None:
     """It comes before or after a text is given to the thread that writes."""
@@ -251,7 +253,7 @@ def test_a_signal_is_kept_until_it_is_taken(signals: Signals) -> None:
     assert signals.stop() == []
 
 
-def test_one_that_comes_again_is_obeyed_at_once_unless_the_screen_is_given_back(signals: Signals) -> None:
+def test_a_repeated_signal_is_obeyed_at_once_unless_the_screen_is_being_given_back(signals: Signals) -> None:
     signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

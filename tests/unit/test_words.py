@@ -72,7 +72,9 @@ def read(words: list[str]) -> dict[str, object] | None:
 
 @settings(max_examples=500)
 @given(st.sampled_from(sorted(ROWS)), st.lists(LIKELY, max_size=6), st.booleans())
-def test_what_is_read_without_argparse_is_what_argparse_reads(name: str, groups: list[list[str]], ends: bool) -> None:
+def test_a_line_read_without_argparse_is_read_as_argparse_reads_it(
+    name: str, groups: list[list[str]], ends: bool
+) -> None:
     words = [name, *(word for group in groups for word in group), *(["--", "true", "-n"] if ends else [])]
     found = read(words)
     assert found is None or found == by_argparse(words)
@@ -117,7 +119,7 @@ def test_a_duration_is_seconds_or_has_units(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "m", "5 m", "5M", "5x", "1h30", "h1", "1..5s", ".s", "1,5", "5minh"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(options.Wrong, match="not a duration"):
         options.duration(text)
 
@@ -178,7 +180,7 @@ def test_a_mistake_is_left_to_argparse(line: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["try", "acquire", "release", "wait", "status"])
-def test_what_follows_the_dashes_is_a_lock(name: str) -> None:
+def test_words_behind_the_dashes_are_locks(name: str) -> None:
     several = name in ("wait", "status")
     for line, ours, locks in (
         ("-- -y", False, ["-y"]),

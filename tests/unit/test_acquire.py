@@ -1,4 +1,4 @@
-"""Waiting for a lock: whatever wakes us, and whatever does not (acquire.py)."""
+"""Waiting for a lock: events that wake a waiter, and what happens without them (acquire.py)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NEVER_READABLE = os.eventfd(0) if hasattr(os, "eventfd") else -1
 
 
 class Told:
-    """A watch that reports what the test tells it, and nothing else."""
+    """A watch that reports what the test tells it to."""
 
     def __init__(self) -> None:
         self.change = 0
@@ -66,7 +66,7 @@ class Told:
 
 
 def told(env: Stepped) -> list[Told]:
-    """Replace the watches of an environment; they are listed as they are made."""
+    """Replace the watches of an environment; the list gets each one that is made."""
     made: list[Told] = []
 
     def watch(_path: str) -> Told:
@@ -78,7 +78,7 @@ def told(env: Stepped) -> list[Told]:
 
 
 def test_a_waiter_looks_again_whatever_woke_it(disk: Path, held: Contender, contend: Contend) -> None:
-    """A1: woken for nothing, again and again, or told lies, it stays outside; after a release, any wake-up will do."""
+    """A1: spurious wake-ups and false reports leave it outside; after a release, any wake-up will do."""
     waiter = contend(disk / "l", timeout=None)
     watches = told(waiter.env)
     for change in (0, CHANGED, CLOSED, CHANGED | CLOSED) * 5:
@@ -90,7 +90,7 @@ def test_a_waiter_looks_again_whatever_woke_it(disk: Path, held: Contender, cont
 
 
 def test_a_release_before_the_watch_is_seen(disk: Path, held: Contender, contend: Contend) -> None:
-    """WF1: released between the look and the watch: looked at once more before the first wait."""
+    """WF1: after a release between the look and the watch, the waiter looks once more before its first wait."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.before, "watch", lambda: release(held))
     assert waiter.step() is None
@@ -98,7 +98,7 @@ def test_a_release_before_the_watch_is_seen(disk: Path, held: Contender, contend
 
 
 def test_a_release_just_after_the_watch_is_seen(disk: Path, held: Contender, contend: Contend) -> None:
-    """WF1: the same with the watch already armed."""
+    """WF1: a release after the watch is armed is seen as well."""
     waiter = contend(disk / "l", timeout=None)
     waiter.env.once(waiter.env.after, "watch", lambda: release(held))
     assert waiter.step() is None
@@ -109,10 +109,8 @@ def test_a_release_just_after_the_watch_is_seen(disk: Path, held: Contender, con
 def test_a_release_between_a_look_and_the_wait_shortens_the_wait(
     look: int, disk: Path, live_pid: int, contend: Contend
 ) -> None:
-    """WF1: whichever look it comes after, its event is taken before the wait, so the wait must not be a long one.
-
-    A foreign holder removes its file and closes nothing: there is no close event to be careful about.
-    """
+    """WF1: the event is taken before the wait, whichever look it follows, so the wait must not be a long one. A foreign
+    holder removes its file without closing anything, so no close event makes the waiter cautious."""
     (disk / "l").write_bytes(sema_record(live_pid, 9e9))
     waiter = contend(disk / "l", timeout=None)
     looks = 0
@@ -136,7 +134,7 @@ def test_a_release_between_a_look_and_the_wait_shortens_the_wait(
 
 
 def test_a_replacement_before_the_watch_is_watched(disk: Path, held: Contender, contend: Contend) -> None:
-    """WF1: released and taken again in between: the watch must be on the new one before the first wait."""
+    """WF1: the lock is released and taken again in between; the watch must be on the new file before the first wait."""
     waiter, other = contend(disk / "l", timeout=None), contend(disk / "l")
 
     def hand_over() -> None:
@@ -154,7 +152,7 @@ def test_a_replacement_before_the_watch_is_watched(disk: Path, held: Contender, 
 def test_a_waiter_that_gets_no_event_looks_at_a_deadline(
     without: tuple[str, ...], disk: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """A2: with every event lost, each wait still ends at a deadline, and the look after it finds the lock free."""
+    """A2: with every event lost, each wait still ends at a deadline, and the next look finds the lock free."""
     path = disk / "l"
     path.write_bytes(sema_record(live_pid, 9e9))
     waiter = contend(path, environments(*without), timeout=None)
@@ -172,7 +170,7 @@ def test_a_waiter_that_gets_no_event_looks_at_a_deadline(
 
 
 def test_a_descriptor_that_stays_readable_makes_a_waiter_poll(disk: Path, held: Contender, contend: Contend) -> None:
-    """A4: a descriptor that is readable for ever although nothing changes; after some wake-ups the wait polls."""
+    """A4: the descriptor stays readable although nothing changes; after some wake-ups the waiter polls."""
     waiter = contend(disk / "l", timeout=None)
     told(waiter.env)
     for _ in range(200):
@@ -186,7 +184,7 @@ def test_a_descriptor_that_stays_readable_makes_a_waiter_poll(disk: Path, held: 
 def test_a_claimed_stale_file_is_polled_ever_more_slowly(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], live_pid: int
 ) -> None:
-    """T1, A4: somebody was stopped while it took over a stale lock; each try must not wake the next."""
+    """T1, A4: a contender was stopped while it took over a stale lock; one waiter's try must not wake the next."""
     path = disk / "l"
     path.write_bytes(sema_record(2**22 + 5, 1000))
     waiter, found = contend(path, timeout=None), path.stat()
@@ -242,7 +240,7 @@ def test_a_wait_ends_when_the_lock_becomes_stale(disk: Path, contend: Contend, d
 
 
 def test_a_guard_that_outlives_the_close_event_is_polled_briefly(disk: Path, held: Contender, contend: Contend) -> None:
-    """WF2: after a close event, it looks again and again for some milliseconds, then goes back to waiting."""
+    """WF2: after a close event, the waiter polls for some milliseconds, then goes back to waiting."""
     waiter = contend(disk / "l", timeout=None, fair=False)
     watches = told(waiter.env)
     waiter.step()
@@ -283,7 +281,7 @@ def test_a_guard_dropped_after_the_watch_was_armed_shortens_the_wait(held: Conte
 
 
 def test_a_waiter_delayed_after_its_look_does_not_rely_on_its_watch(held: Contender, contend: Contend) -> None:
-    """WF2: the guard that it has seen may have been dropped since then, and nothing more will happen to the file."""
+    """WF2: the guard that it saw may have been dropped since, and no further event will come."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     held.crash()
     times = [1000.0]
@@ -303,7 +301,7 @@ def test_a_waiter_delayed_after_its_look_does_not_rely_on_its_watch(held: Conten
 
 
 def test_a_waiter_delayed_after_a_wake_up_for_another_lock_looks_again(held: Contender, contend: Contend) -> None:
-    """WF2: only a look later than that lets it rely on its watch, and not the time alone."""
+    """WF2: a later look lets it rely on its watch; time alone does not."""
     waiter = contend(held.request.path, timeout=None, fair=False)
     waiter.env.instead["monotonic"] = lambda: 1000.0
     first = waiter.step()
@@ -316,7 +314,7 @@ def test_a_waiter_delayed_after_a_wake_up_for_another_lock_looks_again(held: Con
 
 
 def test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard(disk: Path, contend: Contend) -> None:
-    """WF2: a waiter for a slot watches several files, so that it is also woken while it waits for the next of them."""
+    """WF2: a waiter for a slot watches several files, so other files wake it before its next look at this one."""
     holders = [contend(disk / f"l.{number}.lock") for number in range(2)]
     for one in holders:
         one.get()
@@ -346,7 +344,7 @@ def test_wake_ups_for_other_locks_do_not_use_up_the_looks_at_a_dying_guard(disk:
 
 
 def test_a_refusal_without_waiting_names_the_holder(disk: Path, held: Contender, contend: Contend) -> None:
-    """A3: tried once, without waiting; and it says what was seen."""
+    """A3: one try, without waiting."""
     contender = contend(disk / "l", timeout=0)
     assert contender.step() is None
     assert isinstance(contender.result, Refusal)
@@ -365,7 +363,7 @@ def test_a_single_try_recovers_a_dead_lock(disk: Path, held: Contender, contend:
 
 
 def test_a_release_at_the_deadline_is_seen_by_a_last_look(disk: Path, held: Contender, contend: Contend) -> None:
-    """A3: released at the deadline itself: the look after it decides, not the clock."""
+    """A3: the look after the deadline decides, not the clock."""
     contender = contend(disk / "l", timeout=5)
     assert contender.step() is not None
     release(held)
@@ -375,7 +373,7 @@ def test_a_release_at_the_deadline_is_seen_by_a_last_look(disk: Path, held: Cont
 
 
 def test_the_watch_moves_to_the_new_inode(disk: Path, held: Contender, contend: Contend) -> None:
-    """WF3: when the path names another inode, the watch moves there, and the old one ends."""
+    """WF3: when the path names another inode, the watch moves there, and the old watch ends."""
     waiter, next_holder = contend(disk / "l", timeout=None), contend(disk / "l")
     watches = told(waiter.env)
     waiter.step()
@@ -405,7 +403,7 @@ def test_a_release_by_the_second_holder_wakes_the_waiter(disk: Path, held: Conte
 
 
 def test_the_end_of_a_foreign_process_wakes_the_waiter_once(disk: Path, contend: Contend) -> None:
-    """A foreign holder has no guard: its process is waited for, and its end makes the age decide."""
+    """A foreign holder has no guard: the waiter watches its process, and the age decides once that ends."""
     import subprocess
 
     foreign = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -561,7 +559,7 @@ def test_a_waiter_woken_without_a_change_polls_now_and_then(disk: Path, held: Co
 
 @pytest.mark.parametrize("state", ["free", "held", "queued"])
 def test_a_child_forked_during_an_acquisition_neither_waits_nor_holds(disk: Path, contend: Contend, state: str) -> None:
-    """A5: at each step, as by a signal handler; the parent goes on as if nothing had happened."""
+    """A5: forked at each step, as by a signal handler; the parent goes on undisturbed."""
     path = disk / "l"
     holder = contend(path)
     if state != "free":
@@ -582,7 +580,8 @@ def test_a_child_forked_during_an_acquisition_neither_waits_nor_holds(disk: Path
 
 
 def fork_at(number: int, contender: Contender) -> bool:
-    """Go on to the first wait; at this step, if it comes to that, there is a child, whose copy must end in an error."""
+    """Fork at this step, if the contender gets that far, and go on to its first wait; the child's copy must end in an
+    error."""
     forks, first = [], os.getpid()
 
     def fork(at: int, _name: str) -> None:

@@ -50,7 +50,7 @@ def order(resources: list[Any]) -> list[str]:
 
 @pytest.fixture
 def spellings(disk: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str], str]]:
-    """Ways to write the path of a file in one of the directories `one` and `two`."""
+    """Spellings of the path of a file in one of the directories `one` and `two`."""
     for name in ("one", "two", "aside"):
         (disk / name).mkdir()
     (disk / "aside" / "1").symlink_to(disk / "two")  # in the opposite order, by name
@@ -72,7 +72,7 @@ def spellings(disk: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[str
 
 
 def test_the_order_does_not_depend_on_spelling_or_on_the_list(spellings: list[Callable[[str], str]]) -> None:
-    """D1: by directory, name, and slot; the same for every spelling and every order of the list."""
+    """D1: the order is by directory, name and slot."""
     names = ["one/a", "one/b", "two/a", "one/s.0.lock", "one/s.10.lock", "one/s.9.lock", "two/B"]
     found = set()
     for spelling in spellings:
@@ -89,7 +89,7 @@ def test_the_order_does_not_depend_on_spelling_or_on_the_list(spellings: list[Ca
 
 @needs_root
 def test_a_bind_mount_gives_the_same_order(disk: Path) -> None:
-    """D1: through another mount, a directory has another path, and the same device and inode."""
+    """D1: through another mount, a directory has another path but the same device and inode."""
     for name in ("one", "two", "a"):
         (disk / name).mkdir()
 
@@ -108,7 +108,7 @@ def test_a_bind_mount_gives_the_same_order(disk: Path) -> None:
 def test_on_a_served_filesystem_the_order_goes_by_the_real_path(
     disk: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D1: FUSE gives a directory another inode number when it has forgotten it; there the real path counts."""
+    """D1: FUSE may give a forgotten directory another inode number, so the real path counts there."""
     for name in ("one", "two"):
         (disk / name).mkdir()
     (disk / "zero").symlink_to(disk / "two")
@@ -121,7 +121,7 @@ def test_on_a_served_filesystem_the_order_goes_by_the_real_path(
 
 
 def test_the_order_ignores_case_where_the_filesystem_does(disk: Path) -> None:
-    """D1: on a filesystem that does not tell a from A, `a, B` and `A, b` are the same two locks."""
+    """D1: on a case-insensitive filesystem, `a, B` and `A, b` are the same two locks."""
     one = [Path(path).name.lower() for path in order([Lock(disk / "a"), Lock(disk / "B")])]
     other = [Path(path).name.lower() for path in order([Lock(disk / "A"), Lock(disk / "b")])]
     assert one == other
@@ -133,7 +133,7 @@ NAMES += ["s.3.lock", "s.10.lock", "s.99999.lock", "s.0", ".0.lock", "S.1.lock",
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4, 12])
 def test_a_lock_comes_before_or_after_all_slots_of_a_semaphore(disk: Path, slots: int) -> None:
-    """D2: before all of them or behind all of them, whatever its name; or it is one of them, and refused."""
+    """D2: whatever its name; a lock that is one of the slots is refused."""
     semaphore = Semaphore(disk / "s", slots)
     their_own = {os.path.basename(request.path) for request in semaphore._requests}
     for name in NAMES:
@@ -150,7 +150,7 @@ def test_a_lock_comes_before_or_after_all_slots_of_a_semaphore(disk: Path, slots
 
 
 def test_all_pairs_of_locks_agree_on_one_order(disk: Path) -> None:
-    """D3: whatever the lists, whoever waits holds only what comes before: all pairs agree on the order."""
+    """D3: a waiter holds only earlier locks, whatever the lists, so all pairs agree on the order."""
     names = ["a", "b", "s.0.lock", "s.1.lock", "s.7.lock"]
     everything: list[Any] = [*(Lock(disk / name) for name in names), Semaphore(disk / "t", 2)]
     together = [resource.path for resource in (everything[number] for number in in_order(everything))]
@@ -163,7 +163,7 @@ def test_all_pairs_of_locks_agree_on_one_order(disk: Path) -> None:
 
 
 def test_the_same_lock_twice_is_an_error(face: Any, disk: Path) -> None:
-    """D2: however it is spelled, and also as a slot of a semaphore."""
+    """D2: however it is spelled, also as a slot of a semaphore."""
     (disk / "link").symlink_to(disk)
     lock, semaphore = face.Lock(disk / "a"), face.Semaphore(disk / "s", 2)
     for pair in (
@@ -198,7 +198,7 @@ def test_an_owner_may_name_its_lock_twice(face: Any, disk: Path) -> None:
 
 @pytest.mark.needs("flock")
 def test_a_writer_that_is_named_after_a_reader_is_acquired_before_it(face: Any, disk: Path) -> None:
-    """D2: whatever the list, as a shared hold cannot become exclusive."""
+    """D2: a shared hold cannot become exclusive."""
     writer, reader = (face.Lock(disk / "a", protocol="flock", owner="me", shared=shared) for shared in (False, True))
     for locks in ([writer, reader], [reader, writer]):
         with face.acquire_all(locks, timeout=0) as holds:
@@ -213,7 +213,7 @@ def ranged(disk: Path, start: int, length: int, **options: Any) -> Lock:
 
 @pytest.mark.needs("linux")
 def test_ranges_of_one_file_are_acquired_together(disk: Path) -> None:
-    """D1, D2: those that have no byte in common, and those that one owner has within others."""
+    """D1, D2: disjoint ranges, and ranges that one owner has within others."""
     apart = [ranged(disk, 20, 0), ranged(disk, 0, 10), ranged(disk, 10, 10)]
     nested = [ranged(disk, start, length, owner="me") for start, length in ((2, 3), (0, 10), (0, 5), (10, 0))]
     for locks in (apart, nested, nested[::-1]):
@@ -243,7 +243,7 @@ def test_ranges_that_would_block_each_other_are_refused(disk: Path, one: Any, ot
 
 @pytest.mark.needs("linux")
 def test_a_waiter_for_a_range_holds_no_later_range(disk: Path) -> None:
-    """D3: whichever are named together."""
+    """D3: for all triples of ranges."""
     spans = [(start, length) for start in range(4) for length in (1, 2, 0)]
     for some in itertools.permutations(spans, 3):
         locks = [ranged(disk, *span) for span in some]
@@ -314,7 +314,7 @@ def test_the_handle_has_the_order_of_the_list(face: Any, three: list[Any], disk:
 @pytest.mark.parametrize("timeout", [0, 0.02])
 @pytest.mark.needs("flock")
 def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, held: int, timeout: float) -> None:
-    """D4: and the error says which one could not be had, how long it was waited for, and that none is held."""
+    """D4: the error names the missing lock and the time waited, and says that none is held."""
     others = [three[held].acquire()]
     if held == 1:
         others.append(three[1].acquire())
@@ -330,7 +330,7 @@ def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, hel
 
 
 def test_all_locks_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
-    """One timeout for all: what the first has used up, the second has not."""
+    """Time used up by the first is not available to the second."""
     first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()
     now = [1000.0]
     env.instead["monotonic"] = lambda: now[0]
@@ -451,7 +451,7 @@ def test_a_child_does_not_free_its_parents_locks(face: Any, three: list[Any]) ->
 def test_a_second_interruption_while_the_first_gives_all_back_leaves_nothing_held(
     disk: Path, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
-    """D4: the first comes as the `with` begins; the second in the release that it causes."""
+    """D4: the first interruption comes as the `with` begins, the second in the release that it causes."""
     interrupted: list[object] = []
 
     def release(hold: object, real: Callable[[Any], object] = module.release_now) -> None:

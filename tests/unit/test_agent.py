@@ -1,5 +1,5 @@
-"""The agent's thread where the system refuses it something, and after a fork (agent.py); what it does for engines is in
-test_engines.py."""
+"""The agent's thread where the system refuses it something, and after a fork (agent.py); test_engines.py has its work
+for engines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def agent(env: Stepped) -> Iterator[Agent]:
 
 
 def fill(fd: int) -> None:
-    """Until there is no room left in the pipe."""
+    """Write until the pipe is full."""
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(fd, b"!" * 4096)
@@ -56,7 +56,7 @@ def once(log: list[str]) -> Steps:
 
 
 def test_a_job_without_a_thread_is_dropped_and_the_next_one_runs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its caller is told, and gives it up; the next one is run as if nothing had been."""
+    """The caller gets the error and gives the job up; the next job runs as usual."""
     log: list[str] = []
 
     def none_left(_thread: threading.Thread) -> None:
@@ -73,7 +73,7 @@ def test_a_job_without_a_thread_is_dropped_and_the_next_one_runs(agent: Agent, m
 
 
 def test_a_last_job_needs_no_thread(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EG7: in its caller's."""
+    """EG7: the caller's thread does it."""
     log: list[str] = []
 
     def none_left(_thread: threading.Thread) -> None:
@@ -92,7 +92,7 @@ def test_a_last_job_needs_no_thread(agent: Agent, monkeypatch: pytest.MonkeyPatc
 def test_a_last_job_without_a_thread_delays_its_caller_only_briefly(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EG7: a server that is silent for the whole of a long lease."""
+    """EG7: even if a server stays silent for the whole of a long lease."""
     log: list[str] = []
 
     def none_left(_thread: threading.Thread) -> None:
@@ -132,7 +132,7 @@ def test_a_job_without_a_selector_leaves_one_doorbell(
 def test_a_descriptor_closed_meanwhile_ends_no_other_job_under_select(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Windows, whose kernel keeps no set of descriptors: all that wait are looked at then."""
+    """As on Windows, whose kernel keeps no set of descriptors: all waiting jobs are checked then."""
     monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
     ends, log = env.pipe(), list[str]()
 
@@ -156,7 +156,7 @@ def test_a_descriptor_closed_meanwhile_ends_no_other_job_under_select(
 def test_a_descriptor_is_waited_for_again_after_ctrl_c(
     agent: Agent, env: Stepped, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """J3: while a caller put a job in, or took it out, with the selector's work done and nothing noted yet."""
+    """J3: Ctrl-C comes as a caller adds or removes a job, after the selector's call and before the note of it."""
     if not hasattr(selectors, "EpollSelector"):
         pytest.skip("callers put jobs in where the selector heeds it")
     ends, log = env.pipe(), list[str]()
@@ -198,7 +198,7 @@ def test_a_full_doorbell_can_be_rung(agent: Agent, env: Stepped) -> None:
 
 
 def test_the_agent_survives_a_descriptor_closed_meanwhile(agent: Agent) -> None:
-    """Whoever closes it has given the job up; one that was not is resumed at its deadline."""
+    """A job whose descriptor was closed has usually been given up; one that was not is resumed at its deadline."""
     log: list[str] = []
 
     def steps() -> Steps:
@@ -213,7 +213,7 @@ def test_the_agent_survives_a_descriptor_closed_meanwhile(agent: Agent) -> None:
 
 
 def test_the_thread_ends_in_a_forked_process(agent: Agent, env: Stepped) -> None:
-    """EG4: one that is forked by what a job does."""
+    """EG4: the fork is made by a job."""
     log: list[str] = []
     agent.start(once(log), "at work")
     thread = agent._thread

@@ -1,7 +1,5 @@
-"""`AsyncLock` where it is not `Lock` again (test_lock.py has what both promise): tasks, loops, cancellation (aio.py).
-
-asyncio's own lock is the example of what to expect.
-"""
+"""`AsyncLock` beyond what it shares with `Lock` (test_lock.py): tasks, loops, cancellation (aio.py). asyncio's own lock
+sets the expectations."""
 
 from __future__ import annotations
 
@@ -158,7 +156,7 @@ def test_a_cancelled_wait_leaves_no_trace(place: Path, run: Run) -> None:
 
 
 def test_a_cancelled_waiter_lets_the_next_one_acquire(place: Path, run: Run) -> None:
-    """One holds, two wait. The holder releases and the first waiter is cancelled, both before anybody can run."""
+    """One task holds, two wait. The holder releases and the first waiter is cancelled before either can run."""
 
     async def main() -> None:
         for cancel_first in (True, False):
@@ -205,7 +203,7 @@ def test_a_cancellation_together_with_a_release_lets_in_one_waiter(place: Path, 
 
 
 def test_cancelling_a_finished_acquire_leaves_its_result(place: Path, run: Run) -> None:
-    """A task that is cancelled after its acquire has ended still has the hold as its result."""
+    """A task cancelled after its acquire has ended still has the hold as its result."""
 
     async def main() -> None:
         task = asyncio.create_task(AsyncLock(place).acquire())
@@ -241,7 +239,7 @@ def test_one_lock_object_keeps_the_holds_of_its_tasks_apart(place: Path, run: Ru
 
 
 def test_a_generator_left_early_is_no_deadlock(path: Path, run: Run) -> None:
-    """B6: the loop closes it in a moment."""
+    """B6: the loop is about to close it."""
 
     async def numbers() -> AsyncIterator[int]:
         async with AsyncLock(path):
@@ -264,7 +262,7 @@ def test_a_generator_left_early_is_no_deadlock(path: Path, run: Run) -> None:
 
 
 def test_a_deadlock_is_detected_while_other_tasks_are_busy(path: Path, tmp_path: Path, run: Run) -> None:
-    """B6: what they release is not what this one waits for."""
+    """B6: their releases do not help this waiter."""
 
     async def work(number: int) -> None:
         lock = AsyncLock(tmp_path / f"{number}.lock")
@@ -291,7 +289,7 @@ def test_a_deadlock_is_detected_while_other_tasks_are_busy(path: Path, tmp_path:
 
 
 def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run) -> None:
-    """It is closed by a task of the loop's own. What it entered is its own, and not what is at hand."""
+    """A task of the loop's own closes it: it must release the hold that it entered, and not the nearest one."""
 
     async def main() -> None:
         lock = AsyncLock(path, owner="all tasks may enter")
@@ -344,7 +342,7 @@ def test_a_generator_left_early_releases_only_its_own_hold(path: Path, run: Run)
 
 
 def test_an_asyncio_timeout_bounds_a_wait_for_ones_own_lock(place: Path, run: Run) -> None:
-    """B4: `asyncio.timeout` ends it, however it is entered, and what was left of an earlier one says nothing."""
+    """B4: `asyncio.timeout` ends the wait, however it is entered; an earlier timeout has no effect."""
 
     async def main() -> None:
         loop, lock = asyncio.get_running_loop(), AsyncLock(place)
@@ -375,7 +373,7 @@ def test_an_asyncio_timeout_bounds_a_wait_for_ones_own_lock(place: Path, run: Ru
 def test_a_rescheduled_asyncio_timeout_bounds_a_wait_for_ones_own_lock(
     place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B4: the wait lasts as long as the timeout does; taken away, there is a deadlock."""
+    """B4: the wait lasts as long as the timeout; once that is removed, it is a deadlock."""
     monkeypatch.setattr(asyncio_driver, "_SPARE", 0.02)
 
     async def main() -> None:
@@ -520,7 +518,7 @@ def test_the_lazy_names_are_listed_and_imported() -> None:
 
 
 def test_a_task_on_a_dropped_loop_releases_its_lock(place: Path) -> None:
-    """Its coroutine is closed when it is collected, and leaves its `async with`, without a loop to wait on."""
+    """Its coroutine is closed when it is collected, and leaves its `async with` without a loop to wait on."""
     for kind in LOOPS:
         loop = LOOPS[kind]()
         loop.set_exception_handler(lambda *_: None)

@@ -1,10 +1,7 @@
-"""Cancelling a contended acquire at every step that it has, in every way that asyncio has.
-
-A contender waits for a lock that somebody else holds. Again and again something happens to the lock file, so that who
-looks at it wakes, looks, and sleeps again; then it is released. At its k-th sleep the contender is stopped, for every
-k. After that nothing of it may be left, and whoever else waits must get the lock when it is released: by an event,
-because in here no wait ends otherwise.
-"""
+"""Cancellation of a contended acquire, at each of its steps and in every way that asyncio has. A contender waits for a
+held lock. The lock file changes again and again, so the contender wakes, looks, and sleeps again; then the lock is
+released. The contender is stopped at its k-th sleep, for every k. Nothing of it may be left, and other waiters must get
+the lock at its release, woken by an event: no wait ends otherwise in these tests."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def asleep_already(task: asyncio.Task[Any], _sleep: Future) -> None:
 
 
 def as_it_wakes(task: asyncio.Task[Any], sleep: Future) -> None:
-    """What it waits for has happened, and it has not run yet."""
+    """The event has come, and the contender has not run yet."""
     sleep.add_done_callback(lambda _: task.cancel())
 
 
@@ -114,7 +111,7 @@ class Contended:
         await hold.release()
 
     async def race(self) -> asyncio.Task[None]:
-        """The contender's task, when it has ended, and the lock is released."""
+        """The contender's task, once it has ended and the lock is released."""
         self.task = asyncio.create_task(self.contend())
         pulse = asyncio.create_task(self.pulse())
         await asyncio.wait([self.task, pulse])
@@ -123,7 +120,7 @@ class Contended:
 
 
 def every_step(new_loop: Callable[[], asyncio.AbstractEventLoop], path: str) -> range:
-    """The numbers of the contender's sleeps, and some more: how many they are depends on the moment."""
+    """The numbers of the contender's sleeps, and some more: how many it makes depends on timing."""
     sleeps = 0
     for tries in range(60):
         if tries < 3 or sleeps <= 2:
@@ -135,7 +132,7 @@ def every_step(new_loop: Callable[[], asyncio.AbstractEventLoop], path: str) -> 
 
 
 def until(enough: Callable[[], bool], steps: range) -> Iterator[int]:
-    """Each of the steps, and again until that holds: on a busy machine a contender sleeps less often."""
+    """Each of the steps, repeated until the condition holds: on a busy machine a contender sleeps less often."""
     yield from steps
     for _ in range(20):
         for at in steps:
@@ -234,7 +231,7 @@ def test_an_asyncio_timeout_at_any_step_leaves_nothing(
 def close_the_loop_at_every_step(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], *, collected: bool
 ) -> None:
-    """A thread waits all the while, and must get the lock."""
+    """A thread waits meanwhile, and must get the lock."""
 
     def run(at: int) -> None:
         before = traces()
@@ -274,7 +271,8 @@ def test_a_loop_closed_at_any_step_leaves_nothing(path: str, new_loop: Callable[
 def test_the_queue_moves_on_behind_a_task_of_a_closed_loop(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its place stays as long as the task is not collected. Those behind it look again after a second; here sooner."""
+    """The task keeps its place until it is collected. Waiters behind it look again after a second; sooner in this
+    test."""
     monkeypatch.setattr(queues, "_RECHECK_EACH", 0.05)
     close_the_loop_at_every_step(path, new_loop, collected=False)
 
@@ -314,7 +312,7 @@ def test_a_coroutine_closed_at_any_step_leaves_nothing(
 
 @pytest.mark.needs("unnamed")
 def test_a_step_that_outlives_its_task_gives_the_lock_back(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """J4: its thread acquires when the task has ended, and the next operation has begun."""
+    """J4: its thread acquires after the task has ended and the next operation has begun."""
     env = environment()
     before = {*env.operations.running}  # a task of a loop that was dropped keeps its own until it is collected
     monkeypatch.setattr(type(env), "may_block", lambda _self, _path: True)
@@ -355,7 +353,7 @@ def test_a_step_that_outlives_its_task_gives_the_lock_back(shm: Path, monkeypatc
 def test_a_cancelled_takeover_is_undone(
     path: str, new_loop: Callable[[], asyncio.AbstractEventLoop], dead_pid: int
 ) -> None:
-    """A takeover by rule waits before it lets anybody in; until then it can be cancelled, and undoes what it did."""
+    """A takeover by rule settles before it lets its contender in; until then it can be cancelled, and is undone."""
 
     async def main(at: int) -> bool:
         with open(path, "wb") as file:
@@ -414,7 +412,7 @@ def test_a_cancelled_release_is_completed(path: str, new_loop: Callable[[], asyn
 def test_the_readers_of_a_waiting_task_are_counted(
     new_loop: Callable[[], asyncio.AbstractEventLoop], shm: Path
 ) -> None:
-    """The tests above would see a reader that is left, on a loop that tells."""
+    """So the tests above would notice a leftover reader, on loops that reveal their readers."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""`AsyncSemaphore` and `aio.acquire_all`, as tasks use them: what is different there from their synchronous forms."""
+"""`AsyncSemaphore` and `aio.acquire_all` where they differ from their synchronous forms."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_cancelled_waiter_takes_no_slot(base: Path, run: Run, events_only: Non
 
 
 def test_a_generator_left_early_frees_only_its_own_slot(base: Path, run: Run) -> None:
-    """It is closed by a task that is inside as well, and beside one that came by an exit stack."""
+    """Another task closes it, while its caller and a task with an exit stack are inside."""
 
     async def main() -> None:
         semaphore = AsyncSemaphore(base, 3)
@@ -294,7 +294,7 @@ def test_the_locks_of_the_other_face_are_refused(three: list[Any], base: Path) -
 
 
 def test_a_generator_left_early_releases_all_its_locks(three: list[Any], base: Path, run: Run) -> None:
-    """Whoever is being closed cannot wait for a thread."""
+    """A generator that is being closed cannot wait for a thread."""
 
     async def numbers() -> Any:
         async with acquire_all(three):
@@ -313,7 +313,7 @@ def test_a_generator_left_early_releases_all_its_locks(three: list[Any], base: P
 
 
 class Canceller:
-    """Cancels the task that runs at its k-th sleep, and at so many of the sleeps after that."""
+    """Cancels the running task at its k-th sleep, and at the next so many sleeps."""
 
     def __init__(self, at: int, again: int = 0) -> None:
         self.at = at
@@ -335,11 +335,8 @@ def cancelled_at_each_sleep(
     times: int,
     again: int = 0,
 ) -> int:
-    """Cancel it at its k-th sleep, for every k, until it comes through; how often it was cancelled.
-
-    `again`: at so many sleeps after that as well. Nothing may be left then. `free` lets it in, when it has slept so
-    many times.
-    """
+    """Cancel at the k-th sleep, for every k, until the task gets through; the number of cancellations. `again`: at so
+    many further sleeps as well. Nothing may be left then. `free` lets the task in after that many sleeps."""
 
     async def trial(at: int) -> bool:
         before = traces(asyncio.get_running_loop())
@@ -389,7 +386,7 @@ def test_a_cancelled_wait_for_a_slot_leaves_nothing(base: Path, kind: str) -> No
 @pytest.mark.parametrize("again", [0, 1, 100], ids=["once", "twice", "again and again"])
 @pytest.mark.parametrize("kind", LOOPS)
 def test_a_cancelled_acquisition_of_several_leaves_none_held(base: Path, kind: str, again: int) -> None:
-    """D4: before, between and after their acquisitions, and while they are given back."""
+    """D4: cancelled before, between and after its acquisitions, and while they are given back."""
     directory = base.parent
 
     def wanted() -> list[Any]:

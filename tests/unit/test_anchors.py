@@ -1,4 +1,4 @@
-"""Directories that stay what they were when they were entered (clean.py, M13), for `clean -r --yes`."""
+"""Directories pinned when they are entered, for `clean -r --yes` (clean.py, M13)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _stale(path: Path) -> Path:
 def test_clean_leaves_the_contents_of_an_exchanged_directory(
     when: str, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """M13: below the directory to be cleaned, between the list of it and its entry, or between look and removal."""
+    """M13: a subdirectory is exchanged between its listing and its entry, or between the look and the removal."""
     shared, outside = disk / "shared", disk / "outside"
     for where in (shared / "below", outside):
         where.mkdir(parents=True)
@@ -69,7 +69,7 @@ def test_clean_leaves_the_contents_of_an_exchanged_directory(
 
 
 def test_directories_are_closed_again(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """M13: after the last one, and while a tree with nothing in it is walked."""
+    """M13: at most one is open at any time, and none at the end."""
     most: list[int] = []
     env = environment()
     for number in range(5):
@@ -109,7 +109,7 @@ def test_an_error_names_the_whole_path(disk: Path) -> None:
 
 
 def test_without_proc_nothing_is_cleaned(disk: Path) -> None:
-    """Then a directory is what its path leads to."""
+    """A directory cannot be pinned then: it is whatever its path leads to."""
     env: Any = PinnedEnvironment(LinuxEnvironment(frozenset({"proc"})))
     (disk / "below").mkdir()
     for where in (disk, disk / "below"):

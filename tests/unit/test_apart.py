@@ -1,4 +1,4 @@
-"""A server that does not answer (_drivers/apart.py): here it is a mutex, at the step that makes a lock's file."""
+"""A server that does not answer (_drivers/apart.py), played by a mutex in the step that makes a lock's file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ROOM = 5.0
 
 
 class Server:
-    """What the steps on one directory ask: it answers at once, or when it is told to; or they fail meanwhile."""
+    """The server behind one directory: steps there are answered at once, when told, or fail meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         env = environment()
@@ -140,7 +140,7 @@ def seconds(call: Callable[[], object], error: type[BaseException]) -> tuple[flo
 def test_a_mount_is_recognised_without_asking_its_server(
     tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP1: also behind symbolic links on other filesystems, and `..`."""
+    """AP1: also behind `..` and symbolic links on other filesystems."""
     share = tmp_path / "share"
     (tmp_path / "mountinfo").write_text(
         f"27 1 254:0 / / rw - ext4 /dev/vda rw\n41 27 0:41 / {share} rw - nfs4 server:/a rw\n"
@@ -169,7 +169,7 @@ def test_a_mount_is_recognised_without_asking_its_server(
 def test_the_type_of_the_mount_decides_which_errors_mean_that_its_server_is_away(
     tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ST1, FP1: as it was seen; and without asking that server."""
+    """ST1, FP1: by observed behaviour, and without asking that server."""
     kinds = {"gluster": "fuse.glusterfs", "nfs": "nfs4", "nine": "9p"}
     rows = [
         f"{41 + at} 27 0:{41 + at} / {tmp_path}/{name} rw - {kind} h:/v rw\n"
@@ -188,7 +188,7 @@ def test_the_type_of_the_mount_decides_which_errors_mean_that_its_server_is_away
 def test_a_descriptor_that_its_server_has_forgotten_is_closed_all_the_same(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FH7, FP1: GlusterFS refuses it for ever (EBADFD); it is closed all the same, and has no guard any more."""
+    """FH7, FP1: GlusterFS refuses every call on it (EBADFD); its guard is gone."""
 
     def forgotten(*_: object) -> None:
         raise OSError(errno.EBADFD, os.strerror(errno.EBADFD))
@@ -208,7 +208,7 @@ def test_a_descriptor_that_its_server_has_forgotten_is_closed_all_the_same(
 def test_a_new_mount_is_seen_within_a_moment(
     tmp_path: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP1: what is known of a directory is asked for anew, as something may be mounted there."""
+    """AP1: the answer for a directory expires, as something may be mounted there."""
     table, now = tmp_path / "mountinfo", [1000.0]
     table.write_text("27 1 254:0 / / rw - ext4 /dev/vda rw\n")
     monkeypatch.setattr(procfs, "MOUNTS", str(table))
@@ -363,7 +363,7 @@ def test_a_task_ends_in_time_although_its_server_is_silent(
 
 
 def test_ctrl_c_ends_a_wait_for_a_server_and_leaves_nothing(server: Server) -> None:
-    """AP3: a thread in the kernel hears of no signal; its caller does, also without a timeout."""
+    """AP3: no signal reaches a thread in the kernel; its caller hears of it, also without a timeout."""
     lock = Lock(f"{server.directory}/l")
     server.dies()
 
@@ -406,7 +406,7 @@ def test_ctrl_c_while_a_server_answers_leaves_nothing_when_it_is_raised(
 def test_locks_elsewhere_do_not_wait_for_a_silent_server(
     call: str, server: Server, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP4: nor does a fork, but for a moment. Opening, listing and closing are what a fork must not come between."""
+    """AP4: a fork waits only for a moment. No fork may come between opening, listing and closing."""
     env, at = environment(), server.directory
     real = getattr(os, call)
 
@@ -440,7 +440,7 @@ def test_locks_elsewhere_do_not_wait_for_a_silent_server(
 
 
 def test_a_long_look_is_not_cut_short_while_it_makes_progress(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AP6: one that computes, or is answered, is not one that waits for a server."""
+    """AP6: a look that computes, or gets answers, is not waiting for a server."""
     monkeypatch.setattr(apart, "ANSWER", 0.4)
     monkeypatch.setattr(apart, "_PULSE", 0.05)
     env, pulses = environment(), [0]
@@ -475,7 +475,7 @@ def test_a_long_look_is_not_cut_short_while_it_makes_progress(server: Server, mo
 
 
 def test_following_links_on_a_silent_server_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AP3: a `Lock` of these protocols asks when it is made."""
+    """AP3: a `Lock` of these protocols follows links when it is made."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
     answers, real = threading.Event(), paths._look
     monkeypatch.setattr(paths, "_look", lambda at: real(at) if answers.wait(PATIENCE) else None)
@@ -510,8 +510,8 @@ def test_a_look_at_a_hold_on_a_silent_server_ends_in_time(server: Server, monkey
 def test_a_task_that_is_cancelled_in_a_release_leaves_its_loop_alone(
     away: bool, how: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP3, B5: a look has the mutex of the hold, and waits for the server; or the release is repeated until that is
-    back (AP7). Nobody on the loop waits for either."""
+    """AP3, B5: a look has the mutex of the hold and waits for the server, or the release is repeated until the server
+    is back (AP7). The loop waits for neither."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
     lock = AsyncLock(f"{server.directory}/l", lease=PATIENCE if away else 0)
     acquired: list[Any] = []
@@ -561,7 +561,7 @@ def each_of(holds: Any) -> list[Any]:
 
 
 def test_one_ctrl_c_ends_a_release_that_waits_behind_a_look(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AP3: a thread goes on with it, and no other is begun."""
+    """AP3: a thread completes the release, and no second one begins."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)
     lock = Lock(f"{server.directory}/l", lease=0)
 
@@ -587,7 +587,7 @@ def test_one_ctrl_c_ends_a_release_that_waits_behind_a_look(server: Server, monk
 
 
 def test_one_ctrl_c_ends_a_release_that_is_repeated_while_the_server_is_away(server: Server) -> None:
-    """AP3, AP7: a thread goes on with it, and no other is begun."""
+    """AP3, AP7: a thread completes the release, and no second one begins."""
 
     def interrupt() -> None:
         assert server.asked.wait(PATIENCE)
@@ -628,7 +628,7 @@ async def _acquire(lock: AsyncLock, timeout: float) -> None:
 
 
 def test_a_release_is_not_waited_for_longer_than_the_lease(server: Server) -> None:
-    """The lock is lost then: the next holder may be inside."""
+    """The lock is lost by then: the next holder may be inside."""
     hold = Lock(f"{server.directory}/l", lease=1.0).acquire()
     server.dies()
     took, text = seconds(hold.release, LockLost)
@@ -638,7 +638,7 @@ def test_a_release_is_not_waited_for_longer_than_the_lease(server: Server) -> No
 
 
 def test_each_release_of_a_shared_hold_takes_one_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AP4: and none that is not known to wait for a server."""
+    """AP4: and no thread that is not known to wait for a server."""
     lock = Lock(f"{server.directory}/l", lease=0, owner="all")
     holds = [lock.acquire() for _ in range(3)]
     begun: list[threading.Thread] = []
@@ -664,7 +664,7 @@ def test_each_release_of_a_shared_hold_takes_one_thread(server: Server, monkeypa
 def test_an_acquisition_waits_for_a_server_whose_steps_fail_while_it_is_away(
     protocol: str, timeout: float | None, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FP1: whichever step of a waiter it is that fails; and a task waits as well."""
+    """FP1: whichever step of a waiter fails; for tasks as well."""
     monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
     lock = Lock(f"{server.directory}/l", protocol=protocol, lease=None if protocol == "flock" else 30.0)
     for others in (False, True):
@@ -708,7 +708,7 @@ def test_an_acquisition_ends_in_time_though_the_server_stays_away(server: Server
 def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
     protocol: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FP1: however often it is begun again."""
+    """FP1: however often it starts over."""
     monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
     heard: list[events.Event] = []
     lock = Lock(f"{server.directory}/l", protocol=protocol, lease=0, on_event=heard.append)
@@ -734,7 +734,7 @@ def test_a_wait_for_a_server_that_is_away_is_one_acquisition_to_listeners(
 
 
 def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a wait for a server that is away be announced at once, and a step never that a busy machine is slow with."""
+    """Announce a wait for an absent server at once, and never a step that is slow because the machine is busy."""
     waits, real = holdfast._core.wait, uncontended.Deadline
 
     def at_once(*arguments: Any) -> Any:
@@ -751,7 +751,7 @@ def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wait_for_a_server_that_is_away_is_announced(
     what: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FP1: once, by the notice of the caller, which may look at the lock in vain."""
+    """FP1: once, through the caller's notice, which may look at the lock in vain."""
     announce_at_once(monkeypatch)
     path = f"{server.directory}/l"
     lock = Lock(path) if what == "a lock" else Semaphore(path, 2)
@@ -796,7 +796,7 @@ def test_a_command_tells_of_a_server_that_is_away(
 def test_a_lock_file_that_was_left_at_a_server_that_went_away_is_no_hold(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FP1: where the guard comes last (publish.py, P3), and an open file fails as well."""
+    """FP1: where the guard comes last (publish.py, P3) and open files fail as well."""
     monkeypatch.setattr(uncontended, "_AWAY_POLL", 0.01)
     env, lock = environment(), Lock(f"{server.directory}/l", lease=1.0)
     file_request(lock).method = "named"
@@ -843,7 +843,7 @@ def test_a_release_is_repeated_until_the_server_is_back(server: Server, monkeypa
 def test_a_removal_that_was_done_though_it_failed_is_not_repeated(
     successor: bool, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FH7: the server was lost before its answer, and the next holder may be inside."""
+    """FH7: the server went away before it answered, and the next holder may be inside."""
     monkeypatch.setattr(apart, "_AWAY_POLL", SHORT)
     env, path = environment(), Path(server.directory, "l")
     hold = Lock(path, lease=30.0, on_lost=lambda lost: pytest.fail(str(lost))).acquire()
@@ -885,7 +885,7 @@ def test_a_release_is_repeated_no_longer_than_the_lease(server: Server) -> None:
 
 @pytest.mark.needs("unnamed")
 def test_locks_elsewhere_are_given_back_at_once_when_a_server_falls_silent(server: Server, shm: Path) -> None:
-    """AP2: those at the silent server by the thread that was left behind."""
+    """AP2: the thread that was left behind gives back those at the silent server."""
     local, far, last = (Lock(path) for path in (shm / "local", f"{server.directory}/a", f"{server.directory}/b"))
     link = environment().link_unnamed
 
@@ -954,7 +954,7 @@ finally:
 
 
 def command(*words: object, ignored: bool = False) -> subprocess.CompletedProcess[str]:
-    """A command, and what it says. `ignored`: its caller ignores the ends of children."""
+    """A finished command with its output. `ignored`: its caller ignores SIGCHLD."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN) if ignored else None
     try:
         process = subprocess.Popen(
@@ -970,7 +970,7 @@ def command(*words: object, ignored: bool = False) -> subprocess.CompletedProces
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize("answers", ["yes", "no"])
 def test_a_command_ends_although_the_child_that_asks_the_server_hangs(answers: str, ignored: bool, shm: Path) -> None:
-    """AP8: its output as well, which a shell may wait for."""
+    """AP8: its output ends too, for which a shell may wait."""
     done = command(shm, answers, "status", shm / "l", ignored=ignored)
     if answers == "yes":
         assert (done.returncode, done.stderr) == (0, "")
@@ -980,7 +980,7 @@ def test_a_command_ends_although_the_child_that_asks_the_server_hangs(answers: s
 
 
 def test_a_command_goes_on_with_paths_elsewhere(shm: Path) -> None:
-    """AP8: and asks once more about the next place there."""
+    """AP8: it asks once more about the next path on that server."""
     for name in ("share", "here"):
         (shm / name).mkdir()
     with Lock(shm / "here" / "l"):
@@ -1048,7 +1048,7 @@ if what == "forks":
 @pytest.mark.needs("unnamed")
 @pytest.mark.parametrize(("what", "status"), [("exits", 0), ("holds", 0), ("forks", 7)])
 def test_a_process_ends_though_a_server_is_silent(what: str, status: int, shm: Path) -> None:
-    """AP4, AP5, K9: with a step left behind; with a lock whose release is not answered; and as a forked child."""
+    """AP4, AP5, K9: with a step left behind, with an unanswered release, and as a forked child."""
     if what == "holds" and sys.version_info >= (3, 12):
         pytest.skip("starts no thread at exit, so it waits for the server (K9)")
     began = time.monotonic()
@@ -1068,7 +1068,7 @@ def test_a_process_ends_though_a_server_is_silent(what: str, status: int, shm: P
 
 @pytest.fixture
 def share(server: Server) -> Apart:
-    """What looks at a file of that server."""
+    """The `Apart` of a look at a file of that server."""
     found = apart.at_place(environment(), server.directory)
     assert found is not None
     return found
@@ -1093,7 +1093,7 @@ def test_a_look_is_waited_for_where_the_cpu_time_of_a_thread_is_unknown(
 
 
 def test_the_cpu_time_of_a_thread_that_has_just_ended_seems_to_go_on(share: Apart) -> None:
-    """AP6: so its caller looks again, and sees that."""
+    """AP6: so its caller looks again, and sees the end."""
     step = Step(share, bool)
     step.begin()
     assert step.wait(time.monotonic() + PATIENCE)
@@ -1127,7 +1127,7 @@ def test_a_step_that_ends_while_it_is_left_behind_does_not_count_as_left(share: 
 def test_an_interruption_while_an_acquisition_is_undone_leaves_nothing(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP2, AP3: the second of two, wherever it comes."""
+    """AP2, AP3: the second interruption, at any point."""
     real = Step.begin
     begun: list[Step] = []
 
@@ -1165,7 +1165,7 @@ def test_a_release_elsewhere_waits_for_no_server(shm: Path) -> None:
 
 
 def test_a_release_that_fails_for_good_is_not_repeated(server: Server) -> None:
-    """AP7: only while the server is away."""
+    """AP7: repeated only while the server is away."""
     hold = Lock(f"{server.directory}/l").acquire(PATIENCE)
     with pytest.raises(OSError, match="broken"):
         apart.until_it_is_back(state_of(hold), failing(OSError(errno.EIO, "broken"), times=1))
@@ -1175,7 +1175,7 @@ def test_a_release_that_fails_for_good_is_not_repeated(server: Server) -> None:
 def test_a_release_that_is_interrupted_before_it_begins_is_done(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP2: in a thread, whatever the caller does."""
+    """AP2: a thread does it, whatever the caller does."""
     hold = Lock(f"{server.directory}/l").acquire(PATIENCE)
     with monkeypatch.context() as patched:
         patched.setattr(Apart, "call", failing(KeyboardInterrupt()))
@@ -1189,7 +1189,7 @@ def test_a_release_that_is_interrupted_before_it_begins_is_done(
 def test_a_wait_for_a_server_that_does_not_answer_is_announced(
     what: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP9: to a caller that waits without limit as well, and at each step that is not answered."""
+    """AP9: also to a caller without a time limit, and at each unanswered step."""
     monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
     path = f"{server.directory}/l"
     lock = Lock(path) if what == "a lock" else Semaphore(path, 2)
@@ -1227,7 +1227,7 @@ def test_a_look_at_a_hold_is_not_announced_as_a_wait(server: Server, monkeypatch
 
 
 def test_a_notice_that_fails_ends_the_wait_for_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AP9: as where nobody reads what a command says; nothing is left of the wait."""
+    """AP9: as when no process reads a command's output any more; nothing of the wait is left."""
     monkeypatch.setattr(holdfast._core.wait, "_NOTICE_AFTER", 0.02)
     lock = Lock(f"{server.directory}/l")
     holdfast.lock.announce(lock, failing(BrokenPipeError()))
@@ -1286,7 +1286,7 @@ def test_each_server_is_asked_first_and_once(shm: Path, monkeypatch: pytest.Monk
 
 
 def test_the_child_that_asks_first_does_nothing_else_after_ctrl_c(shm: Path) -> None:
-    """AP8: it would go on as a second process of the command."""
+    """AP8: otherwise it would run on as a second process of the command."""
     code = (
         "import os, sys, time\n"
         "from holdfast._drivers import apart\n"
@@ -1304,6 +1304,6 @@ def test_the_child_that_asks_first_does_nothing_else_after_ctrl_c(shm: Path) -> 
 
 
 def test_all_findings_of_a_look_are_handed_over(share: Apart) -> None:
-    """AP6: at the latest when it ends."""
+    """AP6: at the latest when the look ends."""
     assert list(share.each(iter(range(300)))) == [*range(300)]
     assert list(share.each(iter(range(3)), batch=0)) == [0, 1, 2]

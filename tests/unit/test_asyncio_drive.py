@@ -1,4 +1,4 @@
-"""The asyncio driver (_drivers/asyncio.py): waits as it is told, and leaves nothing in the loop, whatever ends it."""
+"""The asyncio driver (_drivers/asyncio.py): it waits as told, and leaves nothing in the loop, however it ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def drive(
     in_threads: bool = False,
     apart: Apart | None = None,
 ) -> Any:
-    """The driver, with `undo` in place of what undoes an operation."""
+    """The driver, with `undo` in place of the function that undoes an operation."""
     operations, operation = environment().operations, driver.begin(environment(), caller())
     operation.undo = undo  # type: ignore[method-assign, assignment]
     result = await driver.drive(steps, operation, in_threads=in_threads, apart=apart)
@@ -47,7 +47,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(params=LOOPS)
 def loop(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoop:
-    """A loop that the test closes while something is still going on."""
+    """A loop that the test closes while work is still in progress."""
     loop = LOOPS[request.param]()
     loop.set_exception_handler(lambda *_: None)  # that a task was pending is the point
     return loop
@@ -140,7 +140,7 @@ def test_a_signal_reports_that_it_did_not_reach_a_closed_loop(loop: asyncio.Abst
 def test_a_thread_that_wakes_a_task_of_a_closed_loop_does_not_keep_the_task_alive(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """Other threads run in the midst of its call, as it writes to a socket; what is dropped then is to be collected."""
+    """Its call writes to a socket, so other threads run meanwhile; a task dropped then must be collectable."""
     signal, begun, go_on = Signal(), threading.Event(), threading.Event()
     tell = loop.call_soon_threadsafe
 
@@ -273,7 +273,7 @@ def test_a_cancelled_wait_is_cleaned_up(in_threads: bool, run: Run) -> None:
 
 
 class Gate:
-    """A step that runs in a thread and ends when it is told to."""
+    """A step that runs in a thread and ends when told to."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -295,7 +295,7 @@ class Gate:
 
 
 def test_a_cancellation_during_a_step_undoes_it_after_its_end(run: Run) -> None:
-    """B1: however often it is cancelled, it waits for the step's end, then undoes it, and only then is cancelled."""
+    """B1: each cancellation waits for the end of the step, which is then undone; only then is the task cancelled."""
 
     async def main() -> None:
         gate = Gate()
@@ -316,7 +316,7 @@ def test_a_cancellation_during_a_step_undoes_it_after_its_end(run: Run) -> None:
 
 
 def test_a_cancellation_during_the_clean_up_waits_for_its_end(run: Run) -> None:
-    """B1: the clean-up runs in a thread too; cancelled again meanwhile, its end is waited for."""
+    """B1: the clean-up runs in a thread too, and another cancellation waits for its end."""
 
     async def main() -> None:
         begun, end, log = threading.Event(), threading.Event(), []
@@ -344,7 +344,7 @@ def test_a_cancellation_during_the_clean_up_waits_for_its_end(run: Run) -> None:
 
 
 def test_an_interruption_during_a_step_undoes_it_after_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B1: a KeyboardInterrupt is no cancellation, and comes anywhere."""
+    """B1: a KeyboardInterrupt is no cancellation, and may come anywhere."""
 
     async def main() -> None:
         gate = Gate()
@@ -366,7 +366,7 @@ def test_an_interruption_during_a_step_undoes_it_after_its_end(run: Run, monkeyp
 
 
 def test_a_step_that_ends_on_a_closed_loop_is_undone(loop: asyncio.AbstractEventLoop) -> None:
-    """B2: its coroutine may be collected late or never; whoever closes the loop has not given the lock to anybody."""
+    """B2: its coroutine may be collected late or never, and closing a loop does not give the lock to anybody."""
     gate = Gate()
     task = loop.create_task(drive(gate.steps(), gate.undo, in_threads=True))
     loop.run_until_complete(asyncio.sleep(0))
@@ -385,7 +385,7 @@ def test_a_step_that_ends_on_a_closed_loop_is_undone(loop: asyncio.AbstractEvent
 def test_collecting_a_task_during_its_clean_up_does_not_stop_the_clean_up(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """B2: its thread cleans up, and is the one in which the collector comes."""
+    """B2: the collector runs in the thread that cleans up."""
     gate = Gate()
 
     def undo() -> None:
@@ -414,7 +414,7 @@ def test_collecting_a_task_during_its_clean_up_does_not_stop_the_clean_up(
 def test_an_interruption_during_the_start_of_a_thread_undoes_its_step(
     started: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B1: whether the thread has begun is not known; if it has, its end is waited for."""
+    """B1: whether the thread has begun is unknown; if so, its end is waited for."""
     start = threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:
@@ -441,7 +441,7 @@ def test_an_interruption_during_the_start_of_a_thread_undoes_its_step(
 def test_an_interruption_beside_the_start_of_a_thread_undoes_its_step(
     when: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B1: the thread is known all the same, and one that never began is not waited for."""
+    """B1: the thread is known all the same; one that never began is not waited for."""
     start = driver._start
 
     def interrupted(*what: Any) -> None:
@@ -468,7 +468,7 @@ def test_an_interruption_beside_the_start_of_a_thread_undoes_its_step(
 def test_a_second_interruption_does_not_keep_the_clean_up_from_beginning(
     silent: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B1, B5: its thread is not there yet."""
+    """B1, B5: it comes before the thread of the clean-up exists."""
     gate, log = Gate(), list[str]()
 
     async def interrupted(_wait: Wait) -> None:
@@ -499,7 +499,7 @@ def test_a_second_interruption_does_not_keep_the_clean_up_from_beginning(
 def test_a_step_whose_thread_begins_too_late_is_not_left_behind_for_good(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AP5, B5: on a busy machine. It is not taken any more, and nothing at that server waits for it."""
+    """AP5, B5: as on a busy machine. The step is dropped, so nothing waits for that server."""
     monkeypatch.setattr(apart, "GRACE", 0.01)
     begins, log = threading.Event(), list[str]()
     monkeypatch.setattr(environment().operations, "about_to_hang", lambda: begins.wait(20))
@@ -520,7 +520,7 @@ def test_a_step_whose_thread_begins_too_late_is_not_left_behind_for_good(
 
 @pytest.mark.parametrize("when", ["during", "after"])
 def test_a_coroutine_closed_during_a_step_undoes_it(when: str, loop: asyncio.AbstractEventLoop) -> None:
-    """B2: nobody can wait for the thread; it cleans up itself."""
+    """B2: its thread cleans up, as a coroutine that is being closed cannot wait for it."""
     gate = Gate()
     main = drive(gate.steps(), gate.undo, in_threads=True)
 
@@ -542,7 +542,7 @@ def test_a_coroutine_closed_during_a_step_undoes_it(when: str, loop: asyncio.Abs
 
 
 def test_a_release_does_not_wait_for_the_executor_of_the_loop(run: Run) -> None:
-    """B3: the loop's own executor may be full of threads that wait for it."""
+    """B3: all threads of that executor may be waiting for the lock."""
 
     async def main() -> None:
         loop, gate = asyncio.get_running_loop(), threading.Event()
@@ -608,7 +608,7 @@ def test_a_cancelled_call_chains_the_error_that_it_met(run: Run) -> None:
 
 
 def test_two_tasks_are_two_callers_of_one_thread(run: Run) -> None:
-    """A task is named by its thread and itself; what blocks the thread begins with the same name."""
+    """A caller's name is its thread and its task; the name of a caller that blocks the thread begins alike."""
 
     async def main() -> None:
         async def name() -> tuple[object, ...]:
@@ -647,7 +647,7 @@ def test_a_bad_descriptor_leaves_none_watched(run: Run, pipe: tuple[int, int]) -
 
 
 def test_a_signal_reports_that_it_woke_no_waiter_of_a_dropped_loop() -> None:
-    """N6 relies on it: whoever sets the signal then takes the next one."""
+    """N6 relies on it: whoever sets the signal then takes the next waiter."""
     loop = asyncio.new_event_loop()
     woken = loop.create_future()
     signal = Signal()
@@ -661,7 +661,7 @@ def test_a_signal_reports_that_it_woke_no_waiter_of_a_dropped_loop() -> None:
 
 
 def test_a_step_given_up_before_its_thread_began_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B1: a KeyboardInterrupt in the start of the thread; which of the two came first is not known to the caller."""
+    """B1: a KeyboardInterrupt in the start of the thread; the caller cannot know which came first."""
     started: list[threading.Thread] = []
     called: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Bad records and bad options: a clear answer within a second, and nothing that is reclaimed by mistake."""
+"""Bad records and bad options: a clear answer within a second, and no lock reclaimed by mistake."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_record_of_another_protocol_is_refused_and_kept(name: str, place: Path
     "content", ["{}", '{"holder": "vc"}', '{"pid": 1, "createdAt": "2020"}', "pid=1\ntimestamp=2\n"]
 )
 def test_a_damaged_record_of_beads_counts_as_held(content: str, place: Path) -> None:
-    """Nobody else has a file of that name, so it is what it is: held."""
+    """No other program has a file of that name, so it is a lock of beads."""
     (place / ".exclusive-lock").write_text(content)
     lock = Lock(place, protocol="beads")
     assert lock.status().locked
@@ -114,7 +114,7 @@ def test_a_timestamp_in_the_future_is_not_stale(place: Path, dead_pid: int) -> N
 
 @needs_root
 def test_another_users_process_is_alive(disk: Path) -> None:
-    """As nobody, process 1 may not be signalled, and yet it is there."""
+    """The user nobody may not signal process 1, but it exists."""
     disk.chmod(0o777)
     (disk / "l").write_bytes(sema_record(1, 9e9))
     (disk / "l").chmod(0o666)

@@ -1,4 +1,4 @@
-"""Bad paths and bad places: a clear answer within a second, which names the path and what to do."""
+"""Bad paths and bad directories: a clear answer within a second, naming the path and the remedy."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_directory_that_may_not_be_searched_is_named(disk: Path) -> None:
 
 @needs_root
 def test_another_users_secret_record_counts_as_held(disk: Path) -> None:
-    """A lock file that may not be read is held, and the refusal says that."""
+    """The refusal says that the lock file may not be read."""
     disk.chmod(0o1777)
     (disk / "l").write_bytes(sema_record(1, 1))
     (disk / "l").chmod(0o600)
@@ -227,7 +227,7 @@ def test_a_read_only_filesystem_is_named_and_can_be_looked_at(disk: Path) -> Non
 @needs_root
 @pytest.mark.parametrize("protocol", ["sema", "proper-lockfile"])
 def test_a_dead_lock_on_a_read_only_filesystem_raises_the_systems_error(disk: Path, protocol: str) -> None:
-    """V10: who waits or tries to acquire gets the system's error, as nobody would ever release it."""
+    """V10: for `wait` and `try_acquire` as well, as no process would ever release it."""
     more = {} if protocol == "sema" else {"realpath": False}
 
     def look() -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The limits of the benchmarks (bench/limits.c): what each mode prints, and that nothing of it stays."""
+"""The limits of the benchmarks (bench/limits.c): the output of each mode, and that no process or file is left."""
 
 from __future__ import annotations
 

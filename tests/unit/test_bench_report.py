@@ -47,12 +47,12 @@ def stored() -> dict[str, Any]:
 
 @pytest.fixture
 def run(stored: dict[str, Any]) -> dict[str, Any]:
-    """A run that a test may change."""
+    """A copy of the run, which a test may change."""
     return copy.deepcopy(stored)
 
 
 def parsed(html: str) -> ElementTree.Element:
-    """The page is XML as well, but for its first line."""
+    """The page as XML, without its first line."""
     first, rest = html.split("\n", 1)
     assert first == "<!DOCTYPE html>"
     return ElementTree.fromstring(rest)
@@ -263,7 +263,7 @@ def test_better_and_worse_are_told_apart(ours: list[float], theirs: list[float],
 
 
 def test_every_measured_peer_is_compared(stored: dict[str, Any]) -> None:
-    """Each peer of each figure that has numbers, and so has holdfast, stands in one of the three lists."""
+    """Each peer with numbers in a figure where holdfast has numbers is in one of the three lists."""
     text = page(stored)
     for figure in figures(stored):
         if isinstance(figure, Figure) and figure.row(figure.ours) is not None:
@@ -276,7 +276,7 @@ def test_every_measured_peer_is_compared(stored: dict[str, Any]) -> None:
 
 
 def test_a_library_too_slow_to_be_measured_is_still_judged(run: dict[str, Any]) -> None:
-    """At the largest size some did not get the lock in time, which has no number."""
+    """At the largest size some waiters did not get the lock in time, which has no number."""
     suite = run["suites"]["waiters"]
     size = str(suite["sizes"][-1])
 
@@ -344,7 +344,7 @@ def rows_between(text: str, mark: str) -> list[list[str]]:
 
 
 def test_the_readme_shows_each_measurement_once(stored: dict[str, Any]) -> None:
-    """Each time is from the one stored run; the table that another command makes has none."""
+    """Each time comes from the one stored run; the table made by another command has none."""
     text = (ROOT / README).read_text(encoding="utf-8")
     compared = rows_between(text, "comparison")
     assert len(compared) > 10
@@ -364,7 +364,7 @@ def test_the_best_column_is_bold(stored: dict[str, Any]) -> None:
 
 
 def test_every_winner_is_bold(run: dict[str, Any]) -> None:
-    """Whoever it is; one that was not measured has not won, and equals share it."""
+    """Also a peer. A peer that was not measured has not won; equals share the first place."""
     rows = rows_between(f"<!-- x -->\n{readme(run)}\n<!-- /x -->", "x")
     assert sum(cell.startswith("**") for row in rows for cell in row) >= len(rows)
     run["suites"].clear()
@@ -467,7 +467,7 @@ def test_a_missing_run_is_an_error_of_the_command(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_a_run_name_no_path_of_the_machine(tmp_path: Path) -> None:
-    """The text of an error may; what is written down does not."""
+    """The text of an error may name one, but not what is written down."""
     code = (
         f"import sys; sys.path.insert(0, {str(BENCH)!r})\n"
         "import json, run; from context import Context; from pathlib import Path\n"

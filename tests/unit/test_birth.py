@@ -1,4 +1,4 @@
-"""What tells a file from those before it (linux.py), and how a process is shown to others (linux.py)."""
+"""How a file is told from earlier files of its number, and how a process appears to others (linux.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unit.elsewhere import elsewhere
 
 
 def test_a_system_without_births_names_a_file_by_its_number(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A C library without statx(2), and a filesystem that keeps no births: the number is left."""
+    """Without statx(2) in the C library, or on a filesystem without birth times, only the number is left."""
 
     class Old:
         pass

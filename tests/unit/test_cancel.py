@@ -23,7 +23,7 @@ DESCRIPTORS = pytest.mark.skipif(not hasattr(select, "poll"), reason="without po
 
 
 class Waiter:
-    """A call in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.result: Any = None
@@ -43,7 +43,7 @@ class Waiter:
 
 
 class Trigger:
-    """Something to cancel by, and how it is set."""
+    """An object that cancels, and the function that sets it."""
 
     def __init__(self, kind: str) -> None:
         self.ends: list[Any] = []
@@ -135,7 +135,7 @@ def test_a_cancelled_wait_ends_with_an_error_and_leaves_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize("kind", ["event", pytest.param("pipe", marks=DESCRIPTORS)])
 def test_a_thread_behind_another_one_can_be_cancelled_and_the_other_goes_on(tmp_path: Path, kind: str) -> None:
-    """CX3: it waits for a signal of the first, and not for anything of the system's."""
+    """CX3: it waits for a signal from the first thread, and for no descriptor."""
     trigger = Trigger(kind)
     lock = Lock(tmp_path / "the.lock")
     hold = lock.acquire()

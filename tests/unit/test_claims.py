@@ -38,7 +38,7 @@ pytestmark = pytest.mark.needs("flock")
 
 @pytest.fixture
 def unguarded(disk: Path, contend: Contend, dead_pid: int) -> Path:
-    """The lock of a process that is gone, and that had no guard: known by its process alone."""
+    """The lock of an ended process that had no guard: it is known by its process alone."""
     who = contend(disk / "x").env.identity()
     gone = Identity(dead_pid, who.boot, who.pid_namespace, "-", who.host)
     (disk / "l").write_bytes(sema_record(dead_pid, time.time(), marker=marker_text(False, device_in(disk), gone)))
@@ -47,7 +47,7 @@ def unguarded(disk: Path, contend: Contend, dead_pid: int) -> Path:
 
 @pytest.fixture
 def guarded(disk: Path, contend: Contend) -> Path:
-    """The lock of a holder that crashed: death is proven by its guard."""
+    """The lock of a crashed holder: its guard proves its death."""
     holder = contend(disk / "l", tag="the dead one")
     holder.get()
     holder.crash()
@@ -65,7 +65,7 @@ def clear(place: Path) -> None:
 
 
 def reading(path: Path, kind: int = fcntl.LOCK_SH) -> int:
-    """A descriptor of somebody who may only read, with a kernel lock."""
+    """A descriptor with a kernel lock, of a user who may only read."""
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, kind | fcntl.LOCK_NB)
     return fd
@@ -73,7 +73,7 @@ def reading(path: Path, kind: int = fcntl.LOCK_SH) -> int:
 
 @contextlib.contextmanager
 def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
-    """A lease on the file, as its owner may take one; what ends it."""
+    """A lease on the file, as its owner may take; yields a function that ends it."""
     fd = os.open(path, os.O_RDWR if kind == fcntl.F_WRLCK else os.O_RDONLY)
 
     def end() -> None:
@@ -99,7 +99,7 @@ def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
 def test_one_of_two_contenders_with_and_without_kernel_locks_takes_over(
     first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
 ) -> None:
-    """T1: both have judged the same dead record; the second comes while the first is about to write."""
+    """T1: both have judged the same dead record; the second comes as the first is about to write."""
     envs = [environments(), environments("flock")]
     first, second = (contend(unguarded, env) for env in (envs if first_has_locks else reversed(envs)))
     losers: list[object] = []
@@ -113,7 +113,7 @@ def test_one_of_two_contenders_with_and_without_kernel_locks_takes_over(
 def test_a_contender_slow_to_ask_does_not_write_over_a_new_hold(
     first_has_locks: bool, unguarded: Path, contend: Contend, environments: Environments
 ) -> None:
-    """T2: the other one is through by the time that the slow one comes to the gates."""
+    """T2: the other one is through both gates by the time the slow one gets there."""
     envs = [environments(), environments("flock")]
     slow, faster = (contend(unguarded, env) for env in (envs if first_has_locks else reversed(envs)))
     opened: list[bool] = []
@@ -132,7 +132,7 @@ def test_a_contender_slow_to_ask_does_not_write_over_a_new_hold(
 def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
     guarded: Path, contend: Contend, environments: Environments
 ) -> None:
-    """T1: whoever cannot have the guard cannot know that another has not."""
+    """T1: a contender that cannot take the guard cannot know that it is free."""
     for env in (environments("flock"), environments(kind="generic")):
         contender = contend(guarded, env, stale=lambda _status: True)
         assert not isinstance(contender.run(), FileHold)
@@ -143,7 +143,7 @@ def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
 
 
 def test_two_contenders_never_have_a_claim_at_once(unguarded: Path, environments: Environments) -> None:
-    """T11: of two, the one that lists last finds the other's; and a third gets one when both are gone."""
+    """T11: of two, the one that lists last finds the other's; a third gets one once both are gone."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
     inode = (found.st_dev, found.st_ino)
@@ -160,7 +160,7 @@ def test_two_contenders_never_have_a_claim_at_once(unguarded: Path, environments
 
 
 def test_a_claim_made_meanwhile_counts_as_well(unguarded: Path, environments: Environments) -> None:
-    """T11: made while another is being made: whoever lists last finds the other one."""
+    """T11: two claims are made at the same time; the contender that lists last finds the other one."""
     first, second = environments(), environments()
     found = os.stat(unguarded)
     inode, late = (found.st_dev, found.st_ino), []
@@ -184,7 +184,7 @@ def test_a_killed_claimants_claim_lets_others_in(
     past_the_gates: Gates,
     dead_pid: int,
 ) -> None:
-    """T12: it is proven gone; whoever takes over takes its claim away."""
+    """T12: its claimant is proven dead; the contender that takes over removes it."""
     crashed = contend(unguarded, environments(*without, pid=dead_pid))
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -204,7 +204,7 @@ def test_a_killed_claimants_claim_is_removed_although_its_lock_file_is_gone(
     dead_pid: int,
     live_pid: int,
 ) -> None:
-    """T12: the next takeover there removes it; one whose process lives stays."""
+    """T12: the next takeover there removes it; the claim of a living process stays."""
     crashed = contend(unguarded, environments("flock", pid=live_pid if lives else dead_pid))
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -221,7 +221,7 @@ def test_a_killed_claimants_claim_is_removed_although_its_lock_file_is_gone(
 def test_a_stopped_claimant_keeps_its_claim(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
-    """T12: it lives, and has no guard: it may go on at any moment."""
+    """T12: it is alive without a guard, and may go on at any moment."""
     stopped = contend(unguarded, environments("flock", pid=live_pid))
     past_the_gates(stopped.env, stopped.crash)
     with pytest.raises(Crash):
@@ -234,7 +234,7 @@ def test_a_stopped_claimant_keeps_its_claim(
 def test_a_claimant_whose_guard_is_gone_has_ended(
     unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates, live_pid: int
 ) -> None:
-    """T13: a claimant with kernel locks, wherever its process was: its guard is gone."""
+    """T13: its claim says that it had kernel locks, so the guard tells, wherever its process was."""
     env = environments(pid=live_pid)
     crashed = contend(unguarded, env)
     past_the_gates(env, crashed.crash)
@@ -249,7 +249,7 @@ def test_a_claimant_whose_guard_is_gone_has_ended(
 def test_a_claim_of_an_earlier_boot_counts_for_a_minute(
     age: int, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
 ) -> None:
-    """T12: of another boot, or of another machine: for a minute."""
+    """T12: and so does one of another machine."""
     env = environments("flock")
     who = env.identity()
     env.instead["identity"] = lambda *_: Identity(who.pid, "other", who.pid_namespace, who.started, who.host)
@@ -269,7 +269,7 @@ def test_a_claim_of_an_earlier_boot_counts_for_a_minute(
 def test_an_object_that_only_looks_like_a_claim_is_left_alone(
     what: str, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """T15: a name like a claim's, of a living process."""
+    """T15: its name is that of a living process's claim."""
     env = environments(pid=live_pid)
     found = os.stat(unguarded)
     claim = make_claim(env, str(unguarded), (found.st_dev, found.st_ino), NO_LOCKS)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_an_object_that_only_looks_like_a_claim_is_left_alone(
 
 
 def forged(unguarded: Path, environments: Environments, live_pid: int) -> Path:
-    """Where a claim of a living process would be, in the name of which it lies."""
+    """The path of a claim that would be that of a living process."""
     found = os.stat(unguarded)
     name = takeover._name(environments(pid=live_pid), (found.st_dev, found.st_ino), NO_LOCKS)  # type: ignore[arg-type]
     return unguarded.with_name(name)
@@ -304,8 +304,8 @@ def forged(unguarded: Path, environments: Environments, live_pid: int) -> Path:
 def test_a_forged_claim_does_not_keep_a_dead_lock_in_a_sticky_directory(
     sticky: bool, mode: int, unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """T14: of a user who may make files in a sticky directory, and do nothing to this lock. Elsewhere that user could
-    remove it, and so its claim counts."""
+    """T14: its user may make files in a sticky directory, but may not touch this lock. Elsewhere that user could remove
+    the lock, so the claim counts."""
     unguarded.parent.chmod(0o1777 if sticky else 0o777)
     unguarded.chmod(mode)
     claim = forged(unguarded, environments, live_pid)
@@ -323,7 +323,7 @@ def test_a_forged_claim_does_not_keep_a_dead_lock_in_a_sticky_directory(
 def test_a_file_that_was_linked_from_elsewhere_is_no_claim(
     unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """T14: an empty file of root's that others may write to can be linked here by them (fs.protected_hardlinks)."""
+    """T14: others can link an empty file of root's here if they may write to it (fs.protected_hardlinks)."""
     unguarded.parent.chmod(0o1777)
     empty = unguarded.with_name("empty")
     empty.touch()
@@ -336,7 +336,7 @@ def test_a_file_that_was_linked_from_elsewhere_is_no_claim(
 def test_claims_to_other_files_cost_no_more_than_fifty_looks(
     unguarded: Path, contend: Contend, environments: Environments, live_pid: int
 ) -> None:
-    """T16: leftovers of others are removed, but anybody may make any number of claims that are none."""
+    """T16: leftovers of others are removed, but a user may make any number of invalid claims."""
     found = os.stat(unguarded)
     for number in range(200):
         env = environments(pid=live_pid)
@@ -351,7 +351,7 @@ def test_claims_to_other_files_cost_no_more_than_fifty_looks(
 
 @needs_root
 def test_a_user_whose_claim_would_not_count_makes_none(unguarded: Path, environments: Environments) -> None:
-    """T14: of a group that may write to the lock file, each member gives that group to its claim; nobody else can."""
+    """T14: each member of a group that may write to the lock file gives its claim that group; no other user can."""
     unguarded.parent.chmod(0o1777)
     unguarded.chmod(0o664)
     os.chown(unguarded, 0, 4711)
@@ -379,7 +379,7 @@ def test_a_user_whose_claim_would_not_count_makes_none(unguarded: Path, environm
 
 @needs_root
 def test_a_contender_that_may_not_make_a_claim_does_not_take_over(unguarded: Path, environments: Environments) -> None:
-    """T1: who may write to the file and not to its directory leaves alone what one without kernel locks might claim."""
+    """T1: a user who may write to the file but not to its directory leaves a lock that others might claim alone."""
     unguarded.parent.chmod(0o755)
     unguarded.chmod(0o666)
 
@@ -423,7 +423,7 @@ def test_the_guard_alone_is_enough_to_take_over_from_a_guarded_holder(
 
 
 def test_a_reader_does_not_keep_a_dead_lock(guarded: Path, contend: Contend) -> None:
-    """T9: `flock -s` on a file that one may only read; taken over at once all the same, and fully guarded."""
+    """T9: `flock -s` on a file that the reader may only read; the takeover succeeds at once, fully guarded."""
     fd = reading(guarded)
     try:
         before = os.stat(guarded).st_ino
@@ -463,7 +463,7 @@ def test_a_reader_does_not_keep_a_dead_lock_from_being_removed(
 
 @pytest.mark.parametrize("left", [True, False])
 def test_a_reader_of_an_announcement_does_not_keep_a_dead_lock(left: bool, disk: Path, contend: Contend) -> None:
-    """Y6: `.reclaim`, as a crash has left it or as it has just been made."""
+    """Y6: `.reclaim`, left by a crash or just made."""
     crashed = contend(disk / "l", protocol="sidecar")
     crashed.get()
     crashed.crash()
@@ -490,7 +490,7 @@ def test_a_reader_of_an_announcement_does_not_keep_a_dead_lock(left: bool, disk:
 
 
 def test_one_of_two_takes_over_a_lock_that_others_read(guarded: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T9: both have the guard together with a reader; the claim lets one pass."""
+    """T9: both share the guard with a reader; the claim lets one of them pass."""
     fd = reading(guarded)
     try:
         first, second = contend(guarded), contend(guarded)
@@ -504,7 +504,7 @@ def test_one_of_two_takes_over_a_lock_that_others_read(guarded: Path, contend: C
 
 
 def test_a_contender_whose_guard_comes_too_late_does_not_enter(guarded: Path, contend: Contend) -> None:
-    """T9, T2: it has judged the old inode, and gets its guard when the other one has removed that."""
+    """T9, T2: it has judged the old inode, and gets its guard after the other contender has removed that."""
     fd = reading(guarded)
     first, second = contend(guarded), contend(guarded, timeout=0.1)
     opened: list[bool] = []
@@ -524,7 +524,7 @@ def test_a_contender_whose_guard_comes_too_late_does_not_enter(guarded: Path, co
 
 
 def test_a_brief_probe_does_not_make_a_takeover_remove_the_file(guarded: Path, contend: Contend) -> None:
-    """T9: a shared lock that is gone by the next try is nobody's who stays."""
+    """T9: a shared lock that is gone at the next try does not belong to a lasting reader."""
     contender, before, probing = contend(guarded), os.stat(guarded).st_ino, [reading(guarded)]
 
     def gone(_wait: object = None) -> None:
@@ -547,7 +547,7 @@ def test_a_brief_probe_does_not_make_a_takeover_remove_the_file(guarded: Path, c
 
 
 def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Contend) -> None:
-    """V1, L11: of one who has the file open for writing. It cannot be told from a guard that the dead one's child has
+    """V1, L11: that process has the file open for writing, so its lock may be a guard that the dead holder's child has
     inherited."""
     fd = os.open(guarded, os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -561,7 +561,7 @@ def test_an_exclusive_lock_of_another_is_respected(guarded: Path, contend: Conte
 
 @pytest.mark.needs("linux")
 def test_a_guard_that_a_child_has_inherited_is_respected_beside_readers(disk: Path, contend: Contend) -> None:
-    """L11: whichever process keeps the descriptor open: the file is open for writing."""
+    """L11: some process keeps the file open for writing."""
     holder = contend(disk / "l")
     inherited = os.dup(holder.get().fd)
     holder.crash()
@@ -577,7 +577,7 @@ def test_a_guard_that_a_child_has_inherited_is_respected_beside_readers(disk: Pa
 
 @pytest.fixture
 def kept(guarded: Path) -> Iterator[Path]:
-    """A dead holder's lock, on which somebody who may only read it has an exclusive lock."""
+    """The lock of a dead holder, locked exclusively by a user who may only read it."""
     fd = reading(guarded, fcntl.LOCK_EX)
     need_leases(guarded)
     yield guarded
@@ -592,7 +592,7 @@ def need_leases(path: Path) -> None:
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("timeout", [0, 5])
 def test_a_readers_exclusive_lock_does_not_keep_a_dead_lock(timeout: float, kept: Path, contend: Contend) -> None:
-    """L11, T19: `flock -x` on a file that one may only read; taken over at once all the same, and fully guarded."""
+    """L11, T19: `flock -x` on a file that the reader may only read; the takeover succeeds at once, fully guarded."""
     before = os.stat(kept).st_ino
     with open(kept, "rb") as other:
         held = contend(kept, timeout=timeout).get()
@@ -644,7 +644,7 @@ def test_an_exclusive_lock_of_unknown_origin_counts_as_held(why: str, kept: Path
 @needs_root
 @pytest.mark.needs("linux")
 def test_a_user_who_may_not_ask_leaves_a_lock_that_a_reader_keeps(kept: Path, environments: Environments) -> None:
-    """L11: neither its owner nor root, in a directory that everybody may write to."""
+    """L11: neither its owner nor root, in a world-writable directory."""
     kept.parent.chmod(0o777)
     kept.chmod(0o666)
 
@@ -664,7 +664,7 @@ def test_a_user_who_may_not_ask_leaves_a_lock_that_a_reader_keeps(kept: Path, en
 
 @pytest.mark.needs("linux")
 def test_one_of_two_takes_over_a_lock_that_a_reader_keeps(kept: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T19: neither has the guard; the claim lets one pass."""
+    """T19: neither has the guard; the claim lets one of them pass."""
     first, second = contend(kept), contend(kept)
     losers: list[object] = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
@@ -676,8 +676,8 @@ def test_one_of_two_takes_over_a_lock_that_a_reader_keeps(kept: Path, contend: C
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("step", ["is_written", "open_new", "list_directory", "stat", "read"])
 def test_one_of_two_enters_when_a_reader_lets_go(step: str, guarded: Path, contend: Contend) -> None:
-    """T19, T8: before any step of one who is about to remove the file, the reader goes, and another contender gets the
-    guard and takes over in place, which needs no claim."""
+    """T19, T8: the reader goes before any step of the contender that is about to remove the file; the other one gets
+    the guard and takes over in place, without a claim."""
     need_leases(guarded)
     fd = reading(guarded, fcntl.LOCK_EX)
     remover, other = contend(guarded, timeout=0.1), contend(guarded, timeout=0.1)
@@ -715,7 +715,7 @@ def test_a_readers_exclusive_lock_does_not_keep_an_unfinished_file(disk: Path, c
 
 @pytest.mark.needs("linux")
 def test_a_lease_broken_while_asking_for_writers_ends_no_process(disk: Path, environments: Environments) -> None:
-    """LX2: another opens the file for writing while the lease lasts, and is refused for that moment."""
+    """LX2: another process opens the file for writing during the lease, and is refused for that moment."""
     path, env = disk / "l", environments()
     path.touch()
     need_leases(path)
@@ -744,7 +744,7 @@ def test_a_lease_broken_while_asking_for_writers_ends_no_process(disk: Path, env
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("protocol", ["sema", "sidecar", "flock", "ofd"])
 def test_a_lease_is_waited_for_and_named_in_a_refusal(protocol: str, disk: Path, contend: Contend) -> None:
-    """L10: nobody may open the file meanwhile; and no event tells of its end."""
+    """L10: no process may open the file meanwhile, and no event reports the end of the lease."""
     path = Path(contend(disk / "l", protocol=protocol).request.path)
     path.write_bytes(sema_record(2**22 + 5, 1000) if protocol == "sema" else b"")
     with leased(path, fcntl.F_WRLCK) as end:
@@ -765,7 +765,7 @@ def test_a_lease_is_waited_for_and_named_in_a_refusal(protocol: str, disk: Path,
 @pytest.mark.needs("linux")
 @pytest.mark.parametrize("protocol", ["sema", "flock"])
 def test_a_lease_against_writers_keeps_nobody_out(protocol: str, guarded: Path, contend: Contend) -> None:
-    """L10: a dead holder's file is removed, as where it may not be written to; for `flock`, reading is enough."""
+    """L10: a dead holder's file is removed, as if it were not writable; for `flock`, reading is enough."""
     if protocol == "flock":
         guarded.write_bytes(b"")
     with leased(guarded, fcntl.F_RDLCK):
@@ -804,7 +804,7 @@ def test_a_reader_does_not_keep_an_unfinished_file(disk: Path, contend: Contend)
 def test_a_takeover_does_not_enter_a_lock_broken_under_its_guard(
     guarded: Path, contend: Contend, past_the_gates: Gates
 ) -> None:
-    """R2: the guard that is held is not the holder's, but that of a takeover in progress, which has not written yet."""
+    """R2: the guard belongs to a takeover that has not written yet, and not to a holder."""
     remover, contender = contend(guarded), contend(guarded)
     broken: list[object] = []
     past_the_gates(contender.env, lambda: broken.append(drive(break_lock(remover.env, remover.request))))  # type: ignore[arg-type]
@@ -815,7 +815,7 @@ def test_a_takeover_does_not_enter_a_lock_broken_under_its_guard(
 
 
 def test_a_takeover_does_not_enter_a_lock_about_to_be_removed(guarded: Path, contend: Contend) -> None:
-    """T8: its record is written after the breaker has read the old one, and before it removes the file."""
+    """T8: it writes its record after the breaker has read the old one, and before the breaker removes the file."""
     remover, contender = contend(guarded), contend(guarded, timeout=1)
     holder = reading(guarded, fcntl.LOCK_EX)  # what looks like a living holder to the breaker, and then dies
     inside: list[bool] = []
@@ -837,7 +837,7 @@ def test_a_takeover_does_not_enter_a_lock_about_to_be_removed(guarded: Path, con
 def test_a_takeover_that_cannot_look_for_claims_gives_the_lock_back(
     guarded: Path, contend: Contend, number: int
 ) -> None:
-    """T8: the breaker is about to remove what it has written."""
+    """T8: the breaker is about to remove the file just written."""
     remover, contender = contend(guarded), contend(guarded, timeout=1)
     holder = reading(guarded, fcntl.LOCK_EX)
     failed: list[int | None] = []
@@ -862,7 +862,7 @@ def test_a_takeover_that_cannot_look_for_claims_gives_the_lock_back(
 
 @pytest.mark.parametrize("parents", [False, True])
 def test_a_takeover_whose_directory_is_removed_begins_anew(disk: Path, contend: Contend, parents: bool) -> None:
-    """T8: with the directory, all claims are gone, and so is what was taken over."""
+    """T8: all claims are gone with the directory, and so is the lock that was taken over."""
     lock = disk / "sub" / "l"
     lock.parent.mkdir()
     holder = contend(lock, tag="the dead one")
@@ -885,7 +885,7 @@ def test_a_takeover_whose_directory_is_removed_begins_anew(disk: Path, contend: 
 
 
 def test_a_stopped_breaker_does_not_hold_up_a_takeover(guarded: Path, contend: Contend, live_pid: int) -> None:
-    """T8: after a moment the lock is given back, and had anew."""
+    """T8: after a moment the lock is given back, and acquired anew."""
     breaker, contender = contend(guarded), contend(guarded, timeout=30)
     breaker.env.real._identity = breaker.env.real._identify(live_pid)
     holder = reading(guarded, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Cleaning: what may go, and that nothing else does, whatever happens between the look and the removal (clean.py)."""
+"""Cleaning: removal of leftovers and of nothing else, whatever happens between the look and the removal (clean.py)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def found(env: Stepped, where: Path, *, approved: bool = False) -> list[Leftover
 
 
 def names(env: Stepped, where: Path, *, approved: bool = False) -> list[str]:
-    """What may go; what is kept has a `=` before it."""
+    """The names of what may be removed; names of what is kept begin with `=`."""
     every = found(env, where, approved=approved)
     return sorted(("=" if isinstance(one, Kept) else "") + os.path.relpath(one.path, where) for one in every)
 
@@ -82,7 +82,7 @@ def stale(disk: Path, dead_pid: int) -> Path:
 
 
 def settled(steps: Generator[Wait, None, Removal], clock: Clock) -> Removal:
-    """What comes of it, when time passes while it waits."""
+    """The outcome, as time passes while it waits."""
     while True:
         try:
             clock.now = max(clock.now, next(steps).deadline)
@@ -108,7 +108,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
     clock: Clock,
     contend: Contend,
 ) -> None:
-    """M7, M8, M9: at each step of the removal, another one tries to get the lock; what it holds stays."""
+    """M7, M8, M9: at each step of the removal, a contender tries to get the lock; its hold stays."""
     path = disk / "l.lock"
     if which == "stale":
         path.write_bytes(sema_record(dead_pid, time.time() - OLD, "stale"))
@@ -147,7 +147,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
 def test_a_newcomer_is_safe_from_a_foreign_removal_of_the_stale_lock(
     stale: Path, environments: Environments, contend: Contend
 ) -> None:
-    """M9: a foreign process has judged it stale, and removes by its path, before the removal has settled."""
+    """M9: a foreign process has judged the lock stale, and removes it by path before our removal has settled."""
     env, newcomer = environments(), contend(stale)
     steps = remove_lock(env, request_of(str(stale), "sema"), SAFE)
     wait = next(steps)
@@ -163,7 +163,7 @@ def test_a_newcomer_is_safe_from_a_foreign_removal_of_the_stale_lock(
 
 
 def test_a_lock_proven_dead_is_removed_at_once(dead: Path, environments: Environments) -> None:
-    """M8: nothing has to settle, so there is no wait."""
+    """M8: nothing has to settle."""
     steps = remove_lock(environments(), request_of(str(dead), "sema"), SAFE)
     with pytest.raises(StopIteration) as done:
         next(steps)
@@ -175,7 +175,7 @@ def test_a_lock_proven_dead_is_removed_at_once(dead: Path, environments: Environ
 def test_a_kill_in_the_middle_leaves_a_lock_that_can_be_acquired(
     which: str, request: pytest.FixtureRequest, environments: Environments, contend: Contend
 ) -> None:
-    """M7: whatever is left is a dead holder's lock, or none."""
+    """M7: the lock of a dead holder is left, or none."""
     path: Path = request.getfixturevalue(which)
     record, number = path.read_bytes(), 0
     while True:
@@ -216,7 +216,7 @@ def test_a_removal_is_announced(disk: Path, environments: Environments, contend:
 def test_only_locks_proven_dead_or_stale_are_removed(
     disk: Path, contend: Contend, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
-    """M10: alive, young, unknown, unreadable, unrecognised, a kernel's lock: all of it stays."""
+    """M10: locks that are alive, young, unknown, unreadable, unrecognised or the kernel's stay."""
     now = time.time()
     holders = [contend(disk / "alive.lock"), contend(disk / "shared", protocol="flock")]
     for holder in holders:
@@ -242,7 +242,7 @@ def test_only_locks_proven_dead_or_stale_are_removed(
 def test_a_stale_lock_of_an_unknown_holder_goes_if_approved(
     disk: Path, environments: Environments, contend: Contend
 ) -> None:
-    """M10: on another host, or in a sidecar, whose rule decides nothing by itself."""
+    """M10: its holder is on another host, or its protocol is sidecar, whose rule alone decides nothing."""
     env = environments()
     elsewhere = f"1 g 00000000-1111-2222-3333-444444444444 1 4026531836 t1 not-{socket.gethostname()}"
     (disk / "there.lock").write_bytes(sema_record(7, time.time() - OLD, marker=elsewhere))
@@ -260,7 +260,7 @@ def test_a_stale_lock_of_an_unknown_holder_goes_if_approved(
 def test_a_living_holders_stale_lock_stays_though_approved(
     disk: Path, environments: Environments, contend: Contend, live_pid: int
 ) -> None:
-    """M10: its guard is held, or its process is there: approved or not."""
+    """M10: its guard is held, or its process exists."""
     env, holder = environments(), contend(disk / "held", protocol="sidecar")
     held = holder.get()
     os.utime(held.path, (1, 1))
@@ -275,7 +275,7 @@ def test_a_living_holders_stale_lock_stays_though_approved(
 
 
 def test_a_file_that_was_never_finished_goes(disk: Path, environments: Environments) -> None:
-    """M9: created exclusively by a process that died before it wrote its record (publish.py, P6)."""
+    """M9: its creator died before it wrote its record (publish.py, P6)."""
     path, env = disk / "l.lock", environments()
     path.write_bytes(b"")
     path.chmod(0o644 | stat.S_ISVTX)
@@ -289,7 +289,7 @@ def test_a_file_that_was_never_finished_goes(disk: Path, environments: Environme
 def test_a_reader_that_shares_the_guard_prevents_no_removal(
     kind: str, disk: Path, dead_pid: int, environments: Environments
 ) -> None:
-    """T9: there is one try, and it does not wait for readers to let go."""
+    """T9: cleaning tries once, and does not wait for readers."""
     path = disk / "l.lock"
     if kind == "directory":
         path.mkdir()
@@ -314,7 +314,7 @@ def test_a_reader_that_shares_the_guard_prevents_no_removal(
 def test_only_temporary_files_of_ended_processes_go(
     disk: Path, environments: Environments, live_pid: int, dead_pid: int
 ) -> None:
-    """M11: by pid, by place, by age, by content; and what only looks like one."""
+    """M11: by pid, place, age and content; lookalikes stay."""
     env, now = environments(), time.time()
     env.instead["time"] = lambda: now
     who = env.identity()
@@ -380,7 +380,7 @@ def test_a_ticket_removed_with_its_lock_is_reported_as_gone(
 
 
 def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environments) -> None:
-    """M7: between finding a ticket and removing it, nothing may be believed; and a dead one's goes."""
+    """M7: a ticket is judged anew before its removal."""
     env, living, crashed = environments(), environments(), environments()
     request = FileRequest(str(disk / "l.lock"), {})
     queue = disk / ".holdfast-l.lock.queue"
@@ -404,8 +404,8 @@ def test_only_tickets_of_ended_processes_go(disk: Path, environments: Environmen
 
 
 def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Path, environments: Environments) -> None:
-    """M7, and Q8: whoever may write to the directory exchanges the queue between the survey and the removal, at any
-    step."""
+    """M7, Q8: a user who may write to the directory exchanges the queue at any step between the survey and the
+    removal."""
     queue, elsewhere = disk / ".holdfast-l.lock.queue", disk / "elsewhere"
     for place in (queue, elsewhere):
         place.mkdir()
@@ -440,7 +440,7 @@ def test_a_ticket_is_not_removed_through_a_link_put_in_its_queues_place(disk: Pa
 def test_only_files_of_dead_waiters_are_leftovers_in_a_queue(
     disk: Path, environments: Environments, dead_pid: int
 ) -> None:
-    """M7, with Q2, Q3 and Q8: what nobody reads, a record without its ticket; of another kernel after a day."""
+    """M7, Q2, Q3, Q8: tickets without a reader, records without a ticket; those of another kernel after a day."""
     queue = disk / ".holdfast-l.lock.queue"
     queue.mkdir()
     other = queue / f"{ticket_name(queue)}.new"
@@ -482,7 +482,7 @@ def test_only_files_of_dead_waiters_are_leftovers_in_a_queue(
 def test_only_an_announcement_no_longer_in_use_goes(
     age: float, *, sticky: bool, goes: bool, disk: Path, environments: Environments
 ) -> None:
-    """M7: what a crash has left, by its guard or its age; not what is in use."""
+    """M7: one left by a crash, by its guard or its age; not one in use."""
     env, path = environments(), disk / "t.lock.reclaim"
     path.mkdir()
     if sticky:
@@ -528,7 +528,7 @@ def test_a_directory_that_is_not_empty_is_kept(disk: Path, environments: Environ
 def test_a_file_of_data_is_kept(
     name: str, content: str, approved: bool, disk: Path, environments: Environments, dead_pid: int
 ) -> None:
-    """M14: it may look like a lock of a process that has ended, and be old."""
+    """M14: even if it looks like the old lock of an ended process."""
     path = disk / name
     path.write_text(content.format(pid=dead_pid))
     os.utime(path, (0, 0))
@@ -539,7 +539,7 @@ def test_a_file_of_data_is_kept(
 
 
 def test_a_file_that_becomes_data_after_the_look_is_kept(disk: Path, environments: Environments, stale: Path) -> None:
-    """M14: what is there is judged again under its guard."""
+    """M14: the file is judged again under its guard."""
     env = environments()
     (leftover,) = found(env, disk)
     assert isinstance(leftover, Leftover)
@@ -556,7 +556,7 @@ LOOKS = frozenset({"stat", "open_existing", "open_directory", "fstat", "read", "
 
 @pytest.fixture
 def everything(disk: Path, dead_pid: int, environments: Environments) -> Path:
-    """A directory with one of each kind of leftover, and one lock of a living process."""
+    """A directory with one leftover of each kind, and one lock of a living process."""
     past = time.time() - OLD
     identity = environments().identity()
     (disk / "a.lock").write_bytes(sema_record(dead_pid, past, "stale"))
@@ -587,7 +587,7 @@ def _emptied(disk: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("_emptied")
 @pytest.mark.parametrize("word", ["ENOENT", "EACCES", "EIO"])
 def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Path, environments: Environments) -> None:
-    """E1: at each step of a look, what it is about is gone by now, or may not be looked at. Nothing is changed."""
+    """E1: at each step of a look, its object has vanished or may not be looked at. Nothing is changed."""
 
     def look(env: Stepped) -> set[str]:
         seen: set[str] = set()
@@ -619,7 +619,7 @@ def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Pa
 
 @pytest.mark.usefixtures("_emptied")
 def test_a_leftover_that_was_changed_after_the_look_is_kept(everything: Path, environments: Environments) -> None:
-    """M7: between the look and the removal it went away, or became something else."""
+    """M7: it vanished, or became something else."""
     env = environments()
     every = [one for one in found(env, everything) if isinstance(one, Leftover) and one.kind != LOCK]
     assert {one.kind for one in every} == {TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT}

@@ -1,4 +1,4 @@
-"""Locks that are a directory: made, refreshed, taken over, seen and cleaned (directory.py, proper-lockfile)."""
+"""Locks that are directories: made, refreshed, taken over, listed and cleaned (directory.py, proper-lockfile)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def age(lock: Path, seconds: float = 11.0) -> None:
 
 
 def left(lock: Path, seconds: float = 11.0) -> Path:
-    """The lock of another implementation, refreshed so long ago."""
+    """The lock of another implementation, last refreshed that many seconds ago."""
     lock.mkdir()
     age(lock, seconds)
     return lock
@@ -88,7 +88,7 @@ def test_one_of_two_contenders_makes_the_directory(contender: Directory, lock: P
 
 
 def test_a_lock_is_ours_while_the_path_names_our_directory_with_our_time(contender: Directory, lock: Path) -> None:
-    """DL1: another directory, or another time, and it is lost."""
+    """DL1: with another directory or another time, it is lost."""
     for spoil in (lambda: os.utime(lock), lambda: (lock.rmdir(), lock.mkdir()), lock.rmdir):
         held = held_by(contender())
         assert held.verify()
@@ -101,7 +101,7 @@ def test_a_lock_is_ours_while_the_path_names_our_directory_with_our_time(contend
 
 
 def test_an_interruption_after_the_directory_is_made_leaves_nothing(contender: Directory, lock: Path) -> None:
-    """DL1, J1: whichever step is the last."""
+    """DL1, J1: after any step."""
     count = 1
     while True:
         one = contender()
@@ -136,7 +136,7 @@ def test_an_interruption_after_the_directory_is_made_leaves_nothing(contender: D
 def test_a_directory_that_could_not_be_opened_is_removed(
     number: int, says: str, contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DL1: it was made all the same. By a umask, its owner may not open it."""
+    """DL1: it was made all the same. With some umasks, its owner may not open it."""
     one, real, made = contender(), os.open, list[bool]()
 
     def fail(path: str, *more: Any) -> int:
@@ -155,7 +155,8 @@ def test_a_directory_that_could_not_be_opened_is_removed(
 def test_a_directory_removed_before_it_is_open_is_made_again(
     contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DL4: by one that had judged a stale lock there. What the next one has made by then is left to it."""
+    """DL4: removed by a process that had judged a stale lock there. A directory made there since belongs to its
+    maker."""
     one, real, seen = contender(timeout=5), os.open, list[os.stat_result]()
 
     def exchange(path: str, *more: Any) -> int:
@@ -190,7 +191,7 @@ def test_the_error_of_the_opening_is_raised_even_if_the_removal_fails(
 def test_a_directory_is_left_to_its_owner_where_none_may_be_made(
     contender: Directory, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DL1: what was not made here is not removed."""
+    """DL1: a directory that was not made here is not removed."""
     one, real = contender(), os.mkdir
 
     def fail(path: str, mode: int) -> None:
@@ -262,7 +263,7 @@ def test_a_dead_holder_with_a_mark_is_replaced_at_once(contender: Directory, loc
 
 @pytest.mark.parametrize("lost", ["bit", "digits", "boot"])
 def test_without_the_whole_mark_the_time_decides(contender: Directory, lock: Path, lost: str) -> None:
-    """L9, DL2: a bit of somebody else's, a time of somebody else's, or a mark of another boot."""
+    """L9, DL2: a bit or a time set by another program, or a mark of another boot."""
     one = contender()
     one.get()
     one.crash()
@@ -283,7 +284,7 @@ def test_without_the_whole_mark_the_time_decides(contender: Directory, lock: Pat
 
 @pytest.mark.needs("flock")
 def test_a_holder_with_its_guard_is_never_robbed_by_ours(contender: Directory, lock: Path) -> None:
-    """V1, L9: however old its time is."""
+    """V1, L9: however old the time of its directory."""
     one = contender()
     held = held_by(one)
     age(lock, 1000)
@@ -293,7 +294,7 @@ def test_a_holder_with_its_guard_is_never_robbed_by_ours(contender: Directory, l
 
 
 def test_an_old_lock_of_others_is_taken_over_by_its_rule(contender: Directory, lock: Path) -> None:
-    """V9: nothing else is known of its holder, and its rule has every holder refresh it."""
+    """V9: nothing else is known of its holder, whom the rule requires to refresh it."""
     left(lock, 9)
     assert not isinstance(contender().run(), FileHold)
     assert not isinstance(contender(stale="never", stale_after=2).run(), FileHold)
@@ -304,7 +305,7 @@ def test_an_old_lock_of_others_is_taken_over_by_its_rule(contender: Directory, l
 
 
 def test_a_takeover_is_in_place_and_only_of_the_judged_lock(contender: Directory, lock: Path) -> None:
-    """DL3: the path is never free; a holder that has refreshed it meanwhile keeps it."""
+    """DL3: the path is never free; a holder that has refreshed its lock meanwhile keeps it."""
     left(lock)
     inode = lock.stat().st_ino
     one = contender()
@@ -321,7 +322,7 @@ def test_a_takeover_is_in_place_and_only_of_the_judged_lock(contender: Directory
 
 
 def test_a_time_set_within_the_same_millisecond_differs_from_the_last_one(contender: Directory, lock: Path) -> None:
-    """DL3: of two that share the guard with readers, the second finds another time than the one that it has judged."""
+    """DL3: so of two that share the guard with readers, the second finds another time than the one it judged."""
     one = contender()
     one.env.instead["time"] = lambda: 1_000_000.0
     held = held_by(one)
@@ -333,7 +334,7 @@ def test_a_time_set_within_the_same_millisecond_differs_from_the_last_one(conten
 
 @pytest.mark.needs("flock")
 def test_a_reader_that_shares_the_guard_keeps_nobody_out(contender: Directory, lock: Path) -> None:
-    """T9, DL3: after a few tries it is taken over all the same; such a hold goes by its time."""
+    """T9, DL3: after a few tries the lock is taken over without the guard; such a hold is judged by its time."""
     left(lock)
     reader = os.open(lock, os.O_RDONLY)
     try:
@@ -347,7 +348,7 @@ def test_a_reader_that_shares_the_guard_keeps_nobody_out(contender: Directory, l
 
 
 def test_one_of_two_takeovers_succeeds(contender: Directory, lock: Path) -> None:
-    """DL3: the second has judged the same, and is refused the guard."""
+    """DL3: the second has judged the same lock, and is refused the guard."""
     left(lock)
     first, second = contender(), contender()
     seen: list[object] = []
@@ -357,7 +358,7 @@ def test_one_of_two_takeovers_succeeds(contender: Directory, lock: Path) -> None
 
 
 def test_without_kernel_locks_the_claim_decides(contender: Directory, lock: Path, environments: Environments) -> None:
-    """DL3: both see that no other has the guard, as there is none."""
+    """DL3: both see that no guard is held, as there are none."""
     left(lock)
     first, second = contender(), contender()
     for one in (first, second):
@@ -374,7 +375,7 @@ def test_without_kernel_locks_the_claim_decides(contender: Directory, lock: Path
 
 
 def test_a_takeover_settles_and_looks_again(contender: Directory, lock: Path) -> None:
-    """DL4: one that had judged before removes what is there."""
+    """DL4: a process that had judged earlier removes the directory."""
     left(lock)
     one = contender()
     wait = one.step()
@@ -387,7 +388,7 @@ def test_a_takeover_settles_and_looks_again(contender: Directory, lock: Path) ->
 
 
 def test_a_contender_that_saw_a_stale_lock_settles_after_making_its_own(contender: Directory, lock: Path) -> None:
-    """DL4: it had gone by then, so somebody was about to remove it."""
+    """DL4: the stale lock vanished, so another process was about to remove it."""
     left(lock)
     one = contender(timeout=5)
     one.env.once(one.env.before, "list_directory", lock.rmdir)
@@ -440,7 +441,7 @@ def test_a_stale_directory_of_another_user_is_removed_and_made_again(contender: 
 
 @needs_root
 def test_a_directory_that_may_neither_be_refreshed_nor_removed_counts_as_held(disk: Path, target: Path) -> None:
-    """DL6: in a sticky directory it is its owner's."""
+    """DL6: in a sticky directory only its owner may do either."""
     lock = left(disk / "t.lock")
     disk.chmod(0o1777)
 
@@ -468,7 +469,7 @@ def test_a_waiter_does_not_keep_the_directory_open(contender: Directory, lock: P
 
 
 def test_an_interrupted_refresh_does_not_lose_the_lock(contender: Directory, lock: Path) -> None:
-    """DL8: the new time is set, and not known yet."""
+    """DL8: the new time is set, but not noted yet."""
     one = contender()
     held = held_by(one)
 
@@ -487,7 +488,7 @@ def test_an_interrupted_refresh_does_not_lose_the_lock(contender: Directory, loc
 
 
 def test_the_time_is_rounded_up_where_only_whole_seconds_are_kept(contender: Directory, lock: Path) -> None:
-    """As theirs does: the last one would seem too old."""
+    """As proper-lockfile does: rounded down, it would seem too old."""
     one = contender()
 
     def coarse(fd: int, nanoseconds: int) -> None:
@@ -571,7 +572,7 @@ def test_the_protocol_is_refused_where_directories_cannot_be_held(contender: Dir
 
 
 def test_a_directory_is_listed_with_its_condition(contender: Directory, lock: Path, environments: Environments) -> None:
-    """E9: in a directory and in a tree."""
+    """E9: in a listing of its directory and of the tree."""
     env = environments()
     (lock.parent / "full.lock").mkdir()
     left(lock.parent / "full.lock" / "inner.lock", 20)
@@ -595,7 +596,7 @@ def test_a_directory_is_listed_with_its_condition(contender: Directory, lock: Pa
 def test_only_directories_proven_dead_or_approved_are_cleaned(
     contender: Directory, lock: Path, environments: Environments
 ) -> None:
-    """M15: an empty directory may be somebody's, whatever it is called."""
+    """M15: an empty directory may be of some use, whatever its name."""
     env, where = environments(), str(lock.parent)
     one = contender()
     one.get()
@@ -625,7 +626,7 @@ def test_a_directory_can_be_broken(contender: Directory, lock: Path) -> None:
 
 @pytest.mark.needs("flock")
 def test_a_probe_of_the_guard_is_waited_out(contender: Directory, lock: Path) -> None:
-    """DL2: one that has it for an instant does not cost the mark."""
+    """DL2: a probe that has the guard for an instant does not cost the mark."""
     one = contender()
     probes: list[int] = []
 
@@ -643,7 +644,7 @@ def test_a_probe_of_the_guard_is_waited_out(contender: Directory, lock: Path) ->
 
 
 def test_a_directory_removed_in_the_making_is_made_again(contender: Directory, lock: Path) -> None:
-    """DL4: by one that had judged a stale lock there."""
+    """DL4: removed by a process that had judged a stale lock there."""
     one = contender(timeout=5)
     one.env.once(one.env.after, "set_modified", lock.rmdir)
     held = held_by(one)
@@ -655,7 +656,8 @@ def test_a_directory_removed_in_the_making_is_made_again(contender: Directory, l
 @pytest.mark.parametrize("removed", [False, True])
 @pytest.mark.parametrize("step", ["guard", "set_modified", "chmod"])
 def test_a_failure_in_the_making_leaves_nothing(contender: Directory, lock: Path, step: str, removed: bool) -> None:
-    """DL1: nothing but a mark that cannot be set goes without (DL2), and what others have removed is not removed."""
+    """DL1: only a mark that cannot be set is done without (DL2); a directory that others have removed is not
+    removed."""
     one = contender()
     fail = failing(errno.EIO, times=1)
 
@@ -680,7 +682,7 @@ def test_a_failure_in_the_making_leaves_nothing(contender: Directory, lock: Path
 
 
 def test_a_directory_that_cannot_be_looked_at_is_not_removed(contender: Directory, lock: Path) -> None:
-    """DL1: and the first failure is the one that is told."""
+    """DL1: the first failure is the one that is raised."""
     one = contender()
     one.env.before["guard"] = failing(errno.EIO, times=1)
     one.env.before["fstat"] = failing(errno.ESTALE)
@@ -692,7 +694,7 @@ def test_a_directory_that_cannot_be_looked_at_is_not_removed(contender: Director
 
 
 def test_a_lock_has_no_guard_where_guards_need_write_access(contender: Directory, lock: Path) -> None:
-    """DL2, as on NFS: such a lock goes by its time."""
+    """DL2, as on NFS: such a lock is judged by its time."""
     one = contender()
     one.env.instead["guard"] = failing(errno.EBADF)
     held = held_by(one)
@@ -737,7 +739,7 @@ def test_a_stale_directory_that_vanishes_before_its_takeover_is_made_anew(
 
 
 def test_a_stale_directory_that_may_not_be_listed_counts_as_held(contender: Directory, lock: Path) -> None:
-    """DL5: there may be data in it."""
+    """DL5: it may contain data."""
     left(lock)
     one = contender()
     one.env.instead["list_directory"] = failing(errno.EACCES)
@@ -800,7 +802,7 @@ def test_the_protocol_has_no_content() -> None:
 
 
 def test_ownership_is_not_guessed_where_the_path_cannot_be_looked_at(contender: Directory, lock: Path) -> None:
-    """DL1: where the path cannot be asked, that is said."""
+    """DL1: the error is raised."""
     one = contender()
     held = held_by(one)
     one.env.before["stat"] = failing(errno.EIO, times=1)
@@ -815,7 +817,7 @@ def test_ownership_is_not_guessed_where_the_path_cannot_be_looked_at(contender: 
 def test_a_directory_that_is_released_during_a_look_is_not_called_dead(
     lock: Path, contender: Directory, environments: Environments
 ) -> None:
-    """L12: the directory that was opened has no guard any more, and no name."""
+    """L12: the directory that was opened has neither guard nor name any more."""
     held = contender().get()
     env = environments()
     env.once(env.before, "guarded", held.release)

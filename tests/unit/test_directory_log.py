@@ -1,4 +1,4 @@
-"""What appears in a directory is noted, for those who publish there often (interop.py, Y7; inotify.py, N8, N9)."""
+"""The log of new names in a directory, for processes that publish there often (interop.py, Y7; inotify.py, N8, N9)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _at_once(_no_directory_logs: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def logging(disk: Path, contend: Contend, environments: Callable[..., Stepped]) -> Callable[..., Contender]:
-    """A contender for `l` whose process has a log of the directory, and looks from now on what it does."""
+    """A contender for `l` in a process with a log of the directory; its steps are counted from now on."""
     env = environments()
     for _ in range(2):
         contend(disk / "l", env).get().release()
@@ -39,7 +39,7 @@ def logging(disk: Path, contend: Contend, environments: Callable[..., Stepped]) 
 
 
 def lists(contender: Contender) -> int:
-    """How often the directory has been listed."""
+    """The number of listings of the directory."""
     return contender.env.steps.count("list_directory")
 
 
@@ -54,7 +54,7 @@ def test_a_free_lock_is_acquired_without_listing_the_directory(logging: Callable
 def test_a_rival_that_came_before_our_file_is_waited_for(
     disk: Path, logging: Callable[..., Contender], name: str
 ) -> None:
-    """Y7, Y1: it has looked and found nothing there, and is about to rename."""
+    """Y7, Y1: it has looked and found no lock, and is about to rename."""
     contender = logging(name, timeout=0.2)
     made: list[Path] = []
     contender.env.once(contender.env.before, "link_unnamed", lambda: made.append(temporary(disk / name, os.getpid())))
@@ -88,7 +88,7 @@ def test_a_rival_that_was_there_when_the_log_began_is_in_the_listing(
 
 
 def test_a_new_directory_of_the_same_name_is_listed(disk: Path, logging: Callable[..., Contender], shm: Path) -> None:
-    """N8: our own file is not in the log of the one that was there before."""
+    """N8: our file is not in the log of the earlier directory."""
     disk.rename(disk.with_name(f"{disk.name}-moved"))
     disk.mkdir()
     try:
@@ -123,7 +123,7 @@ def test_a_queue_that_has_overflowed_makes_the_log_uncertain(
 def test_events_read_but_not_noted_make_the_log_uncertain(
     disk: Path, logging: Callable[..., Contender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """N9: Ctrl-C in between."""
+    """N9: Ctrl-C came in between."""
 
     def interrupted(*_given: object) -> None:
         raise KeyboardInterrupt
@@ -142,7 +142,7 @@ def test_events_read_but_not_noted_make_the_log_uncertain(
 def test_a_publication_not_asked_about_is_not_taken_for_a_later_one(
     disk: Path, logging: Callable[..., Contender]
 ) -> None:
-    """N9: interrupted after the link; and the next one is in another directory of that name."""
+    """N9: interrupted after the link; the next publication is in another directory of the same name."""
     log = logging().env.real.directory_log(str(disk))
     log.expect()
     (disk / "l").touch()
@@ -171,7 +171,7 @@ def test_more_temporary_files_than_are_noted_are_listed(disk: Path, logging: Cal
 
 
 def test_locks_of_ever_new_names_take_no_more_memory(disk: Path, logging: Callable[..., Contender]) -> None:
-    """As in a process that has a lock for each job."""
+    """As in a process with a lock for each job."""
     for number in range(inotify._MOST_TOKENS + 1):
         contender = logging(f"job-{number}")
         contender.get().release()

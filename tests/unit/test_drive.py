@@ -28,7 +28,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("with_descriptor", [False, True])
 def test_a_wait_lasts_until_its_deadline(with_descriptor: bool, pipe: tuple[int, int]) -> None:
-    """Ending early is harmless for the engine, but a wait that always does is a loop."""
+    """Ending early is harmless for the engine, but a wait that always does so is a busy loop."""
     deadline = time.monotonic() + 0.01
     wait_for(Wait((pipe[0],) if with_descriptor else (), deadline))
     assert time.monotonic() >= deadline
@@ -43,7 +43,7 @@ def test_an_event_ends_the_wait(pipe: tuple[int, int]) -> None:
 
 @pytest.mark.needs("flock")
 def test_the_byte_that_ends_a_wait_for_a_ticket_can_still_be_read(disk: Path) -> None:
-    """Of queue.py, Q11. An event of Windows could be used up by the wait itself."""
+    """queue.py, Q11. An event of Windows could be used up by the wait itself."""
     env = environment()
     with Queue(env, str(disk)) as queue:
         ticket = queue.make(ticket_name(disk))
@@ -94,7 +94,7 @@ def test_results_and_errors_reach_the_caller() -> None:
 
 
 def test_every_thread_is_a_caller_of_its_own() -> None:
-    """The number of a thread is given out again; a hold that remembers it would see a deadlock where there is none."""
+    """Thread numbers are reused: a hold that remembered one would report a deadlock where there is none."""
     names: list[object] = []
     for _ in range(20):
         thread = threading.Thread(target=lambda: names.extend((caller(), caller())))

@@ -1,4 +1,5 @@
-"""What every engine gets for its generators: both faces, releases that wait, loss, forks, and the agent's thread."""
+"""The services that every engine gets for its generators: both faces, releases that wait, loss, forks, and the agent's
+thread."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ URL = "toy://host/db#one"
 
 @pytest.fixture(autouse=True, scope="module")
 def _doorbell() -> None:
-    """What the agent of a process keeps open until its end is no leak of a test."""
+    """The descriptors that the agent keeps until its process ends are no leak of a test."""
 
     def nothing() -> Generator[Wait, None, None]:
         yield from ()
@@ -148,7 +149,7 @@ def test_a_cancelled_release_is_completed(toy: Toy) -> None:
 
 
 def test_an_interrupted_release_frees_the_lock(toy: Toy) -> None:
-    """EH2: whatever ends it, the engine closes what keeps the lock."""
+    """EH2: the engine closes the connection that keeps the lock, whatever interrupts the release."""
     hold = Lock(URL).acquire()
     toy.server.stuck = True
     steps = hold._held.releasing()
@@ -159,7 +160,7 @@ def test_an_interrupted_release_frees_the_lock(toy: Toy) -> None:
 
 
 class InterruptedMutex:
-    """A signal that comes while it is let go: Python looks for it when that has been done."""
+    """A mutex whose release a signal interrupts: Python handles the signal once the mutex is free."""
 
     def __init__(self, held: Any) -> None:
         self._held, self._mutex = held, held.mutex
@@ -174,7 +175,7 @@ class InterruptedMutex:
 
 
 def test_a_release_interrupted_as_it_begins_frees_the_lock(toy: Toy) -> None:
-    """EH2, J2: the lock is free then, and is not kept until the process ends."""
+    """EH2, J2: at once, and not only when the process ends."""
     hold = Lock(URL).acquire()
     hold._held.mutex = InterruptedMutex(hold._held)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt), hold:
@@ -187,7 +188,7 @@ def test_a_release_interrupted_as_it_begins_frees_the_lock(toy: Toy) -> None:
 def test_a_release_interrupted_twice_is_completed_by_the_next_operation(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EH2, J2 to J4: the second one comes while the first is cleaned up after."""
+    """EH2, J2 to J4: the second interruption comes during the clean-up after the first."""
     hold = Lock(URL).acquire()
     with monkeypatch.context() as changed:
         changed.setattr(ToyHeld, "_give_up", failing(KeyboardInterrupt()))
@@ -200,7 +201,7 @@ def test_a_release_interrupted_twice_is_completed_by_the_next_operation(
 
 
 def test_a_release_under_way_is_not_taken_for_broken_off(toy: Toy) -> None:
-    """J4: neither that of a thread nor that of a task, which sleeps, is completed by another operation."""
+    """J4: another operation completes neither a thread's release nor that of a sleeping task."""
     operations = environment().operations
 
     async def in_a_task() -> None:
@@ -223,7 +224,7 @@ def test_a_release_under_way_is_not_taken_for_broken_off(toy: Toy) -> None:
 
 
 def test_a_released_hold_forgets_its_handles(toy: Toy) -> None:
-    """H2: whoever keeps the hold, as a job that is about to end does, keeps no handle."""
+    """H2: a reference to the hold, such as that of a job about to end, keeps no handle alive."""
     hold = Lock(URL).acquire()
     hold.release()
     assert not hold._held.refs
@@ -414,7 +415,7 @@ def test_a_forked_child_does_not_go_on_with_its_parents_jobs(agent: Agent) -> No
 
 
 def test_last_jobs_are_done_before_the_process_ends(agent: Agent) -> None:
-    """EG5: `settle` waits for what is last, and for nothing else, and not for ever."""
+    """EG5: `settle` waits for last jobs, for no others, and not for ever."""
     done: list[int] = []
     go = Signal()
 
@@ -436,7 +437,7 @@ def test_last_jobs_are_done_before_the_process_ends(agent: Agent) -> None:
 
 
 def rests(agent: Agent) -> None:
-    """Wait until the thread sleeps by a plan that knows of everything so far."""
+    """Wait until the thread sleeps by a plan that includes all jobs so far."""
 
     def nothing() -> Generator[Wait, None, None]:
         yield from ()
@@ -450,7 +451,7 @@ def rests(agent: Agent) -> None:
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_sleeping_agent_hears_of_a_first_wait(agent: Agent, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
-    """EG6: a descriptor, a signal, a deadline; also where the thread has to be woken, to hear of it."""
+    """EG6: for a descriptor, a signal or a deadline; also where the thread must be woken for that."""
     rests(agent)
     assert agent._waits is not None
     if not live:
@@ -483,7 +484,7 @@ def test_a_sleeping_agent_hears_of_a_first_wait(agent: Agent, monkeypatch: pytes
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_job_stopped_before_its_first_step_leaves_nothing(agent: Agent, live: bool) -> None:
-    """EG6: nothing of it is left with the agent, however many there are while the thread sleeps."""
+    """EG6: the agent keeps nothing of it, however many such jobs come while the thread sleeps."""
     rests(agent)
     waits = agent._waits
     assert waits is not None
@@ -535,7 +536,7 @@ def test_a_loss_is_reported_where_no_thread_can_start(agent: Agent, monkeypatch:
 
 
 def test_the_number_of_a_closed_descriptor_can_be_waited_for_anew(agent: Agent) -> None:
-    """A job closes what it waited for, and waits for a new file that has got the same number."""
+    """A job closes the file it waited for, and waits for a new file with the same number."""
     seen: list[str] = []
     first, second = os.pipe(), os.pipe()
 
@@ -556,7 +557,7 @@ def test_the_number_of_a_closed_descriptor_can_be_waited_for_anew(agent: Agent) 
 
 
 def test_a_wake_up_looks_at_one_of_a_thousand_jobs(agent: Agent) -> None:
-    """A wake-up resumes the one that it is for; the selector is told of nothing else."""
+    """A wake-up resumes only the job that it is for, and the selector gets no further call."""
     go, rounds = Signal(), [0, 0]
 
     def idle() -> Generator[Wait, None, None]:

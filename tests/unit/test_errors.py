@@ -1,4 +1,4 @@
-"""Errors: what they carry, what they say, and that they survive a pickle (errors.py, messages.py)."""
+"""Errors: their fields, their messages, and pickling (errors.py, messages.py)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_every_state_has_advice() -> None:
 
 @pytest.mark.parametrize("name", ["l", "s"], ids=["lock", "semaphore"])
 def test_a_lock_that_changes_hands_is_not_called_unreadable(disk: Path, name: str) -> None:
-    """A waiter that is not the first may look at the moment between two holders, and is told nothing false."""
+    """A waiter that is not the first may look between two holders, and must not be misinformed."""
     lock = holdfast.Lock(disk / name)
     slots = holdfast.Semaphore(disk / name, slots=2)
     with slots:
@@ -173,7 +173,7 @@ def test_a_lock_that_changes_hands_is_not_called_unreadable(disk: Path, name: st
 
 
 def test_the_end_of_an_invisible_process_is_not_promised_to_free_the_lock() -> None:
-    """It may have ended already, and left the kernel lock to what it had started (`run --until jobs`)."""
+    """It may have ended already, and left the kernel lock to processes that it started (`run --until jobs`)."""
     record = Record("sema", {}, pid=7)
     seen = Status("/p", "sema", True, False, Liveness.ALIVE, Evidence("guard", "e"), Holder(pid=7, command="x"), record)
     assert advice(seen) == "Wait until process 7 releases it or ends"
@@ -211,7 +211,7 @@ def test_processes_that_inherited_a_lock_are_its_holders() -> None:
 
 
 def test_a_holder_in_another_container_is_reported_with_its_host() -> None:
-    """Its number is most often 1, which is another's here: so where it is belongs to it."""
+    """Its pid is most often 1, which means another process here, so the message says where it is."""
     record = Record("sema", {}, pid=1)
     alive = Status(
         "/p", "sema", True, False, Liveness.ALIVE, Evidence("guard", "e"), Holder(pid=1, host="web-1"), record

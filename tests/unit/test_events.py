@@ -1,4 +1,4 @@
-"""What is told of locks: to callbacks, and to a log (events.py, _core/attempt.py)."""
+"""Events of locks, for callbacks and for a log (events.py, _core/attempt.py)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def path(disk: Path) -> Path:
 
 @pytest.fixture
 def told() -> Iterator[list[Event]]:
-    """All events of this process, while the test runs."""
+    """All events of this process during the test."""
     gc.collect()  # a hold that an earlier test has dropped, in a traceback, is released now
     heard: list[Event] = []
     end = listen(heard.append)
@@ -55,7 +55,7 @@ def kinds(told: list[Event]) -> list[str]:
 
 
 def dead_lock(path: Path) -> int:
-    """Leave the lock of a process that was killed; its number."""
+    """Leave the lock of a killed process; its pid."""
     code = "import os, sys, holdfast; holdfast.Lock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
     child = subprocess.Popen([sys.executable, "-c", code, str(path)])
     assert child.wait(PATIENCE) == -signal.SIGKILL
@@ -87,7 +87,7 @@ def test_every_event_is_reported_with_its_fields(path: Path, told: list[Event]) 
 
 
 def test_a_wait_is_reported_from_beginning_to_end(path: Path, told: list[Event]) -> None:
-    """Who waits, for whom, and how it ended; in another thread."""
+    """The waiter, the holder, and the outcome, in another thread."""
     hold = Lock(path, tag="first").acquire()
     begun = threading.Event()
     second = Lock(path, tag="second", on_event=lambda event: event.kind == "waiting" and begun.set())
@@ -113,7 +113,7 @@ def test_a_wait_is_reported_from_beginning_to_end(path: Path, told: list[Event])
 
 
 def test_giving_up_is_reported(path: Path, told: list[Event]) -> None:
-    """A timeout, a try that failed, a deadlock: `gave-up`, once, and never `acquired`."""
+    """A timeout, a failed try, a deadlock: `gave-up`, once, and never `acquired`."""
     with Lock(path):
         with pytest.raises(AcquireTimeout):
             Lock(path).acquire(timeout=0.3)
@@ -160,7 +160,8 @@ def test_reclaiming_a_dead_holders_lock_is_reported(path: Path, told: list[Event
 
 
 def test_the_hold_of_an_owner_is_reported_once(path: Path, told: list[Event]) -> None:
-    """One `acquired` and one `released` for each hold, however many share it, and whoever leaves last."""
+    """One `acquired` and one `released` for each hold, however many handles share it, and whichever is released
+    last."""
     lock = Lock(path, owner="me")
     first = lock.acquire()
     with lock:
@@ -171,7 +172,7 @@ def test_the_hold_of_an_owner_is_reported_once(path: Path, told: list[Event]) ->
 
 
 def test_a_waiter_that_joins_is_reported_to_have_joined(path: Path, contend: Contend, told: list[Event]) -> None:
-    """The owner got in by another call meanwhile: its hold is told of, this wait has ended."""
+    """Another call of the owner got in meanwhile: that hold is reported already, and this wait has ended."""
     holder = contend(path)
     held = holder.get()
     waiter = contend(path, owner="me", timeout=None)
@@ -238,7 +239,7 @@ def test_a_loss_is_reported_once_and_before_the_release(path: Path, told: list[E
 
 
 def test_a_loss_is_reported_before_the_holder_looks(path: Path) -> None:
-    """As with `on_lost`: whoever asks for the events of a lock hears of its loss while the holder works."""
+    """As with `on_lost`: a listener for a lock's events hears of its loss while the holder works."""
     lost = threading.Event()
     hold = Lock(path, on_event=lambda event: event.kind == "lost" and lost.set()).acquire()
     path.unlink()
@@ -248,7 +249,7 @@ def test_a_loss_is_reported_before_the_holder_looks(path: Path) -> None:
 
 
 def test_a_loss_found_by_a_beat_is_reported_by_another_thread(path: Path, disk: Path) -> None:
-    """That one keeps all holds fresh: a callback that takes its time would let them grow stale."""
+    """The keeper's thread keeps all holds fresh: a slow callback in it would let them grow stale."""
     lost, go, names = threading.Event(), threading.Event(), []
 
     def callback(event: Event) -> None:
@@ -274,7 +275,7 @@ def test_a_loss_found_by_a_beat_is_reported_by_another_thread(path: Path, disk: 
 
 
 def test_a_release_during_the_report_of_a_loss_is_reported_after_it(path: Path, contend: Contend) -> None:
-    """AE1: the keeper has found a loss and is about to tell of it, when the holder releases: still one, still first."""
+    """AE1: the holder releases as the keeper is about to report a loss: the loss is still reported once, and first."""
     told: list[Event] = []
 
     def on_lost(_error: LockLost) -> None:
@@ -356,7 +357,7 @@ def whole_courses(told: list[Event]) -> list[str]:
 def test_a_loss_found_before_delivery_is_reported_after_its_own_acquisition(
     waits: bool, path: Path, told: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AE5: by a thread of the same owner, which would join the hold."""
+    """AE5: found by a thread of the same owner, which would join the hold."""
     real, joined, lock = FileHold.ref, FileHold.join, Lock(path, owner="one")
 
     def join(held: FileHold, *caller: Any) -> HoldRef | None:
@@ -435,7 +436,7 @@ def test_a_callback_that_fails_breaks_neither_the_lock_nor_other_callbacks(
 
 
 def test_a_ctrl_c_in_a_callback_gives_the_lock_back(path: Path, told: list[Event]) -> None:
-    """U1: it goes on to the caller when all have heard, and what the caller does not get is given back."""
+    """U1: it reaches the caller once all have heard the event; an undelivered hold is given back."""
     raised: list[str] = []
 
     def interrupt(event: Event) -> None:
@@ -457,7 +458,7 @@ def test_a_ctrl_c_in_a_callback_gives_the_lock_back(path: Path, told: list[Event
 
 
 def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
-    """U2, AE2: it may use others' locks and the very lock that it is about."""
+    """U2, AE2: other locks, and the lock that the event is about."""
     told: list[Event] = []
 
     def callback(event: Event) -> None:
@@ -476,7 +477,7 @@ def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
 
 
 def test_a_callback_runs_outside_the_mutex(path: Path) -> None:
-    """AE2: another thread uses the very hold, while the callback waits for it."""
+    """AE2: another thread uses the same hold while the callback waits for that thread."""
     made: list[FileHold] = []
     done: list[str] = []
     stories: list[AttemptEvents] = []
@@ -527,7 +528,7 @@ def test_a_loss_found_by_a_joining_owner_is_reported_outside_the_mutex(path: Pat
 
 
 def test_a_callback_that_blocks_keeps_neither_threads_nor_the_order(path: Path, contend: Contend) -> None:
-    """AE2: whoever finds a thread in the middle of telling leaves its event to it, and does not wait."""
+    """AE2: a thread that finds another one delivering leaves its event to that one, and does not wait."""
     told: list[str] = []
     inside, go = threading.Event(), threading.Event()
 
@@ -551,7 +552,7 @@ def test_a_callback_that_blocks_keeps_neither_threads_nor_the_order(path: Path, 
 
 
 def test_without_a_listener_no_event_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AE3: no event, and on the short way not even a story."""
+    """AE3: on the fast path, there is not even an `AttemptEvents`."""
 
     def made(*_arguments: object) -> None:
         raise AssertionError("made for nobody")
@@ -614,7 +615,7 @@ def test_a_release_at_exit_is_reported(path: Path) -> None:
 @pytest.mark.parametrize("kind", LOOPS)
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_tasks_events_are_reported_as_its_own(path: Path, told: list[Event], kind: str, durable: bool) -> None:
-    """Also where its steps run in threads of their own."""
+    """Also where its steps run in threads."""
 
     async def main() -> None:
         lock = AsyncLock(path, durable=durable)
@@ -643,7 +644,7 @@ def test_a_tasks_events_are_reported_as_its_own(path: Path, told: list[Event], k
 def test_a_task_cancelled_as_it_gets_the_lock_reports_a_complete_sequence(
     path: Path, told: list[Event], durable: bool
 ) -> None:
-    """Whatever the moment: `acquired` and `released`, or `gave-up`."""
+    """At any moment: `acquired` and `released`, or `gave-up`."""
 
     async def main() -> None:
         for delay in range(12):
@@ -697,7 +698,7 @@ def test_the_log_has_every_line_with_its_level_and_fields(path: Path, caplog: py
 
 
 def test_a_log_of_warnings_has_every_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also of an acquisition that took the short way, when nobody listened."""
+    """Also of an acquisition by the fast path, at a time without listeners."""
     with caplog.at_level(logging.WARNING, "holdfast"):
         with pytest.raises(LockLost), Lock(path):
             path.unlink()
@@ -731,7 +732,7 @@ def test_a_long_wait_is_logged_with_its_fields(path: Path, contend: Contend, cap
 
 
 class LockedHandler(logging.Handler):
-    """Writes with a lock, as several processes do that share a log file."""
+    """A handler that writes under a lock, as several processes do that share a log file."""
 
     def __init__(self, lock: Lock) -> None:
         super().__init__()
@@ -766,7 +767,7 @@ def locked_handler(path: Path) -> Iterator[LockedHandler]:
 
 
 def test_the_locks_of_a_log_handler_are_not_logged(locked_handler: LockedHandler, disk: Path) -> None:
-    """U4. With the line about its own lock, the handler would wait for itself."""
+    """U4. Logging its own lock, the handler would wait for itself."""
     logging.getLogger("app").info("hello")
     assert (locked_handler.lines, locked_handler.nested) == (["hello"], [])
     with Lock(disk / "other"):
@@ -778,7 +779,7 @@ def test_the_locks_of_a_log_handler_are_not_logged(locked_handler: LockedHandler
 def test_an_error_of_a_log_handlers_lock_is_printed_and_not_logged(
     locked_handler: LockedHandler, path: Path, capfd: pytest.CaptureFixture[str], what: str
 ) -> None:
-    """U4. With the line about that error, the handler would fail once more."""
+    """U4. Logging that error, the handler would fail once more."""
 
     def fail(_: object) -> None:
         raise ValueError
@@ -800,7 +801,7 @@ def test_an_error_of_a_log_handlers_lock_is_printed_and_not_logged(
 
 
 def test_a_log_handler_that_is_wrapped_keeps_nobody_from_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """U4: as by a tool that traces, or compiled; then its calls cannot be told from others."""
+    """U4: wrapped by a tracing or compiling tool, its calls cannot be recognised."""
     for name in ("_handle", "_logger", "_is_logged"):
         monkeypatch.setattr(events, name, getattr(events, name))
     monkeypatch.setattr(events, "_is_logged", events._find_logger)
@@ -812,7 +813,7 @@ def test_a_log_handler_that_is_wrapped_keeps_nobody_from_a_lock(path: Path, monk
 def test_a_long_wait_of_a_log_handler_is_not_logged(
     locked_handler: LockedHandler, path: Path, contend: Contend
 ) -> None:
-    """U4. The line about the wait would begin another wait of the same handler, behind the first one."""
+    """U4. Logging the wait would begin another wait of the same handler, behind the first one."""
     hold = Lock(path).acquire()
     env = contend(path).env
     waiting = Lock(path)
@@ -834,7 +835,7 @@ def test_a_path_cannot_begin_another_line_of_the_log(disk: Path, caplog: pytest.
 
 
 def test_the_logger_is_looked_up_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking it up takes the mutex of all logging, which an interruption there leaves locked (CPython before 3.13)."""
+    """A lookup takes the global mutex of logging, which an interruption leaves locked (CPython before 3.13)."""
     with Lock(path):
         pass
     with monkeypatch.context() as patched:

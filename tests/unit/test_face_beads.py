@@ -53,7 +53,7 @@ def write(place: Path, content: str | bytes) -> Path:
 
 @pytest.fixture
 def zombie() -> int:
-    """The number of a process that has ended and was not waited for."""
+    """The pid of a process that has ended and was not waited for."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -165,7 +165,7 @@ def test_a_living_holder_is_respected(disk: Path, live_pid: int) -> None:
 
 
 def test_a_dead_holder_is_removed(disk: Path, dead_pid: int) -> None:
-    """G1: the letter; the original means to remove such a lock, and never does."""
+    """G1: by the letter; the original intends to remove such a lock, and never does."""
     for hostname in (HOST, HOST.upper(), HOST.lower()):
         path = write(disk, text(dead_pid, hostname=hostname))
         assert should_skip_database(disk) == (False, "tool", None)
@@ -182,7 +182,7 @@ def test_a_holder_on_another_host_is_not_judged_by_processes_here(disk: Path, de
 
 
 def test_a_zombie_is_not_taken_for_gone(disk: Path, zombie: int) -> None:
-    """G1: the letter is ESRCH, which a zombie does not give."""
+    """G1: by the letter, only ESRCH counts, which a zombie does not give."""
     path = write(disk, text(zombie))
     assert should_skip_database(disk) == (True, "tool", None)
     assert path.exists()
@@ -196,7 +196,7 @@ def test_an_impossible_pid_is_not_taken_for_a_dead_process(disk: Path, pid: int)
 
 @needs_root
 def test_another_users_process_is_alive(disk: Path) -> None:
-    """G1: EPERM is an answer of the living."""
+    """G1: EPERM means that the process exists."""
     disk.chmod(0o777)
     write(disk, text(os.getpid()))
     assert elsewhere(lambda: should_skip_database(disk), user=NOBODY) == (True, "tool", None)
@@ -221,7 +221,7 @@ def test_another_users_process_is_alive(disk: Path) -> None:
 def test_a_record_that_cannot_be_understood_keeps_the_daemon_out(
     disk: Path, content: bytes, wanted: str, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
-    """G2: it fails safe, whatever is in the file, and leaves it there."""
+    """G2: whatever the content, the check fails safe and leaves the file."""
     path = write(disk, content)
     with within(60.0):
         skip, holder, error = should_skip_database(disk)
@@ -292,7 +292,7 @@ def test_a_dead_holders_lock_that_cannot_be_removed_keeps_the_daemon_out(disk: P
 
 
 def test_a_lock_behind_a_symbolic_link_is_seen(disk: Path, live_pid: int, dead_pid: int) -> None:
-    """The original writes and reads through the link. So the file that it leads to is the lock, and the link stays."""
+    """The original writes and reads through the link, so its target is the lock, and the link stays."""
     target, link = disk / "target", disk / ".exclusive-lock"
     link.symlink_to("target")
     target.write_text(text(live_pid))
@@ -328,7 +328,7 @@ def test_a_check_without_a_descriptor_keeps_the_daemon_out(disk: Path, live_pid:
 
 @needs_guard
 def test_a_kernel_lock_counts_more_than_a_number_that_says_dead(disk: Path, dead_pid: int) -> None:
-    """G1: a kernel lock that is held is respected, as by the command of a wrapper that was killed."""
+    """G1: a held kernel lock is respected, such as that of a command whose wrapper was killed."""
     hold = beads.acquire(disk, "me")
     path = Path(hold.path)
     path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {dead_pid}'))
@@ -340,7 +340,7 @@ def test_a_kernel_lock_counts_more_than_a_number_that_says_dead(disk: Path, dead
 
 @needs_guard
 def test_a_killed_holder_is_removed_though_its_number_is_reused(disk: Path, live_pid: int) -> None:
-    """G1: the kernel lock that is gone proves it."""
+    """G1: its kernel lock is gone, which proves it."""
     code = "import sys, os; from holdfast import beads; beads.acquire(sys.argv[1], 'me'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, disk], check=False)
     path = disk / ".exclusive-lock"
@@ -351,7 +351,7 @@ def test_a_killed_holder_is_removed_though_its_number_is_reused(disk: Path, live
 
 
 def test_a_number_of_another_container_is_not_looked_up_here(disk: Path, dead_pid: int) -> None:
-    """G1: the same host name, another PID namespace: that there is no such process here says nothing."""
+    """G1: the host name is the same, but the PID namespace is not, so the pid means nothing here."""
     hold = beads.acquire(disk, "me")
     path = Path(hold.path)
     data = path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {dead_pid}')
@@ -366,7 +366,7 @@ def test_a_number_of_another_container_is_not_looked_up_here(disk: Path, dead_pi
 def test_a_lock_taken_over_meanwhile_stays_with_its_new_holder(
     disk: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G1: between the judgement and the removal a tool takes the dead holder's lock over."""
+    """G1: a tool takes the dead holder's lock over between the judgement and the removal."""
     write(disk, text(dead_pid))
     taken: list[holdfast.Hold] = []
     judged = remove.assess
@@ -603,7 +603,7 @@ def test_a_hostile_path_cannot_break_the_line(disk: Path) -> None:
 
 
 def test_a_lock_that_appears_during_a_cycle_skips_the_next_one(disk: Path) -> None:
-    """G3: it is finished; the next one is skipped, and the one after the release runs again."""
+    """G3: the cycle is finished and the next one is skipped; the one after the release runs."""
     lines: list[str] = []
     gate = SyncGate(disk, log=lines.append)
     ran: list[int] = []

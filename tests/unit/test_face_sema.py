@@ -1,4 +1,4 @@
-"""File-Based Semaphore in Python (sema.py): what is met at the lock path, in each state that was measured there."""
+"""File-Based Semaphore in Python (sema.py): each state of the lock path that was measured there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _at_once(_limits: None, within: Callable[[float], AbstractContextManager[Non
 
 @pytest.fixture
 def unhurried(_at_once: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    """For what is many things, or waits for something else."""
+    """For tests that do many things or wait for something else."""
     with within(60.0):
         yield
 
@@ -439,7 +439,7 @@ def test_a_release_wakes_a_waiter(path: Path, unhurried: None) -> None:
 
 
 def test_a_living_holder_is_not_robbed_for_its_age(path: Path) -> None:
-    """Its kernel lock is held: what its record says does not count."""
+    """Its kernel lock is held, so the record does not matter."""
     hold = Lock(path, heartbeat=0).acquire()
     written = path.read_bytes()
     with open(path, "r+b") as file:
@@ -478,7 +478,7 @@ def test_other_locks_of_holdfast_and_the_face_exclude_each_other(path: Path) -> 
 
 
 def test_a_ctrl_c_leaves_no_lock(path: Path, unhurried: None) -> None:
-    """Wherever it comes in the face, the guard has the hold already and is dropped; the engine sees to the rest."""
+    """Wherever it comes in the face, the guard already has the hold and is dropped; the engine does the rest."""
     lock, steps = semaphore(path), 0
 
     def act() -> None:
@@ -517,7 +517,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(
 
 
 def test_without_events_a_waiter_looks_at_least_as_often_as_asked(path: Path, environments: Callable[..., Any]) -> None:
-    """`retry_interval` is an upper bound, where nothing tells of a change."""
+    """`retry_interval` is an upper bound where no events report a change."""
     assert semaphore(path, retry_interval=0.002)._lock._request.look_every == 0.002
     path.write_bytes(sema_record(1, FRESH))
     pauses = {}

@@ -1,4 +1,4 @@
-"""File-Based Semaphore (TS) in Python (semats.py): what is met at the lock path, in each state measured there."""
+"""File-Based Semaphore (TS) in Python (semats.py): each state of the lock path that was measured there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _at_once(_limits: None, within: Callable[[float], AbstractContextManager[Non
 
 @pytest.fixture
 def unhurried(_at_once: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    """For what is many things, or waits for something else."""
+    """For tests that do many things or wait for something else."""
     with within(60.0):
         yield
 
@@ -262,7 +262,7 @@ def test_another_users_secret_lock_is_held_and_can_be_forced(path: Path) -> None
 
 @needs_root
 def test_another_users_process_is_alive(path: Path) -> None:
-    """kill(2) says EPERM; the original takes that for dead, and steals."""
+    """kill(2) fails with EPERM, which the original takes for dead, and steals the lock."""
     path.parent.chmod(0o777)
     path.write_bytes(sema_record(os.getpid(), int(time.time())))  # this process may be younger than NOW (beside.py)
     path.chmod(0o666)
@@ -315,7 +315,7 @@ def test_a_lock_of_this_process_can_be_released_by_another_object(path: Path) ->
 
 
 def test_a_record_with_our_number_from_elsewhere_is_not_released(path: Path) -> None:
-    """A record of this very process that somebody else wrote is ours; one of another boot or container is not."""
+    """A record of this process, whoever wrote it, is ours; one with its pid from another boot or container is not."""
     lock, me = Semaphore(path), environment().identity()
     path.write_bytes(sema_record(os.getpid(), NOW))
     assert lock.status().is_owned_by_current_process
@@ -375,7 +375,7 @@ def test_a_forked_child_cannot_release_its_parents_lock(path: Path) -> None:
 def test_cleaning_removes_only_temporary_files_of_this_lock_and_dead_processes(
     path: Path, live_pid: int, dead_pid: int
 ) -> None:
-    """The original deletes every `<base>.*.tmp`, those of living processes and of other locks too."""
+    """The original deletes every `<base>.*.tmp`, also those of living processes and other locks."""
     kept = [
         f"l.{live_pid}.{HEX}.tmp",
         f"l.{os.getpid()}.{HEX}.tmp",
@@ -571,7 +571,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(
 
 
 def test_the_bound_on_looks_is_kept(path: Path) -> None:
-    """What it does: test_face_sema.py."""
+    """test_face_sema.py has its effect."""
     lock = Semaphore(path, retry_interval=0.002)
     assert lock._lock._request.look_every == lock._tagged(path, "x")._request.look_every == 0.002
 
@@ -600,7 +600,7 @@ def test_a_pickled_lock_is_the_same_and_not_held(path: Path) -> None:
 
 
 def test_a_record_is_read_and_written_as_the_specification_says() -> None:
-    """The specification's example, and what only a lax parser takes."""
+    """The specification's example, and records that only a lax parser accepts."""
     info = LockInfo(12345, 1735420800, "npm build")
     text = "pid=12345\ntimestamp=1735420800\ntag=npm build\n"
     assert parse_lock_info(text) == parse_lock_info(text.replace("\n", "\r\n")) == info

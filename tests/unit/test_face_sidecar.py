@@ -1,4 +1,4 @@
-"""fs-safe's file lock in Python (sidecar.py): what is met at the lock path, under every option, awaited and not."""
+"""fs-safe's file lock in Python (sidecar.py): each state of the lock path, under every option, awaited and not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LONG = 3600.0
 
 
 class Face:
-    """The face as one caller uses it: the functions for threads, or those that are awaited, on a loop of their own."""
+    """The face for one caller: the functions for threads, or the awaited ones on a loop of its own."""
 
     def __init__(self, *, awaited: bool) -> None:
         self.awaited = awaited
@@ -109,7 +109,7 @@ def put(lock: Path, data: bytes, age: float = 0.0) -> None:
 
 
 def of_dead_holder(age: float, pid: int) -> bytes:
-    """The record of a holdfast process that has died, known by its process: nothing but a guard proves a guard gone."""
+    """The record of a dead holdfast process, known by its process: only a guard can prove a guard gone."""
     who = Identity(pid, "no-such-boot", "1", "t1", "elsewhere")
     marker = marker_text(False, 1, who)
     return get("sidecar").compose(who, time.time() - age, None, marker, {"payload": {"createdAt": moment(age)}})
@@ -232,7 +232,7 @@ def test_a_removal_under_way_is_left_undisturbed(face: Face, target: Path, lock:
 
 
 def test_a_live_holder_is_not_robbed_for_its_age(face: Face, target: Path, lock: Path) -> None:
-    """A kernel lock that is held is respected whatever the age; fs-safe 0.3 throws file_lock_stale at once."""
+    """A held kernel lock is respected at any age; fs-safe 0.3 throws file_lock_stale at once."""
     asked: list[object] = []
     holder = face.acquire(target, payload={"createdAt": moment(0)})
     os.utime(lock, (1, 1))
@@ -343,7 +343,7 @@ COROUTINES = [
 @pytest.mark.parametrize("name", CALLBACKS)
 @pytest.mark.parametrize("callback", COROUTINES, ids=["declared", "partial", "object", "awaitable", "returned"])
 def test_a_coroutine_without_a_loop_is_no_answer(target: Path, lock: Path, name: str, callback: Any) -> None:
-    """SC1: it would be true, whatever it is going to say."""
+    """SC1: it would count as true, whatever its result would be."""
     data = as_json(createdAt=moment(LONG))
     put(lock, data, LONG)
     before = lock.stat().st_mtime
@@ -387,7 +387,7 @@ def _replaced(lock: Path) -> None:
 
 
 def _copied(lock: Path) -> None:
-    """Another file, which cannot be told from the one before by its content and time."""
+    """A new file with the content and time of the one before."""
     other, found = lock.with_name("other"), lock.stat()
     other.write_bytes(lock.read_bytes())
     os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -414,7 +414,7 @@ def awaited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("how", [_later, _in_a_future], ids=["coroutine", "future"])
 def test_an_answer_is_awaited(awaited: Face, target: Path, lock: Path, how: Callable[[Any], Any]) -> None:
-    """SC2, V7: with `timeout=0`, too: an answer is waited for whatever the deadline."""
+    """SC2, V7: whatever the deadline, also with `timeout=0`."""
     told: list[Any] = []
 
     def answer(result: Any) -> Callable[..., Any]:
@@ -496,7 +496,7 @@ def test_a_lock_that_changes_with_each_question_is_given_up_at_the_deadline(
 
 
 def test_a_payload_is_composed_after_the_wait(target: Path, lock: Path, events_only: None) -> None:
-    """A6: it is composed for the attempt, so it says when the lock was acquired; nobody else comes first meanwhile."""
+    """A6: composed for the attempt, it says when the lock was acquired; no other contender gets in meanwhile."""
 
     async def main() -> None:
         made: list[str] = []
@@ -555,7 +555,7 @@ def test_a_cancelled_acquisition_ends_its_callback(awaited: Face, target: Path, 
 
 
 def test_a_closed_acquisition_ends_its_callback(target: Path, lock: Path) -> None:
-    """SC4: whoever is closed cannot wait for its end."""
+    """SC4: a closed acquisition cannot wait for the end of its callback."""
 
     async def main() -> None:
         begun, ended = asyncio.Event(), asyncio.Event()
@@ -580,7 +580,7 @@ def test_a_closed_acquisition_ends_its_callback(target: Path, lock: Path) -> Non
 
 
 def test_a_question_that_is_out_of_date_is_cancelled(within: Callable[[float], Any]) -> None:
-    """SC3: it is cancelled, and the new one is asked."""
+    """SC3: a new question takes its place."""
 
     def about(function: Callable[[], Any]) -> Any:
         return (yield "should_reclaim", function, ())
@@ -773,7 +773,7 @@ def test_a_random_pause_varies_within_bounds() -> None:
 
 @pytest.mark.parametrize("pause", [0, 0.001])
 def test_the_tries_are_at_least_as_many_as_asked_for(face: Face, target: Path, lock: Path, pause: float) -> None:
-    """LM1: each is a look, and what it takes is no part of the pauses."""
+    """LM1: each try is a look, whose time is no part of the pauses."""
     asked: list[float] = []
 
     def slow(_: object) -> bool:
@@ -795,7 +795,7 @@ def test_tries_end_at_the_deadline(face: Face, target: Path, lock: Path, within:
 
 
 def test_a_limited_number_of_tries_ends_a_wait_for_oneself(face: Face, target: Path) -> None:
-    """No WouldDeadlock: it ends."""
+    """WouldDeadlock is not raised, as the wait ends."""
     handle = face.acquire(target)
     with pytest.raises(FileLockTimeout):
         face.acquire(target, timeout=None, retry={"retries": 2, "min_timeout": 0.001})
@@ -949,7 +949,7 @@ def test_a_loss_is_reported_only_on_request(face: Face, target: Path, lock: Path
 def test_a_loss_without_events_is_noticed_as_often_as_asked(
     awaited: bool, target: Path, lock: Path, monkeypatch: pytest.MonkeyPatch, within: Any
 ) -> None:
-    """K3: where no events arrive, it is looked for as often as was asked; beside one who asked for less."""
+    """K3: without events, the hold is checked at the requested interval, even beside a hold with a longer one."""
     monkeypatch.setattr(type(environment()), "events_reach", lambda _self, _path: False)
     looks: list[str] = []
     look = Keeper._look
@@ -1112,7 +1112,7 @@ def test_a_release_wakes_a_waiting_task(target: Path) -> None:
 
 @pytest.mark.parametrize("state", ["fresh", "old createdAt", "empty, young"])
 def test_a_judgement_in_a_thread_counts(target: Path, lock: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a network filesystem each step runs in a thread, the callbacks too."""
+    """On a network filesystem each step runs in a thread, callbacks included."""
     monkeypatch.setattr(type(environment()), "may_block", lambda _self, _path: True)
     face = Face(awaited=True)
     try:
@@ -1181,7 +1181,7 @@ with sidecar.acquire_file_lock_sync(sys.argv[1], payload={}):
 
 
 def test_a_dead_holder_is_taken_over_only_when_approved(target: Path, lock: Path) -> None:
-    """By the letter, a lock fails closed even where its holder is proven dead; approved, it is taken over."""
+    """By the letter, a lock fails closed even if its holder is proven dead."""
     code = """
 import os, sys
 from holdfast import sidecar

@@ -259,7 +259,7 @@ def test_an_owner_does_not_enter_the_lock_of_another(target: Path) -> None:
 
 
 def test_the_first_acquisition_alone_hears_of_a_loss(target: Path, lock: Path) -> None:
-    """As in fs-safe: also if its handle was released before."""
+    """As in fs-safe, even after its handle was released."""
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     first = acquire(target, allow_reentrant=True, on_compromised=lambda _: told.put("first"))
     second = acquire(target, allow_reentrant=True, on_compromised=lambda _: told.put("second"))
@@ -272,7 +272,7 @@ def test_the_first_acquisition_alone_hears_of_a_loss(target: Path, lock: Path) -
 
 
 def test_equal_owners_are_found() -> None:
-    """The engine takes whatever is hashable for an owner."""
+    """The engine accepts any hashable owner."""
     one, two, anyone = _Owner("key", "one"), _Owner("key", "two"), _Owner("key", None, anyone=True)
     assert one == _Owner("key", "one") != two
     assert {hash(owner) for owner in (one, two, anyone)} == {hash(one)}
@@ -283,7 +283,7 @@ def test_equal_owners_are_found() -> None:
 
 
 def test_a_lock_is_retained_if_any_handle_asks_for_it(target: Path, lock: Path) -> None:
-    """Whoever asks for it is enough, and a release removes the file all the same."""
+    """One handle is enough; a release still removes the file."""
     code = """
 import sys
 from holdfast import sidecar

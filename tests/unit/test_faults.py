@@ -1,7 +1,5 @@
-"""Every system call of every operation made to fail: nothing leaks, nothing lies, and the next one gets the lock.
-
-tests/unit/faults.md says what comes of each fault. It is compared here with what the code does.
-"""
+"""Every system call of every operation is made to fail: nothing leaks, results stay true, and the next contender gets
+the lock. tests/unit/faults.md has the outcome of each fault, and is compared with the code here."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ EVERY = "HOLDFAST_TEST_SECONDS" in os.environ
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in memory, if there is one: thousands of locks, some of them durable."""
+    """A directory in memory, if there is one, for thousands of locks, some of them durable."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=places.memory()))
     yield place
     shutil.rmtree(place)
@@ -42,7 +40,7 @@ def tap() -> Iterator[Tap]:
 
 
 def calls_of(kind: type[Operation], memory: Path, tap: Tap, way: str) -> list[str]:
-    """The calls of an operation without a fault."""
+    """The calls of an operation without faults."""
     return once(memory, tap, kind, way)[0]
 
 
@@ -68,7 +66,7 @@ def test_the_page_has_every_operation() -> None:
 
 
 def test_every_kind_of_call_is_made_to_fail(memory: Path, tap: Tap) -> None:
-    """Each kind of call that the tap knows is in the page, for some operation."""
+    """The page has each kind of call that the tap knows, for some operation."""
     page = faults_table.PAGE.read_text(encoding="utf-8")
     made = {line[2:].partition(":")[0].partition(" |")[0] for line in page.splitlines() if line.startswith("| ")}
     # No operation here is the first to make a directory or a pipe, and who has pidfd_open needs no kill.
@@ -77,7 +75,7 @@ def test_every_kind_of_call_is_made_to_fail(memory: Path, tap: Tap) -> None:
 
 @pytest.mark.parametrize("way", ["portable", "without kernel locks"])
 def test_a_failed_release_without_a_guard_can_be_repeated(way: str, memory: Path, tap: Tap) -> None:
-    """FH4: the file that stays would be this process's for as long as it lives, and nobody could remove it."""
+    """FH4: the remaining file would belong to this process as long as it lives, and no other could remove it."""
     scene = Scene(memory, tap, way)
     held = scene.acquire(scene.acts)
     calls = ["lstat: lock file", "pread: lock file", "unlink: lock file"]
@@ -95,7 +93,7 @@ def test_a_failed_release_without_a_guard_can_be_repeated(way: str, memory: Path
 
 
 def test_a_failed_release_with_a_guard_lets_the_next_one_in(memory: Path, tap: Tap) -> None:
-    """FH3: the file stays, but without a guard, so it is a dead holder's."""
+    """FH3: the file stays without a guard, so its holder counts as dead."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.acquire(scene.acts)
     tap.arm(scene.lock_file, 2, "EROFS", always=True)
@@ -128,7 +126,7 @@ def test_a_failed_heartbeat_keeps_the_hold_and_the_timestamp(memory: Path, tap: 
 
 @pytest.mark.parametrize("way", ["unnamed", "portable", "without kernel locks"])
 def test_a_takeover_on_a_full_disk_leaves_a_lock_that_can_be_acquired(way: str, memory: Path, tap: Tap) -> None:
-    """Not half of the new record and the rest of the old one: that would count as held by this process, or for ever."""
+    """A mix of the new record and the old one would count as held by this process, or for ever."""
     calls = calls_of(TakeOverDead, memory, tap, way)
     scene = Scene(memory, tap, way)
     scene.leave_dead()
@@ -153,7 +151,7 @@ def test_a_claim_that_fails_leaves_no_temporary_name(memory: Path, tap: Tap) -> 
 
 @pytest.mark.parametrize("call", ["fstat: lock file", "pread: lock file", "flock(LOCK_SH): lock file"])
 def test_an_error_about_a_descriptor_names_the_lock_file(call: str, memory: Path, tap: Tap) -> None:
-    """The system names no file in an error about a descriptor."""
+    """The system's own error names no file."""
     scene = Scene(memory, tap, "unnamed")
     held = scene.hold()
     assert isinstance(scene.acquire(scene.acts), Refusal)
@@ -185,7 +183,7 @@ def test_the_error_of_a_callers_function_is_unchanged(memory: Path, tap: Tap) ->
 
 
 def test_an_error_names_the_lock_and_no_temporary_name(memory: Path, tap: Tap) -> None:
-    """Neither /proc/self/fd nor a temporary name: the lock."""
+    """Neither /proc/self/fd nor a temporary name."""
     for way in ("unnamed", "named"):
         calls = calls_of(Acquire, memory, tap, way)
         scene = Scene(memory, tap, way)
@@ -197,7 +195,7 @@ def test_an_error_names_the_lock_and_no_temporary_name(memory: Path, tap: Tap) -
 
 
 def test_the_tap_leaves_others_alone(memory: Path, tap: Tap) -> None:
-    """What is aside is neither counted nor made to fail; a word becomes the error of that name."""
+    """Calls set aside are neither counted nor made to fail; a word becomes the error of that name."""
     scene = Scene(memory, tap, "unnamed")
     tap.arm(scene.lock_file, 0, "EIO", always=True)
     with tap.aside():

@@ -1,4 +1,5 @@
-"""Fencing tokens on files: each is higher than all before it, whatever happens to holder, counter or disk."""
+"""Fencing tokens on files: each is higher than all before it, whatever happens to the holder, the counter or the
+disk."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_shared_holds_get_no_tokens(disk: Path) -> None:
 
 
 def test_each_slot_has_its_own_counter(disk: Path) -> None:
-    """Whoever has another slot is no successor: the highest token of all slots would fence off those who hold."""
+    """The holder of another slot is no successor: a token for all slots would fence off the other holders."""
     semaphore = Semaphore(disk / "s", 2, fencing=True)
     with semaphore as first, semaphore as second:
         assert {first.slot, second.slot} == {0, 1}
@@ -102,7 +103,7 @@ def test_a_hold_without_a_token_gets_one_when_a_fenced_handle_joins(disk: Path, 
 
 @pytest.mark.needs("flock")
 def test_handles_that_count_for_one_hold_at_once_share_one_token(disk: Path, contend: Contend) -> None:
-    """TK11: with two, the resource would refuse the handle with the lower one."""
+    """TK11: with two, the resource would refuse the handle with the lower token."""
     held = contend(disk / "l", owner="me")
     env, hold = held.env, held.get()
     one, other = (contend(disk / "l", env, owner="me", fencing=True) for _ in range(2))
@@ -118,7 +119,7 @@ def test_handles_that_count_for_one_hold_at_once_share_one_token(disk: Path, con
 def test_a_waiter_promptly_joins_its_owners_hold_once_the_token_is_counted(
     disk: Path, contend: Contend, clocked: Callable[..., Stepped], protocol: str
 ) -> None:
-    """Nothing happens to the lock file when the hold is there, so nothing would wake it."""
+    """The lock file does not change at that moment, so no event would wake it."""
     options: Any = {"protocol": protocol, "owner": "me", "fencing": True, "timeout": 60}
     first = contend(disk / "l", clocked(), **options)
     first.get().release()
@@ -305,7 +306,7 @@ def test_a_new_counter_can_be_opened_again_by_its_owner_whatever_the_umask(disk:
 
 
 def test_a_token_is_on_the_disk_before_it_is_seen(disk: Path, contend: Contend) -> None:
-    """TK2: the first two times the directory's entry is made to last as well."""
+    """TK2: the first two times, the directory is synchronised as well."""
     for expected in (["sync", "sync_directory"], ["sync", "sync_directory"], ["sync"], ["sync"]):
         contender = contend(disk / "l", fencing=True)
         held = contender.get()
@@ -317,7 +318,7 @@ def test_a_token_is_on_the_disk_before_it_is_seen(disk: Path, contend: Contend) 
 
 @pytest.mark.parametrize("last", [written(41, 42), written(42, 41), written(999, 998), written(0, 1000), b"7\n"])
 def test_a_torn_write_leads_to_a_higher_token(disk: Path, contend: Contend, last: bytes) -> None:
-    """TK3: whichever bytes of the write have reached the disk."""
+    """TK3: whichever bytes of the write reached the disk."""
     path = disk / "l.token"
     path.write_bytes(last)
     highest = max(map(int, last.split()))
@@ -345,7 +346,7 @@ def test_a_torn_write_leads_to_a_higher_token(disk: Path, contend: Contend, last
 def test_a_crash_at_any_step_leaves_the_next_token_higher(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], first: bool, without: tuple[str, ...]
 ) -> None:
-    """TK1, TK3: killed before any step of an acquisition; the next one is above all that were given."""
+    """TK1, TK3: killed before any step of an acquisition; the next token is above all that were given."""
     path, given = disk / "l", 0
     if not first:
         (disk / "l.token").write_bytes(written(8, 9))
@@ -388,7 +389,8 @@ def test_a_crash_at_any_step_leaves_the_next_token_higher(
 
 
 def test_a_robbed_contender_and_its_successor_count_one_after_the_other(disk: Path, contend: Contend) -> None:
-    """TK1, TK6: broken while it reads the counter; the successor waits, and the robbed one gets nothing."""
+    """TK1, TK6: its lock is broken as it reads the counter; the successor waits, and the robbed contender gets
+    nothing."""
     robbed, successor = contend(disk / "l", fencing=True), contend(disk / "l", fencing=True)
     got: list[object] = []
 
@@ -415,7 +417,7 @@ def test_a_robbed_contender_and_its_successor_count_one_after_the_other(disk: Pa
 
 
 def test_a_counter_without_a_name_is_not_counted_with(disk: Path, contend: Contend) -> None:
-    """TK1: removed between the opening and the guard."""
+    """TK1: it is removed between the opening and the guard."""
     contender = contend(disk / "l", fencing=True, timeout=60)
     (disk / "l.token").write_bytes(written(3, 4))
 
@@ -441,7 +443,7 @@ def test_a_reader_of_the_counter_does_not_keep_others_from_counting(
     timeout: float | None,
     without: tuple[str, ...],
 ) -> None:
-    """TK7: after a moment the counter is made anew, with its mode and above all that was given."""
+    """TK7: after a moment the counter is replaced, with its mode and above all tokens given."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     path.chmod(0o640)
@@ -465,7 +467,7 @@ def test_a_reader_of_the_counter_does_not_keep_others_from_counting(
 def test_a_single_try_that_stands_still_beside_a_reader_of_the_counter_gets_its_number(
     disk: Path, contend: Contend, clock: Clock, clocked: Callable[..., Stepped]
 ) -> None:
-    """TK8: it does not give up before it has tried to replace the counter."""
+    """TK8: it tries to replace the counter before it gives up."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     fd = os.open(path, os.O_RDONLY)
@@ -484,7 +486,7 @@ def test_a_single_try_that_stands_still_beside_a_reader_of_the_counter_gets_its_
 def test_an_interruption_after_a_counter_was_made_anew_leaves_nothing(
     disk: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J2, TK7: before its descriptor is known to anybody, and where tidying up is interrupted as well."""
+    """J2, TK7: before its descriptor is registered, and also where the clean-up is interrupted."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     env = environments("unnamed")
@@ -510,7 +512,7 @@ def test_an_interruption_after_a_counter_was_made_anew_leaves_nothing(
 
 @pytest.mark.needs("flock")
 def test_a_stopped_robbed_contender_neither_lowers_the_counter_nor_blocks_it(disk: Path, contend: Contend) -> None:
-    """TK1, TK7: robbed and stopped with the guard before it writes; later it writes to a file without a name."""
+    """TK1, TK7: stopped with the guard before it writes; later it writes to a file without a name."""
     (disk / "l.token").write_bytes(written(3, 4))
     robbed = contend(disk / "l", fencing=True)
     tokens: list[int | None] = []
@@ -533,7 +535,7 @@ def test_a_stopped_robbed_contender_neither_lowers_the_counter_nor_blocks_it(dis
 
 @pytest.mark.needs("flock")
 def test_a_number_counted_while_the_counter_was_made_anew_is_given_once(disk: Path, contend: Contend) -> None:
-    """TK7: what was written to the old file until its name was gone is read again."""
+    """TK7: the old file is read again after its name is gone, for numbers written until then."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     fd = os.open(path, os.O_RDWR)
@@ -556,7 +558,7 @@ def test_a_number_counted_while_the_counter_was_made_anew_is_given_once(disk: Pa
 def test_one_of_two_makes_the_counter_anew(
     how: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
-    """TK7: the name must be free; and a claim lets one pass."""
+    """TK7: the name must be free, and the claim lets one of them pass."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     fd = os.open(path, os.O_RDONLY)
@@ -583,7 +585,7 @@ def test_one_of_two_makes_the_counter_anew(
 @pytest.mark.needs("flock", "linux")
 @pytest.mark.parametrize("timeout", [0, 0.3])
 def test_a_counter_that_may_not_be_made_anew_is_refused_in_time(disk: Path, timeout: float) -> None:
-    """TK8: a sticky directory, and another user's counter; the refusal says who is in the way."""
+    """TK8: another user's counter in a sticky directory; the refusal names the process in the way."""
     path = disk / "l.token"
     path.write_bytes(written(3, 4))
     path.chmod(0o666)
@@ -634,7 +636,7 @@ def test_a_cancelled_acquisition_releases_the_lock(
 
 
 def test_a_counter_is_neither_a_lock_nor_a_leftover(disk: Path) -> None:
-    """E2: also while somebody has its guard."""
+    """E2: even while another process has its guard."""
     env = environment()
     take(Lock(disk / "l.lock", fencing=True))
     fd = env.open_existing(str(disk / "l.lock.token"), write=True)
@@ -648,7 +650,7 @@ def test_a_counter_is_neither_a_lock_nor_a_leftover(disk: Path) -> None:
 
 
 def test_a_counter_with_another_name_is_read_and_replaced(disk: Path, contend: Contend) -> None:
-    """TK9: somebody else's file may have been linked here; it is read, and a new one gets the name."""
+    """TK9: it may be a foreign file that was linked here; it is read, and a new file gets the name."""
     elsewhere = disk / "elsewhere"
     elsewhere.write_bytes(written(3, 4))
     os.link(elsewhere, disk / "l.token")
@@ -689,8 +691,8 @@ def test_a_counter_that_is_given_another_name_meanwhile_is_not_written_to(
 def test_root_makes_anothers_counter_anew_for_its_owner(
     gives: bool, disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
-    """TK7: though nobody else may write to it, as its owner is to go on counting. Not where that owner has no number
-    here (a user namespace)."""
+    """TK7: no other user may write to it, and its owner is to go on counting. Not where the owner has no id here (a
+    user namespace)."""
 
     def refuse(*_arguments: object, **_more: object) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -1,4 +1,4 @@
-"""Events of whole directories (inotify.py), and what `_os` gives those who look at many files."""
+"""Events of whole directories (inotify.py), and the environment's services for code that looks at many files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def watch() -> Iterator[FolderWatch]:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *events: tuple[int, int, bytes]) -> None:
-    """Have the kernel say this, and then nothing more: (watch, mask, name)."""
+    """Let the kernel report these events, (watch, mask, name), and no more."""
     said = [b"".join(struct.pack("iIII", wd, mask, 0, len(name)) + name for wd, mask, name in events)]
 
     def read(_fd: int, _size: int) -> bytes:

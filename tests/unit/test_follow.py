@@ -1,4 +1,4 @@
-"""Events of directories become events of locks (monitor.py, inotify.py)."""
+"""Events of directories, turned into events of locks (monitor.py, inotify.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Follow = Callable[..., "Follower"]
 
 @pytest.fixture
 def follow(environments: Callable[..., Stepped]) -> Iterator[Follow]:
-    """A follower of a directory, or of a lock in it; its first look is taken."""
+    """A follower of a directory, or of a lock in it, after its first look."""
     watches: list[FolderWatch] = []
 
     def make(directory: Path, name: str | None = None, *, events: bool = True) -> Follower:
@@ -52,7 +52,7 @@ def kinds(found: list[LockEvent]) -> list[str]:
 
 
 def later(follower: Follower, kind: str) -> LockEvent:
-    """The first of a kind, by events and by the clock."""
+    """The first event of a kind, by events and by the clock."""
     found: list[LockEvent] = []
 
     def look() -> bool:
@@ -80,7 +80,7 @@ def test_locks_present_at_the_start_are_reported(disk: Path, contend: Contend, f
 
 
 def test_acquisitions_and_releases_are_reported(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z12: in the order of the events, each with what is known of the holder."""
+    """Z12: in the order of the events, each with what is known about the holder."""
     follower = follow(disk)
     assert follower.first_look() == []
     held = contend(disk / "l", tag="why").get()
@@ -94,7 +94,7 @@ def test_acquisitions_and_releases_are_reported(disk: Path, contend: Contend, fo
 
 
 def test_a_hold_that_was_over_before_the_look_is_counted(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z12: of an acquisition and a release that come at once nothing is known but that they were."""
+    """Z12: an acquisition and a release at once leave no trace of their holder."""
     follower = follow(disk)
     follower.first_look()
     contend(disk / "l").get().release()
@@ -114,7 +114,7 @@ def test_a_hand_over_between_two_looks_is_reported_as_two_holds(disk: Path, cont
 
 
 def test_a_hand_over_whose_events_are_yet_to_come_is_no_takeover(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z18: the next file has the number of the one before, and was born later."""
+    """Z18: the next file has the inode number of the last one, and a later birth time."""
     follower = follow(disk)
     peer = Peer(
         "held = Lock(path).acquire(); say('held'); hear(); held.release(); say('done')", [disk / "l"], env=LINUX
@@ -154,7 +154,7 @@ def test_only_the_locks_asked_for_are_reported(disk: Path, contend: Contend, fol
 
 
 def test_following_takes_no_guard_and_writes_nothing(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z11: what has no content yet is never probed; the guard of what has is probed shared only, never taken."""
+    """Z11: a file without content is never probed; guards of other files are probed shared, and never taken."""
     follower = follow(disk)
     follower.first_look()
     steps: list[str] = follower._env.steps  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def test_following_takes_no_guard_and_writes_nothing(disk: Path, contend: Conten
 
 
 def test_following_does_not_open_a_kernel_lock(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z11: a waiter of a kernel lock hears of readers that close its file; so it is not opened."""
+    """Z11: a waiter for a kernel lock gets an event from each reader that closes its file."""
     fd = os.open(disk / "l", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     follower = follow(disk)
@@ -193,7 +193,7 @@ def test_following_does_not_open_a_kernel_lock(disk: Path, contend: Contend, fol
 def test_the_tag_of_a_kernel_lock_comes_from_an_earlier_look_or_a_ticket(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """Z11: not each look opens its file. An earlier look has, or the ticket of its holder was seen."""
+    """Z11: not every look opens the file."""
     first = contend(disk / "l", protocol="flock", tag="one").get()
     follower = follow(disk)
     assert [one.tag for one in follower.first_look()] == ["one"]
@@ -213,7 +213,7 @@ def test_the_tag_of_a_kernel_lock_comes_from_an_earlier_look_or_a_ticket(
 
 
 def test_a_kernel_lock_is_seen_by_the_clock(disk: Path, follow: Follow) -> None:
-    """Z13: taking one makes no event; it is looked for on a clock."""
+    """Z13: acquiring one makes no event, so the follower polls."""
     (disk / "l").touch()
     follower = follow(disk)
     follower.first_look()
@@ -226,7 +226,7 @@ def test_a_kernel_lock_is_seen_by_the_clock(disk: Path, follow: Follow) -> None:
 
 
 def test_readers_that_come_and_go_end_nobody_elses_hold(disk: Path, follow: Follow) -> None:
-    """Z19: each is told of by itself."""
+    """Z19: each is reported by itself."""
     (disk / "l").write_text("data")
     code = "import fcntl; file = open(path); fcntl.flock(file, fcntl.LOCK_SH); say('held'); hear()"
     first = Peer(code, [disk / "l"], env=LINUX)
@@ -245,7 +245,7 @@ def test_readers_that_come_and_go_end_nobody_elses_hold(disk: Path, follow: Foll
 
 
 def test_a_reader_that_cannot_be_seen_is_reported_beside_one_that_can(disk: Path, follow: Follow) -> None:
-    """Z19: the first that has a pid is shown as the holder, wherever it stands among them."""
+    """Z19: the first one with a pid is shown as the holder, wherever it is in the list."""
     (disk / "l").write_text("data")
     with open(disk / "l") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -264,7 +264,7 @@ def test_a_reader_that_cannot_be_seen_is_reported_beside_one_that_can(disk: Path
 def test_a_kernel_lock_inherited_by_an_unseen_process_is_still_the_same(
     disk: Path, follow: Follow, *, ended: bool
 ) -> None:
-    """Z19: of a holder that lives, another one has it."""
+    """Z19: left by a holder that has died. While the holder lives, a lock of an unseen process is another one."""
     (disk / "l").write_text("data")
     peer = Peer("import fcntl; file = open(path); fcntl.flock(file, 2); say('held'); hear()", [disk / "l"], env=LINUX)
     peer.expect("held")
@@ -281,7 +281,7 @@ def test_a_kernel_lock_inherited_by_an_unseen_process_is_still_the_same(
 
 
 def test_without_events_locks_are_seen_by_the_clock(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z13: then everything is looked at on a clock."""
+    """Z13: the follower polls everything."""
     follower = follow(disk, events=False)
     follower.first_look()
     assert follower.scope.polled
@@ -292,7 +292,7 @@ def test_without_events_locks_are_seen_by_the_clock(disk: Path, contend: Contend
 
 
 def test_after_lost_events_everything_is_looked_at(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z13: after an overflow everything is looked at."""
+    """Z13: after an overflow of the queue."""
     follower = follow(disk)
     follower.first_look()
     held = contend(disk / "l").get()
@@ -303,7 +303,7 @@ def test_after_lost_events_everything_is_looked_at(disk: Path, contend: Contend,
 
 
 def test_a_removed_lock_is_reported_as_lost(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z14: its guard is held still, so its holder does not know."""
+    """Z14: its guard is still held, so its holder does not know."""
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -314,7 +314,7 @@ def test_a_removed_lock_is_reported_as_lost(disk: Path, contend: Contend, follow
 
 
 def test_a_look_that_is_refused_ends_no_hold(disk: Path, contend: Contend, follow: Follow) -> None:
-    """An event says that the name is gone, but whether it is there again cannot be seen."""
+    """An event says that the name is gone, but whether it is back cannot be seen."""
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -333,7 +333,7 @@ def test_a_look_that_is_refused_ends_no_hold(disk: Path, contend: Contend, follo
 
 
 def test_a_robbed_holder_is_reported_before_its_robber(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z14: the time is that at which its file vanished."""
+    """Z14: with the time at which its file vanished."""
     follower = follow(disk)
     held = contend(disk / "l", tag="one").get()
     follower.first_look()
@@ -351,7 +351,7 @@ def test_a_robbed_holder_is_reported_before_its_robber(disk: Path, contend: Cont
 def test_a_holder_robbed_by_one_that_writes_its_own_file_is_reported_as_lost(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """Z14: that file is closed, too, and has the name. The holder's has not been."""
+    """Z14: the new file makes a close event under the same name, but the holder's has not been closed."""
     follower = follow(disk)
     held = contend(disk / "l", tag="one").get()
     follower.first_look()
@@ -365,7 +365,7 @@ def test_a_holder_robbed_by_one_that_writes_its_own_file_is_reported_as_lost(
 
 
 def test_a_lock_that_was_left_to_a_child_is_lost_all_the_same(disk: Path, follow: Follow) -> None:
-    """Z14: the child has the guard, which its parent took."""
+    """Z14: the child has the guard that its parent took."""
     code = """
         import subprocess
         held = Lock(path).acquire()
@@ -388,7 +388,7 @@ def test_a_lock_that_was_left_to_a_child_is_lost_all_the_same(disk: Path, follow
 
 
 def test_a_release_seen_in_the_middle_is_reported_as_a_release(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z14: it removes the file before it drops the guard, so a guard that is gone proves nothing without the file."""
+    """Z14: a release removes the file before it drops the guard, so a missing guard without the file proves nothing."""
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -400,7 +400,7 @@ def test_a_release_seen_in_the_middle_is_reported_as_a_release(disk: Path, conte
 
 
 def test_a_wait_that_ended_well_is_not_reported_as_given_up(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z12: a ticket that was written twice was used, even if it is gone before it is read again."""
+    """Z12: a ticket written twice was used, even if it vanishes before it is read again."""
     follower = follow(disk)
     held = contend(disk / "l").get()
     follower.first_look()
@@ -419,7 +419,7 @@ def test_a_wait_that_ended_well_is_not_reported_as_given_up(disk: Path, contend:
 
 
 def test_a_killed_holder_is_reported_as_reclaimed_by_its_heir(disk: Path, contend: Contend, follow: Follow) -> None:
-    """Z15: the close event of a dying holder comes before its guard is gone."""
+    """Z15: the close event of a dying holder comes before its guard is dropped."""
     follower = follow(disk)
     follower.first_look()
     peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
@@ -439,7 +439,7 @@ def test_a_killed_holder_is_reported_as_reclaimed_by_its_heir(disk: Path, conten
 def test_an_heir_that_comes_during_the_look_has_replaced_the_dead_holder(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """L13: the guard is the heir's before its record is read."""
+    """L13: it has the guard before its record is read."""
     follower = follow(disk)
     follower.first_look()
     peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
@@ -458,7 +458,7 @@ def test_an_heir_that_comes_during_the_look_has_replaced_the_dead_holder(
 def test_the_end_and_the_heir_of_a_lock_that_is_a_directory_are_seen_by_the_clock(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """Z13: neither makes an event; nor does the directory say whose it is."""
+    """Z13: neither makes an event, and the directory does not name its holder."""
     (disk / "t").touch()
     holder = contend(disk / "t", protocol="proper-lockfile")
     holder.get()
@@ -474,7 +474,7 @@ def test_the_end_and_the_heir_of_a_lock_that_is_a_directory_are_seen_by_the_cloc
 
 
 def test_a_lock_on_the_file_of_a_dead_holder_is_no_takeover(disk: Path, contend: Contend, follow: Follow) -> None:
-    """It may be of a contender that gives up or dies before it writes its record; the record says who has the lock."""
+    """It may belong to a contender that gives up or dies before it writes its record; the record names the holder."""
     peer = Peer("Lock(path).acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
     peer.expect("held")
     follower = follow(disk)
@@ -496,7 +496,7 @@ def test_a_lock_on_the_file_of_a_dead_holder_is_no_takeover(disk: Path, contend:
 
 @pytest.mark.parametrize("protocol", ["proper-lockfile", "sidecar"])
 def test_a_refresh_is_no_acquisition(disk: Path, follow: Follow, protocol: str) -> None:
-    """A holder that is not of holdfast, and is known by the time of its lock alone."""
+    """For a foreign holder, which is known by the time of its lock alone."""
     path = disk / "l.lock"
     path.mkdir() if protocol == "proper-lockfile" else path.write_text('{"pid": 1}')
     follower = follow(disk)
@@ -550,7 +550,7 @@ def test_a_waiter_that_leaves_or_dies_is_reported_to_have_given_up(
 def test_without_events_a_waiter_that_leaves_others_in_the_queue_has_given_up(
     disk: Path, contend: Contend, follow: Follow
 ) -> None:
-    """Z13: the queue stays, so only its list says so."""
+    """Z13: the queue stays, so only its listing shows it."""
     follower = follow(disk, events=False)
     held = contend(disk / "l").get()
     follower.first_look()

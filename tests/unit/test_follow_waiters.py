@@ -1,8 +1,6 @@
-"""Waiters as an observer sees them at any moment (monitor.py): every schedule with two switches.
-
-The follower takes events and looks until there are no more; a waiter takes its steps in between. Afterwards the
-follower must know what is so, without the sweep that would make up for it.
-"""
+"""Waiters as an observer sees them at any moment (monitor.py), in every schedule with two switches. The follower takes
+events and looks until there are none left, and a waiter makes steps in between. Afterwards the follower must know the
+true state, without the sweep that would repair a wrong one."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ MOST = 40
 
 
 class Theatre:
-    """One who follows a directory, anew in each play, and one who waits for a lock in it, which is all that it does."""
+    """A follower of a directory, new in each play, and a waiter for a lock in it."""
 
     def __init__(self, disk: Path, environments: Callable[..., Stepped]) -> None:
         self.directory = disk
@@ -108,7 +106,7 @@ def theatre(shm: Path, environments: Callable[..., Stepped]) -> Iterator[Theatre
 
 
 def plays(theatre: Theatre, scene: Callable[[], object], before: Callable[[], object]) -> Iterator[str]:
-    """Each schedule: so many steps of the waiter, so many of the follower, then the waiter's others, then the rest."""
+    """Each schedule: some steps of the waiter, some of the follower, the waiter's other steps, then the rest."""
     turns = Schedules(MOST, MOST)
     for switch, back in turns:
         theatre.raise_curtain()
@@ -131,7 +129,7 @@ def test_a_waiter_that_comes_at_any_step_is_shown(theatre: Theatre) -> None:
 
 
 def test_a_waiter_whose_ticket_is_made_again_is_shown(theatre: Theatre) -> None:
-    """Z17: it queues anew, under another name, when its ticket was removed."""
+    """Z17: its ticket was removed, so it queues anew under another name."""
 
     def again() -> None:
         assert theatre.entry is not None
@@ -144,7 +142,7 @@ def test_a_waiter_whose_ticket_is_made_again_is_shown(theatre: Theatre) -> None:
 
 
 def test_a_waiter_in_a_queue_that_is_made_again_is_shown(theatre: Theatre) -> None:
-    """Z17: the last one leaves with the directory, the next one makes it anew."""
+    """Z17: the last waiter leaves with the directory, and the next one makes it anew."""
     names: list[str] = []
 
     def next_one() -> None:
@@ -164,14 +162,14 @@ def test_a_waiter_that_leaves_at_any_step_is_no_longer_shown(theatre: Theatre) -
 
 
 def test_a_waiter_that_gets_in_neither_waits_nor_gave_up(theatre: Theatre) -> None:
-    """Z16: its ticket's mode says so."""
+    """Z16: the mode of its ticket says so."""
     for where in plays(theatre, theatre.get_in, theatre.arrive):
         assert theatre.waiting() == [], where
         assert "gave-up" not in theatre.kinds(), where
 
 
 def test_a_waiter_that_dies_is_reported_to_have_given_up(theatre: Theatre, live_pid: int) -> None:
-    """Z15: an event says that the ticket was closed; it is looked at again a moment later."""
+    """Z15: an event reports that the ticket was closed; the follower looks at it again a moment later."""
     theatre.waits.real._identity = theatre.waits.real._identify(live_pid)
     theatre.raise_curtain()
     theatre.arrive()

@@ -35,7 +35,7 @@ def portable(contend: Contend, environments: Environments) -> Contend:
 
 @pytest.fixture
 def dead(disk: Path, portable: Contend, dead_pid: int) -> Path:
-    """The lock of a process that is gone: known by its process alone, and that proves it."""
+    """The lock of an ended process: it is known by its process alone, which proves the death."""
     who = portable(disk / "x").env.identity()
     gone = Identity(dead_pid, who.boot, who.pid_namespace, "-", who.host)
     text = marker_text(False, device_in(disk), gone)
@@ -51,7 +51,7 @@ def claims(place: Path) -> list[str]:
 def test_one_of_two_contenders_claims_a_record(
     without: tuple[str, ...], dead: Path, portable: Contend, past_the_gates: Gates
 ) -> None:
-    """T11: there is one winner for each record; the loser sees a living claimant and goes back to waiting."""
+    """T11: each record has one winner; the loser sees a living claimant and goes back to waiting."""
     first, second = portable(dead, *without), portable(dead, *without)
     losers = []
     past_the_gates(first.env, lambda: losers.append(second.run()))
@@ -63,7 +63,7 @@ def test_one_of_two_contenders_claims_a_record(
 def test_one_of_two_contenders_claims_a_record_by_two_names(
     dead: Path, portable: Contend, past_the_gates: Gates
 ) -> None:
-    """T11: a claim is about the file, whatever its directory is called."""
+    """T11: a claim is about the file, whatever the path of its directory."""
     alias = dead.parent / "alias"
     alias.symlink_to(dead.parent)
     first, second = portable(dead), portable(alias / "l")
@@ -74,7 +74,7 @@ def test_one_of_two_contenders_claims_a_record_by_two_names(
 
 
 def test_a_claim_on_one_lock_does_not_block_another(dead: Path, portable: Contend, past_the_gates: Gates) -> None:
-    """T11: the same record in two files of one directory is claimed twice."""
+    """T11: two files of one directory have the same record, and both are claimed."""
     twin = dead.with_name("twin")
     twin.write_bytes(dead.read_bytes())
     first, second = portable(dead), portable(twin)
@@ -86,7 +86,7 @@ def test_a_claim_on_one_lock_does_not_block_another(dead: Path, portable: Conten
 def test_a_living_claimant_is_waited_for_and_a_dead_one_succeeded(
     dead: Path, portable: Contend, dead_pid: int, live_pid: int, past_the_gates: Gates
 ) -> None:
-    """T12: a claimant that died is succeeded, by one; one that lives is waited for."""
+    """T12: one contender succeeds a dead claimant."""
     crashed = portable(dead, pid=dead_pid)
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -111,7 +111,7 @@ def test_a_living_claimant_is_waited_for_and_a_dead_one_succeeded(
 
 
 def test_a_late_claimant_leaves_the_new_record(dead: Path, portable: Contend) -> None:
-    """T2: whoever claims later reads the record again, and finds that it has changed."""
+    """T2: it reads the record again, and finds that it has changed."""
     late, faster = portable(dead), portable(dead)
     opened: list[bool] = []
 
@@ -131,7 +131,7 @@ def test_a_late_claimant_leaves_the_new_record(dead: Path, portable: Contend) ->
 def test_a_failed_replacement_leaves_no_claim(
     dead: Path, portable: Contend, dead_pid: int, past_the_gates: Gates
 ) -> None:
-    """T16: our own goes, and so did that of the dead claimant before us."""
+    """T16: our claim goes, as that of the dead claimant before us has."""
     crashed = portable(dead, pid=dead_pid)
     past_the_gates(crashed.env, crashed.crash)
     with pytest.raises(Crash):
@@ -210,7 +210,7 @@ def test_without_psutil_dead_and_living_are_told_apart(
 def test_machines_with_one_network_address_are_told_apart(
     environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Virtual machines and containers of several hosts have it, and a directory of a server in common."""
+    """Virtual machines and containers on several hosts have the same address, and share a directory on a server."""
     monkeypatch.setattr("uuid.getnode", lambda: 0x02FC00000001)
     one = environments(kind="generic").identity()
     monkeypatch.setattr("holdfast._platform.portable._host", lambda: "other")
@@ -237,7 +237,7 @@ def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_nothing(disk: Path, port
 
 
 def test_a_made_up_machine_number_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no network card, the number is another one in each process: then no record is recognised by it."""
+    """Without a network card the number differs in each process, so it must not identify records."""
     import uuid
 
     monkeypatch.setattr(uuid, "getnode", lambda: 1 << 40 | 4711)
@@ -296,7 +296,7 @@ def test_operations_that_are_not_portable_are_refused(disk: Path, monkeypatch: p
 
 
 def test_an_interruption_of_the_end_of_a_claim_leaves_none(dead: Path, portable: Contend) -> None:
-    """T16: it would count for as long as this process lives."""
+    """T16: it would count as long as this process lives."""
     contender = portable(dead)
     interrupted: list[str] = []
 

@@ -1,4 +1,4 @@
-"""gevent: greenlets that stand for threads are told apart, and one that waits leaves the others at work."""
+"""gevent: greenlets that act as threads are told apart, and a waiting one lets the others run."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ print("done")
 @pytest.mark.parametrize("order", ["used", "imported"])
 @pytest.mark.unmeasured("gevent replaces what measures")
 def test_greenlets_are_told_apart_and_leave_each_other_at_work(tmp_path: Path, order: str) -> None:
-    """Also where holdfast was imported, or used, before `monkey.patch_all()`; where they have one object for the lock,
-    and where a listener lets others run."""
+    """Also where holdfast was imported, or used, before `monkey.patch_all()`; where they share one lock object, and
+    where a listener lets others run."""
     done = subprocess.run(
         [sys.executable, "-c", GREENLETS, tmp_path / "l", order], capture_output=True, text=True, timeout=60
     )

@@ -35,7 +35,7 @@ def steps_of(held: FileHold) -> list[str]:
 
 
 def test_a_child_cannot_act_on_its_parents_hold(held: FileHold) -> None:
-    """H1: there, every step does nothing or says why."""
+    """H1: in the child, every step does nothing or raises."""
     before = Path(held.path).read_bytes()
 
     def in_the_child() -> list[object]:
@@ -53,7 +53,7 @@ def test_a_child_cannot_act_on_its_parents_hold(held: FileHold) -> None:
 
 
 def test_a_child_leaves_its_parents_guard_locked(held: FileHold, contend: Contend) -> None:
-    """H1: closing its copies of the descriptors is all that it does."""
+    """H1: it only closes its copies of the descriptors."""
     elsewhere(held.release)
     status = look(contend("/x").env, held.request)
     assert (status.liveness, status.evidence.source) == (Liveness.ALIVE, "guard")
@@ -81,7 +81,7 @@ def test_nothing_of_a_released_hold_is_left_for_the_garbage_collector(place: Pat
 
 
 def test_a_second_release_does_nothing(held: FileHold, contend: Contend) -> None:
-    """H2: it does nothing, though the path is a lock file again, and the descriptor's number in use again."""
+    """H2: even if the path is a lock file again, and the descriptor's number is in use again."""
     held.release()
     after = contend(held.path)
     second = after.get()
@@ -94,7 +94,7 @@ def test_a_second_release_does_nothing(held: FileHold, contend: Contend) -> None
 def test_a_beat_does_not_write_into_a_file_that_got_the_descriptor_number(
     held: FileHold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """H2: released between the check and the write of a heartbeat."""
+    """H2: the release came between the check and the write of a heartbeat."""
     check = FileHold.check
 
     def check_and_lose_the_race(self: FileHold) -> bool:
@@ -110,7 +110,7 @@ def test_a_beat_does_not_write_into_a_file_that_got_the_descriptor_number(
 
 
 def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHold, contend: Contend) -> None:
-    """FH1: unlink, unlock, close; in between, nobody can take the lock for a dead one."""
+    """FH1: unlink, unlock, close; in between, no contender can take the lock for a dead holder's."""
     env = held.env
     assert isinstance(env, Stepped)
     other = contend("/x").env
@@ -125,7 +125,7 @@ def test_the_guard_is_dropped_after_the_file_is_gone(held: FileHold, contend: Co
 
 
 def test_a_copy_of_the_descriptor_does_not_keep_the_lock(held: FileHold, contend: Contend) -> None:
-    """FH1: a child between vfork and exec still has one; unlocking ends the guard for all of them."""
+    """FH1: a child between vfork and exec still has one; unlocking drops the guard for all copies."""
     copy = os.dup(held.fd)
     try:
         held.release()
@@ -154,7 +154,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", LOSSES)
 def test_a_lost_lock_is_noticed_and_its_thief_left_alone(how: str, place: Path, contend: Contend) -> None:
-    """FH2: another inode at the path, or another record in ours; and what is there is left alone."""
+    """FH2: the path has another inode, or our file another record."""
     (place / "d").mkdir()
     path = place / "d" / "l"
     told: list[LockLost] = []
@@ -178,7 +178,7 @@ def test_a_lost_lock_is_noticed_and_its_thief_left_alone(how: str, place: Path, 
 
 @pytest.mark.parametrize("protocol", ["sema", "sidecar"])
 def test_a_heartbeat_cut_short_at_any_byte_loses_nothing(protocol: str, place: Path, contend: Contend) -> None:
-    """FH6: not when it happens again at another byte, and every digit of the time changes."""
+    """FH6: even if the next one is cut short at another byte, and every digit of the time changes."""
     for first in range(24):
         contender = contend(place / "l", protocol=protocol)
         env, times = contender.env, iter([1_999_999_999.0, 2_000_000_000.0, 1_888_888_888.0, 2_111_111_111.0])
@@ -204,7 +204,7 @@ def test_a_heartbeat_cut_short_at_any_byte_loses_nothing(protocol: str, place: P
 
 
 def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHold) -> None:
-    """FH2: removed by somebody between the check and our own removal."""
+    """FH2: removed by another process between the check and our own removal."""
     env = held.env
     assert isinstance(env, Stepped)
     env.once(env.before, "unlink", lambda: os.unlink(held.path))
@@ -216,7 +216,7 @@ def test_a_lock_lost_at_the_last_moment_counts_as_lost(held: FileHold) -> None:
 
 @pytest.mark.parametrize("step", ["stat", "read", "unlink"])
 def test_a_failing_release_drops_the_guard(step: str, held: FileHold, contend: Contend) -> None:
-    """FH3: whatever fails, the guard goes, so that the file that stays is proven dead."""
+    """FH3: whatever fails, so that the remaining file is proven dead."""
     env = held.env
     assert isinstance(env, Stepped)
 
@@ -233,7 +233,7 @@ def test_a_failing_release_drops_the_guard(step: str, held: FileHold, contend: C
 
 
 def test_a_crash_within_a_release_does_not_block_the_lock(place: Path, contend: Contend) -> None:
-    """FH3: killed at any step, the lock is free, or proven dead."""
+    """FH3: killed at any step, it leaves a free lock, or a proven dead one."""
     for number in range(3):
         contender = contend(place / "l")
         held = contender.get()
@@ -348,7 +348,7 @@ def test_the_failure_of_each_on_lost_is_reported(
 def test_a_partly_written_heartbeat_keeps_the_lock(
     options: dict[str, float], full: bool, disk: Path, contend: Contend
 ) -> None:
-    """FH6: each digit of the time may change, so what is in the file then is neither the old record nor the new one."""
+    """FH6: each digit of the time may change, so the file then has neither the old record nor the new one."""
     contender = contend(disk / "l", **options)
     held, env, parts = contender.get(), contender.env, []
 
@@ -380,7 +380,7 @@ def test_a_partly_written_heartbeat_keeps_the_lock(
 def test_a_release_leaves_a_file_that_has_reused_its_descriptors_number(
     end: str, reuse: str, protocol: str, disk: Path, contend: Contend
 ) -> None:
-    """FH5: the caller has closed it, as one who becomes a daemon does, and opened something else."""
+    """FH5: the caller has closed it, as a process that becomes a daemon does, and opened something else."""
     contender = contend(disk / "l", protocol=protocol)
     held = contender.get()
     number = held.fd

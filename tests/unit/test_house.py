@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, who may touch the system, how large things may grow."""
+"""The rules of the house: who may import whom, who may touch the system, and size limits."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def code_without_docstrings(path: Path) -> str:
 
 
 def each_of(files: list[Path]) -> Callable[[Callable[[Path], None]], object]:
-    """One test for each room of the house, which looks at each file in it: hundreds of tests cost seconds."""
+    """One test for each room of the house, which checks each file in it: hundreds of tests would cost seconds."""
     rooms: dict[str, list[Path]] = {}
     for path in files:
         rooms.setdefault(NAMES[path].split("/")[0], []).append(path)
@@ -162,7 +162,7 @@ def test_every_import_points_down(path: Path) -> None:
 
 
 def test_no_imports_form_a_circle() -> None:
-    """Not even by those that only a type checker sees, or that a function does when it is called."""
+    """Including imports for type checkers only, and imports inside functions."""
     arrows = {}
     for path in FILES:
         here = f"holdfast.{module_of(path)}".removesuffix(".")
@@ -175,7 +175,7 @@ def test_no_imports_form_a_circle() -> None:
 
 @each_of([p for p in FILES if p.name == "__init__.py"])
 def test_no_module_replaces_what_its_package_defines(path: Path) -> None:
-    """The import of `a.b` binds `b` in `a`, whatever `a` has called so."""
+    """Importing `a.b` binds `b` in `a`, over any earlier value."""
     defined = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
     assert not defined & {other.stem for other in path.parent.iterdir()}
 
@@ -232,7 +232,7 @@ def _is_private(name: str) -> bool:
 
 
 def own_names(tree: ast.AST) -> set[str]:
-    """What a module defines itself, in it or in its classes: there, one object may use another's."""
+    """Names that a module defines itself, also in its classes: there, one object may use another's."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -346,13 +346,13 @@ def test_every_explained_option_exists() -> None:
 
 
 def _options_of(kind: type) -> dict[str, tuple[object, object]]:
-    """By name, what an editor shows of each: the type and the default."""
+    """The type and the default of each option by name, as an editor shows them."""
     wanted = inspect.signature(kind).parameters.values()
     return {one.name: (one.annotation, one.default) for one in wanted if one.kind is one.KEYWORD_ONLY}
 
 
 def test_every_built_in_protocol_is_named_where_people_choose_one() -> None:
-    """In the signatures, for editors, and in the help of the command line."""
+    """In the signatures, for editors, and in the command line's help."""
     for kind in (holdfast.Lock, holdfast.Semaphore):
         shown = str(inspect.signature(kind).parameters["protocol"].annotation)
         assert set(re.findall(r"""["']([\w-]+)["']""", shown)) == set(protocols._BUILT_IN)
@@ -398,7 +398,7 @@ def test_a_method_can_be_sent_to_another_process(name: str, method: str) -> None
 
 
 def invariants() -> dict[str, str]:
-    """Each numbered invariant in the head of a module (the command line's are tested with it), and where it stands."""
+    """Each numbered invariant in the head of a module, and where it is (tests of the command line cover its own)."""
     found: dict[str, str] = {}
     for path in FILES:
         if NAMES[path].startswith(("cli/", "testing/")):

@@ -1,4 +1,4 @@
-"""Which acquisition it is: the same name as long as it lasts, and another one for the next (scan.py)."""
+"""Identity of an acquisition: the same name as long as it lasts, and another one for the next (scan.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def id_at(one: Contender) -> str | None:
 
 @PROTOCOLS
 def test_a_heartbeat_keeps_the_name(protocol: str, place: Path, contend: Contend) -> None:
-    """I1: what a heartbeat rewrites is no part of the name."""
+    """I1: parts that a heartbeat rewrites do not belong to the name."""
     holder, other = contend(place / "l", protocol=protocol), contend(place / "l", protocol=protocol)
     if protocol == "beads":
         (place / "l").mkdir()
@@ -53,7 +53,7 @@ def test_a_heartbeat_of_a_sidecar_with_a_payload_of_its_own_keeps_the_name(
 
 @PROTOCOLS
 def test_each_acquisition_of_one_process_has_a_name_of_its_own(protocol: str, place: Path, contend: Contend) -> None:
-    """I2: the record may be the same to the byte, and so may the number of the inode."""
+    """I2: the records may be equal to the byte, and so may the inode numbers."""
     env, names = contend(place / "l").env, set()
     if protocol == "beads":
         (place / "l").mkdir()
@@ -83,7 +83,7 @@ def test_a_takeover_in_place_changes_the_name(disk: Path, contend: Contend) -> N
 def test_a_record_replaced_during_the_look_gets_a_name_of_its_own(
     disk: Path, environments: Callable[..., Stepped]
 ) -> None:
-    """I3: the record of one and the file of the next are neither's name."""
+    """I3: the record of one holder and the file of the next make neither's name."""
     env, path = environments(), disk / "l"
     request = FileRequest(str(path), {})
     path.write_bytes(sema_record(7, 1000, "first"))

@@ -52,7 +52,7 @@ def file(disk: Path) -> Path:
 
 
 def touch(path: Path) -> None:
-    """Make a close event, as a holder's end does."""
+    """Make a close event, as the end of a holder does."""
     os.close(os.open(path, os.O_RDWR))
 
 
@@ -61,7 +61,7 @@ def is_ready(watch: FileWatch, timeout: float = 0) -> bool:
 
 
 def test_a_follower_hears_its_events(file: Path, hub: Hub, watching: Watching) -> None:
-    """N1: the leader reads the descriptor, and hands events on to the others on that inode."""
+    """N1: the leader reads the descriptor, and hands events to the other watches of their inodes."""
     leader, follower = watching(file), watching(file)
     assert leader.fds() == (hub.fd,)
     follower.fds()
@@ -77,7 +77,7 @@ def test_a_follower_hears_its_events(file: Path, hub: Hub, watching: Watching) -
 
 
 def test_an_event_wakes_only_the_waits_that_it_concerns(file: Path, hub: Hub, watching: Watching) -> None:
-    """N2: a follower waits on an eventfd of its own, which only its own events write."""
+    """N2: a follower waits on its own eventfd, which only its own events write."""
     other = file.with_name("other")
     other.write_bytes(b"y")
     leader, follower, stranger = watching(file), watching(file), watching(other)
@@ -93,7 +93,7 @@ def test_an_event_wakes_only_the_waits_that_it_concerns(file: Path, hub: Hub, wa
 
 
 def test_an_event_handed_over_between_look_and_sleep_wakes_the_follower(file: Path, watching: Watching) -> None:
-    """N2: the follower has no eventfd yet when the event comes; it must not go to sleep on it."""
+    """N2: the event comes before the follower has an eventfd; it must not go to sleep."""
     leader, follower = watching(file), watching(file)
     leader.fds()
     touch(file)
@@ -103,7 +103,7 @@ def test_an_event_handed_over_between_look_and_sleep_wakes_the_follower(file: Pa
 
 
 def test_events_outlast_the_leader(file: Path, hub: Hub, watching: Watching) -> None:
-    """N3: when it leaves, a follower is woken and leads; what came in between is still there."""
+    """N3: when it leaves, a follower is woken and leads; events from in between are still there."""
     leader, follower = watching(file), watching(file)
     assert leader.fds()
     assert follower.fds() != (hub.fd,)
@@ -118,7 +118,7 @@ def test_events_outlast_the_leader(file: Path, hub: Hub, watching: Watching) -> 
 
 @pytest.mark.parametrize("leading", [True, False])
 def test_a_wait_for_many_files_is_told_which_changed(leading: bool, file: Path, hub: Hub, watching: Watching) -> None:
-    """N1, N2: a set of watches waits as one does, and tells which of its files have changed."""
+    """N1, N2: a set of watches waits as one, and reports which of its files have changed."""
     other = file.with_name("other")
     other.write_bytes(b"y")
     leader = None if leading else watching(file)
@@ -148,7 +148,7 @@ def test_a_wait_for_many_files_is_told_which_changed(leading: bool, file: Path, 
 
 @pytest.mark.parametrize("crew", [0, 1])
 def test_a_new_leader_is_woken_once(crew: int, file: Path, watching: Watching) -> None:
-    """N3: being made the leader is said once; a loop's leader goes on waiting for the eventfd that said it."""
+    """N3: a promotion is signalled once; a loop's leader goes on waiting on the eventfd that signalled it."""
     token = waiting_loop.set(crew)
     try:
         leader, follower = watching(file), watching(file)
@@ -166,7 +166,7 @@ def test_a_new_leader_is_woken_once(crew: int, file: Path, watching: Watching) -
 
 
 def test_each_event_wakes_the_watch_of_its_own_file(file: Path, watching: Watching) -> None:
-    """N2: of the watches that make one wait, only that one says so which an event was about."""
+    """N2: of the watches of one wait, only the one with the event reports it."""
     other, third = file.with_name("other"), file.with_name("third")
     for path in (other, third):
         path.write_bytes(b"x")
@@ -186,7 +186,7 @@ def test_each_event_wakes_the_watch_of_its_own_file(file: Path, watching: Watchi
 
 
 def test_a_leader_wakes_its_sleeping_successor(file: Path, hub: Hub, watching: Watching) -> None:
-    """N3: a follower that sleeps on its eventfd alone learns that it must look at the instance from now on."""
+    """N3: a follower that sleeps on its eventfd alone learns that it must now watch the instance."""
     leader, follower = watching(file), watching(file)
     leader.fds()
     asleep = follower.fds()
@@ -199,7 +199,7 @@ def test_a_leader_wakes_its_sleeping_successor(file: Path, hub: Hub, watching: W
 
 
 def test_an_overflow_wakes_everyone(file: Path, hub: Hub, watching: Watching) -> None:
-    """N4: when the queue has lost events, everybody looks again."""
+    """N4: after the queue has lost events, every waiter looks again."""
     other = file.with_name("other")
     other.write_bytes(b"y")
     leader, stranger = watching(file), watching(other)
@@ -218,7 +218,7 @@ def test_an_overflow_wakes_everyone(file: Path, hub: Hub, watching: Watching) ->
 
 
 def test_a_watch_outlasts_another_of_its_file(file: Path, watching: Watching) -> None:
-    """N5: one kernel watch, counted."""
+    """N5: they share one counted watch of the kernel."""
     one, two = watching(file), watching(file)
     assert one.wd == two.wd
     two.fds()
@@ -230,7 +230,7 @@ def test_a_watch_outlasts_another_of_its_file(file: Path, watching: Watching) ->
 
 
 def test_a_watch_outlasts_another_of_a_file_that_is_gone(file: Path, hub: Hub, watching: Watching) -> None:
-    """N5: the kernel's watch went with the inode; closing ours must not hit one that came later."""
+    """N5: the kernel's watch went with the inode; closing ours must not remove a later one."""
     gone = watching(file)
     gone.fds()
     file.unlink()
@@ -275,7 +275,7 @@ def test_looking_wakes_no_waiter(file: Path, watching: Watching) -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["the wide one first", "the narrow one first"])
 def test_two_watches_of_one_file_each_get_the_events_they_asked_for(first: bool, file: Path, hub: Hub) -> None:
-    """N5: each of two watches of one inode is told what it asked for, whichever came first or is left."""
+    """N5: whichever came first or is left."""
     watches = {readers: hub.add(str(file), readers=readers) for readers in (first, not first)}
     for watch in watches.values():
         watch.fds()
@@ -291,7 +291,7 @@ def test_two_watches_of_one_file_each_get_the_events_they_asked_for(first: bool,
 
 
 def test_a_busy_leader_passes_the_events_of_others_on(file: Path, watching: Watching) -> None:
-    """N3: a leader that has stopped waiting resigns; the new one is not taken for one that something happened to."""
+    """N3: a leader that has stopped waiting resigns; its successor must not report an event of its own."""
     leader, follower = watching(file), watching(file)
     leader.fds()
     asleep = follower.fds()
@@ -304,7 +304,7 @@ def test_a_busy_leader_passes_the_events_of_others_on(file: Path, watching: Watc
 
 
 def test_unread_events_are_handed_out_when_the_leader_resigns(file: Path, watching: Watching) -> None:
-    """N3: events that are there when the leader resigns are handed out."""
+    """N3."""
     leader, follower = watching(file), watching(file)
     leader.fds()
     asleep = follower.fds()
@@ -318,7 +318,7 @@ def test_unread_events_are_handed_out_when_the_leader_resigns(file: Path, watchi
 
 @contextmanager
 def on_loop(number: int) -> Iterator[None]:
-    """What waits in here does so on an event loop of that number."""
+    """Waits in this context are those of an event loop with that number."""
     token = waiting_loop.set(number)
     yield
     waiting_loop.reset(token)
@@ -332,7 +332,7 @@ def readable(fds: tuple[int, ...]) -> bool:
 def test_a_busy_loop_keeps_neither_a_thread_nor_another_loop_waiting(
     first: str, file: Path, hub: Hub, watching: Watching
 ) -> None:
-    """N6: one loop waits, and never runs; whoever else waits hears of the event all the same."""
+    """N6: one loop waits but never runs; all other waiters still hear of the event."""
     stuck, thread, loop = watching(file), watching(file), watching(file)
     if first == "loop":
         with on_loop(1):
@@ -358,7 +358,7 @@ def test_a_busy_loop_keeps_neither_a_thread_nor_another_loop_waiting(
 
 
 def test_an_event_that_another_loop_has_read_wakes_both(file: Path, watching: Watching) -> None:
-    """N6: both wait on the instance itself; the one that comes second finds it empty."""
+    """N6: both wait on the instance itself; the second finds it empty."""
     one, two = watching(file), watching(file)
     with on_loop(1):
         sleeping = one.fds()
@@ -373,7 +373,7 @@ def test_an_event_that_another_loop_has_read_wakes_both(file: Path, watching: Wa
 
 
 def test_a_loop_leaves_the_events_of_a_thread_that_is_about_to_sleep(file: Path, hub: Hub, watching: Watching) -> None:
-    """N6: the thread has no eventfd, so that its event must stay in the kernel until it looks."""
+    """N6: the thread has no eventfd, so its event must stay in the kernel until it looks."""
     loop, thread = watching(file), watching(file)
     with on_loop(1):
         assert hub.fd in loop.fds()
@@ -393,7 +393,7 @@ def test_a_loop_leaves_the_events_of_a_thread_that_is_about_to_sleep(file: Path,
 def test_the_lead_of_a_thread_that_resigns_passes_to_a_thread_or_to_each_loop(
     file: Path, hub: Hub, watching: Watching
 ) -> None:
-    """N6: a thread that resigns passes the lead on to another thread, or else to each of the loops."""
+    """N6: to another thread first."""
     first, second, one, two = (watching(file) for _ in range(4))
     for thread in (first, second):
         thread.fds()
@@ -420,7 +420,7 @@ def test_the_lead_of_a_thread_that_resigns_passes_to_a_thread_or_to_each_loop(
 
 
 def test_a_loop_told_to_lead_does_not_lead_beside_a_thread(file: Path, hub: Hub, watching: Watching) -> None:
-    """N6: a thread began to wait in between; the loop must not pass for a leader that it is not."""
+    """N6: a thread began to wait in between, so the loop is not the leader."""
     thread, loop, later = (watching(file) for _ in range(3))
     thread.fds()
     with on_loop(1):
@@ -475,7 +475,7 @@ def test_a_childs_watches_do_not_disturb_its_parents(disk: Path, contend: Callab
 
 
 def test_a_child_forked_during_a_wait_reads_nothing_of_its_parents(file: Path) -> None:
-    """A signal handler may fork between any two steps: the child's hub is an orphan by then."""
+    """A signal handler may fork between any two steps, when the child's hub is already an orphan."""
 
     def in_child() -> tuple[tuple[int, ...], int]:
         hub = Hub(Descriptors(Operations(threading.RLock())), threading.RLock())

@@ -1,8 +1,6 @@
-"""Two contenders, every schedule with two switches between them: never both inside, and never neither for good.
-
-Each runs in a greenlet of its own, and they switch exactly at the steps that the schedule says: the first goes k steps,
-the second j steps, then the first to its end, then the second.
-"""
+"""Two contenders in every schedule with two switches between them: never both inside, and never both out for good. Each
+runs in its own greenlet, and they switch exactly where the schedule says: the first makes k steps, the second j, the
+first all the rest, then the second."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ WAYS = {
 
 
 class Player:
-    """Runs one piece of work, a step at a time, whenever it is told to."""
+    """Runs one piece of work, step by step on demand."""
 
     def __init__(self, env: Stepped, work: Callable[[], object]) -> None:
         self.done = False
@@ -52,7 +50,7 @@ class Player:
         self._env.at_step = None
 
     def advance(self, steps: float) -> float:
-        """Go so many steps further, or to the end; how many it has been."""
+        """Make that many further steps, or run to the end; the number made."""
         gone = 0
         while gone < steps and not self.done:
             self._greenlet.switch()
@@ -66,7 +64,7 @@ class Player:
 
 
 def run(contender: Contender) -> None:
-    """To its end without waiting: what it would wait for is what the schedule decides."""
+    """Run to the end without waiting: the schedule decides what happens meanwhile."""
     for _ in range(2000):
         if contender.step() is None:
             return
@@ -74,7 +72,7 @@ def run(contender: Contender) -> None:
 
 
 class Stage:
-    """Two environments that are used again and again, and a path."""
+    """Two reusable environments, and a path."""
 
     def __init__(self, path: Path, environments: Environments, way: str) -> None:
         without = tuple(word for word in WAYS[way] if word != "generic")
@@ -122,10 +120,8 @@ class Stage:
 
 
 class Schedules:
-    """So many steps of the first, so many of the second: each pair that is another schedule than those before.
-
-    `part` of `parts`: as a test of all of them would be a long one.
-    """
+    """Some steps of the first, some of the second: each pair that differs in effect from those before. `part` of
+    `parts`: all of them would make one long test."""
 
     def __init__(self, first: int, second: int, part: int = 0, parts: int = 1) -> None:
         self._first, self._second = range(part, first + 1, parts), second
@@ -197,7 +193,7 @@ def test_one_of_two_contenders_is_inside_under_every_schedule(
 
 
 def test_a_release_leaves_the_next_holders_lock_under_every_schedule(stage: Stage) -> None:
-    """The releaser never removes the next one's lock, and is never told that its own was lost."""
+    """The releaser never removes the next lock, and never hears that its own was lost."""
     steps = rehearse(stage, "free")
     turns = Schedules(5, steps + 5)
     for switch, back in turns:

@@ -1,4 +1,4 @@
-"""What runs beside the holds: one thread for heartbeats and loss (background.py)."""
+"""The background of all holds: one thread for heartbeats and loss (background.py)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def hold(disk: Path, env: Stepped, contend: Contend) -> Callable[..., FileHold]:
 
 
 def test_the_thread_runs_only_while_it_is_needed(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
-    """K1: none before the first hold, none after the last; and one again for the next."""
+    """K1: none before the first hold or after the last, and a new one for the next hold."""
     assert keeper._thread is None
     for _ in range(2):
         held = hold()
@@ -78,7 +78,7 @@ def test_the_thread_runs_only_while_it_is_needed(keeper: Keeper, hold: Callable[
 
 
 def test_short_holds_share_one_thread(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
-    """K1: a steady stream of them neither wakes it nor starts it anew."""
+    """K1: a steady stream of holds neither wakes it nor restarts it."""
     started = set()
     rung = []
     for _ in range(20):
@@ -94,7 +94,7 @@ def test_short_holds_share_one_thread(keeper: Keeper, hold: Callable[..., FileHo
 
 
 def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
-    """K2: a hold that is due earlier wakes the thread."""
+    """K2: for a hold that is due earlier."""
     beaten = threading.Event()
     keeper.keep(hold("slow"), 3600)
     quick = hold("quick", heartbeat=0.05)
@@ -106,7 +106,7 @@ def test_an_earlier_beat_wakes_the_thread(keeper: Keeper, hold: Callable[..., Fi
 def test_the_thread_finds_a_hold_that_was_not_handed_to_it(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped
 ) -> None:
-    """K2: one that is due after the thread wakes."""
+    """K2: one that is due only after the thread wakes."""
     beaten = threading.Event()
     keeper.keep(hold("first"), 3600)
     later = hold("later", heartbeat=0.05)
@@ -118,7 +118,7 @@ def test_the_thread_finds_a_hold_that_was_not_handed_to_it(
 
 
 def test_a_hold_that_ends_while_it_is_found_is_not_kept(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
-    """K2: a release that had begun before the thread looked."""
+    """K2: its release had begun before the thread looked."""
     held = hold()
     held.released = True
     keeper._find()
@@ -129,7 +129,7 @@ def test_a_hold_that_ends_while_it_is_found_is_not_kept(keeper: Keeper, hold: Ca
 
 
 def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
-    """K2: those that are nearly due come with the one that is due; the others do not."""
+    """K2: only those nearly due join the one that is due."""
     due, nearly, later = hold("due"), hold("nearly"), hold("later")
     beaten: dict[int, threading.Event] = {held.fd: threading.Event() for held in (due, nearly, later)}
     for held in (due, nearly, later):
@@ -151,7 +151,7 @@ def test_beats_that_are_nearly_due_come_together(keeper: Keeper, hold: Callable[
 def test_all_watched_holds_share_one_wait(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, disk: Path
 ) -> None:
-    """K3: all of them make one wait, and each is told of its own loss."""
+    """K3: each hears of its own loss."""
     told: dict[str, threading.Event] = {f"l{i}": threading.Event() for i in range(20)}
     for name in told:
         keeper.keep(hold(name, on_lost=lambda _error, name=name: told[name].set()), 3600)
@@ -178,7 +178,7 @@ def test_each_beat_sets_the_next(keeper: Keeper, hold: Callable[..., FileHold], 
 def test_a_loss_is_reported_at_once(
     how: str, keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch, disk: Path
 ) -> None:
-    """K3: events tell it at once, long before any beat or look is due; and once."""
+    """K3: by an event, long before a beat or a look is due; and once."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 3600.0)
     told = threading.Event()
     errors: list[LockLost] = []
@@ -203,7 +203,7 @@ def test_a_loss_is_reported_at_once(
 def test_a_loss_without_events_is_reported(
     keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch, disk: Path, env: Stepped
 ) -> None:
-    """K3: where no events arrive it is looked at, once a second; here, more often."""
+    """K3: without events, holds are checked once a second; more often in this test."""
     assert keeping._LOOK_EVERY == 1.0
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
     env.instead["watch_set"] = lambda: None
@@ -231,7 +231,7 @@ def test_a_lock_lost_before_it_is_watched_is_reported(
 
 
 def test_a_child_does_not_beat_for_its_parent(keeper: Keeper, hold: Callable[..., FileHold]) -> None:
-    """K4: there, nothing is kept and no thread runs; its own holds start a new one."""
+    """K4: it keeps none of these holds and runs no thread; its own holds start a new one."""
     keeper.keep(hold(), 3600)
 
     def in_the_child() -> tuple[int, bool, bool]:
@@ -247,7 +247,7 @@ def test_a_child_does_not_beat_for_its_parent(keeper: Keeper, hold: Callable[...
 def test_a_failing_beat_is_logged_and_tried_again(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K5: it is reported, and tried again at the next turn."""
+    """K5: at the next turn."""
     failed, beaten = threading.Event(), threading.Event()
     held = hold()
     held.request.beat_every = 0.01
@@ -292,7 +292,7 @@ def test_a_failing_callback_does_not_end_the_thread(
 def test_a_slow_callback_does_not_hold_up_the_beats_of_other_holds(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, disk: Path
 ) -> None:
-    """K3: while the caller's `on_lost` is still running, another hold's beat comes."""
+    """K3: another hold's beat comes while `on_lost` is still running."""
     told, beaten, end = threading.Event(), threading.Event(), threading.Event()
     other = hold("other", heartbeat=0.05)
     keeper.keep(hold(on_lost=lambda _error: (told.set(), end.wait(SOON))), 3600)
@@ -311,7 +311,7 @@ def test_a_full_descriptor_table_does_not_end_the_thread(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """K5: a watch that cannot be waited on for once."""
+    """K5: a watch cannot be waited on for once."""
     monkeypatch.setattr(keeping, "_LOOK_EVERY", 0.01)
     beaten, failed = threading.Event(), threading.Event()
     watched = hold(on_lost=print)
@@ -352,7 +352,7 @@ def test_signals_do_not_land_in_the_keepers_thread(keeper: Keeper, hold: Callabl
 def test_the_locks_are_released_after_the_children_have_ended(
     keeper: Keeper, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K6: behind all of multiprocessing's finalizers, once in a process, and anew in a forked one."""
+    """K6: after all of multiprocessing's finalizers, once for each process, anew in a forked one."""
     finalizers: list[tuple[Callable[[], None], int]] = []
 
     class Util:
@@ -411,7 +411,7 @@ def test_a_hold_that_ends_while_it_is_entered_is_not_kept(
 
 
 def test_a_look_that_fails_is_repeated(keeper: Keeper, hold: Callable[..., FileHold], env: Stepped) -> None:
-    """K3, K5: whether it is lost already cannot be known, so it is looked at each second, events or not."""
+    """K3, K5: each second, with or without events, as the hold may be lost already."""
     held = hold(on_lost=lambda _lost: None)
 
     def failing(_path: str) -> None:
@@ -428,7 +428,7 @@ def test_a_look_that_fails_is_repeated(keeper: Keeper, hold: Callable[..., FileH
 def test_a_full_descriptor_table_does_not_end_an_acquisition(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K5: it is held, but not kept fresh, which is said; the next hold tries again."""
+    """K5: the lock is held but not kept fresh, and an error says so; the next hold tries again."""
 
     def full() -> tuple[int, int]:
         raise OSError(24, "Too many open files")
@@ -451,7 +451,8 @@ def test_a_full_descriptor_table_does_not_end_an_acquisition(
 def test_callers_attend_to_the_holds_where_no_thread_can_start(
     keeper: Keeper, hold: Callable[..., FileHold], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K10: beats and losses; said once, without a traceback, as it is no defect. Later a thread takes over."""
+    """K10: they send beats and find losses; logged once, without a traceback, as it is no defect. Later a thread takes
+    over."""
 
     def none_left(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -482,7 +483,7 @@ def test_callers_attend_to_the_holds_where_no_thread_can_start(
 def test_a_beat_that_a_caller_sends_itself_leaves_no_mark_on_its_thread(
     keeper: Keeper, env: Stepped, hold: Callable[..., FileHold], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K10: what this thread opens afterwards is as safe from a fork as before (apart.py, AP4)."""
+    """K10: descriptors that this thread opens afterwards are as safe from a fork as before (apart.py, AP4)."""
 
     def none_left(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -504,7 +505,7 @@ def test_a_beat_that_a_caller_sends_itself_leaves_no_mark_on_its_thread(
 def test_the_end_of_the_interpreter_is_not_complained_about(
     keeper: Keeper, hold: Callable[..., FileHold], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Python that is about to end starts no thread any more (3.12)."""
+    """A Python that is about to end starts no more threads (3.12)."""
 
     def too_late(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -530,7 +531,7 @@ def test_a_full_doorbell_can_be_rung(keeper: Keeper, env: Stepped) -> None:
 def test_a_watch_without_a_descriptor_is_polled(
     keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K3: the descriptor table is full, so what is watched is looked at each second."""
+    """K3: the descriptor table is full, so the watched hold is checked each second."""
     held = hold(on_lost=lambda _lost: None)
     monkeypatch.setattr("holdfast._platform.inotify.WatchSet.fds", lambda _self: ())
     keeper.keep(held, 100.0)

@@ -1,4 +1,4 @@
-"""Locks of the kernel alone: taking, holding and releasing them (flock.py)."""
+"""Locks of the kernel alone: acquired, held and released (flock.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ flock_alone = pytest.mark.parametrize("_spoken", ["flock"], indirect=True)
     autouse=True, params=["flock", "ofd"] if hasattr(fcntl, "F_OFD_SETLK") and sys.platform != "win32" else ["flock"]
 )
 def _spoken(request: pytest.FixtureRequest) -> None:
-    """Which protocol the test is about."""
+    """The protocol that the test is about."""
     KIND[:] = [request.param]
 
 
@@ -55,7 +55,7 @@ def flock(contend: Contend, path: Path) -> Contend:
 
 @contextmanager
 def foreigner(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[int]:
-    """Somebody who has locked the file in his own way."""
+    """Lock the file as another program does."""
     fd = os.open(path, (os.O_RDONLY if KIND[0] == "flock" else os.O_RDWR) | os.O_CREAT, 0o644)
     try:
         if KIND[0] == "flock":
@@ -96,7 +96,7 @@ FOREIGN_ENDS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("how", FOREIGN_ENDS)
 @pytest.mark.parametrize("step", ["guard", "fstat", "stat"])
 def test_a_guard_on_a_file_without_a_name_is_not_the_lock(how: str, step: str, path: Path, flock: Contend) -> None:
-    """F1: whatever happens to the path before it is looked at, the hold is of the file that is there then."""
+    """F1: whatever happens to the path before it is checked, the hold is of the file that is there then."""
     path.touch()
     contender = flock()
     contender.env.once(contender.env.before, step, lambda: FOREIGN_ENDS[how](path))
@@ -107,7 +107,7 @@ def test_a_guard_on_a_file_without_a_name_is_not_the_lock(how: str, step: str, p
 
 
 def test_a_path_that_changes_all_the_time_is_given_up(path: Path, flock: Contend) -> None:
-    """F1: it starts over a few times; then it is told that its time is up, and what it saw."""
+    """F1: the contender starts over a few times, then is refused as if its time were up, with its last look."""
     contender = flock()
     contender.env.before["guard"] = lambda *_args, **_kwargs: FOREIGN_ENDS["replaced"](path)
     refusal = contender.run()
@@ -120,7 +120,8 @@ def test_a_path_that_changes_all_the_time_is_given_up(path: Path, flock: Contend
 def test_one_holder_is_inside_while_a_third_removes_the_file(
     path: Path, flock: Contend, environments: Environments
 ) -> None:
-    """F1: one that locks, removes and unlocks, as some do, at each step of a contender; and another contender then."""
+    """F1: a process that locks, removes and unlocks, as some programs do, at each step of a contender; then another
+    contender."""
     path.touch()
     rehearsal = flock()
     rehearsal.get()
@@ -152,7 +153,7 @@ def test_one_holder_is_inside_while_a_third_removes_the_file(
 
 
 def test_the_file_stays_when_the_lock_goes(path: Path, flock: Contend) -> None:
-    """F2: it is the same file all along, and what is locked is that."""
+    """F2: the same file throughout, and it is the one that is locked."""
     path.touch()
     before = identity(path)
     for _ in range(3):
@@ -167,7 +168,7 @@ def test_the_file_stays_when_the_lock_goes(path: Path, flock: Contend) -> None:
 def test_breaking_a_lock_does_not_split_it(
     shared: bool, path: Path, flock: Contend, environments: Environments
 ) -> None:
-    """F2: removing the file would let others in beside the holder. So it stays, and the error says who that is."""
+    """F2: removing the file would let others in beside the holder. So it stays, and the error names the holder."""
     env = environments()
     assert drive(break_lock(env, request(path))) is None
     held = flock(shared=shared).get()
@@ -188,7 +189,7 @@ CONTENTS = [b"#!/bin/sh\nexit 0\n", b'{"a": 1}\n', b"x" * 100_000, b"protocol=fl
 def test_a_locked_script_or_file_of_data_is_unchanged(
     content: bytes, options: dict[str, object], path: Path, flock: Contend
 ) -> None:
-    """F3: when it is acquired, when it is released, and while others write to it."""
+    """F3: by the acquisition and by the release; additions that others make meanwhile stay."""
     path.write_bytes(content)
     before = path.stat()
     held = flock(**options).get()
@@ -222,7 +223,7 @@ def test_a_holder_learns_that_its_file_is_gone(how: str, path: Path, flock: Cont
 def test_the_file_of_another_user_can_be_locked(
     mode: int, options: dict[str, object], path: Path, flock: Contend
 ) -> None:
-    """F3: it may be read, and in a sticky directory the kernel refuses to open it with O_CREAT."""
+    """F3: it is readable, and in a sticky directory the kernel refuses to open it with O_CREAT."""
     path.touch(0o644)
     path.parent.chmod(mode)
 
@@ -245,7 +246,7 @@ def test_a_file_that_this_user_may_not_open_is_refused(path: Path, flock: Conten
 
 
 def test_a_filesystem_that_wants_writers_says_so(path: Path, flock: Contend) -> None:
-    """F3: NFS grants an exclusive guard only to those who may write; EBADF would puzzle anyone."""
+    """F3: NFS grants an exclusive guard only to processes that may write; EBADF alone would be puzzling."""
     contender = flock()
 
     def guard(_fd: int, **_kwargs: object) -> bool:
@@ -329,7 +330,7 @@ def test_a_new_file_can_be_opened_again_by_its_owner_whatever_the_umask(path: Pa
 def test_the_protocol_is_refused_without_kernel_locks(
     kind: str, there: bool, path: Path, flock: Contend, environments: Environments
 ) -> None:
-    """F4: it says so, in every way of asking, and leaves nothing."""
+    """F4: by every call, and nothing is left."""
     if there:
         path.touch()
     env = environments("flock", kind=kind)
@@ -348,7 +349,7 @@ def test_the_protocol_is_refused_without_kernel_locks(
 
 @flock_alone
 def test_a_tag_is_shown_while_the_lock_is_held(path: Path, flock: Contend, environments: Environments) -> None:
-    """F5: others see it as long as it is true."""
+    """F5: for as long as it is true."""
     held = flock(tag="deploy v1").get()
     status = look(environments(), request(path))
     assert status.holder is not None
@@ -361,7 +362,7 @@ def test_a_tag_is_shown_while_the_lock_is_held(path: Path, flock: Contend, envir
 
 
 def test_a_shared_hold_writes_nothing(path: Path, flock: Contend) -> None:
-    """F5: who is not alone writes nothing; and says of itself what it knows all the same."""
+    """F5: a reader is not alone; its own hold still has its record."""
     held = flock(tag="reading", shared=True).get()
     assert path.read_bytes() == b""
     record = held.record()
@@ -378,7 +379,7 @@ def leave_a_tag(flock: Contend, tag: str = "dead") -> None:
 def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
     path: Path, flock: Contend, environments: Environments
 ) -> None:
-    """F5: neither while somebody else holds it in his own way, nor when nobody does."""
+    """F5: neither while another program holds the lock, nor when it is free."""
     env = environments()
     leave_a_tag(flock)
     assert b"tag=dead" in path.read_bytes()
@@ -394,7 +395,7 @@ def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
 def test_a_tag_is_shown_only_while_its_process_lives(
     path: Path, flock: Contend, environments: Environments, process: Callable[..., int], dead_pid: int
 ) -> None:
-    """F5: another process may have its number by now, or the file be locked by somebody else."""
+    """F5: another process may have its pid, or the file may be locked by another process."""
     env = environments()
     other = process("flock", "--no-fork", str(path), "sleep", "1000")  # else `sleep` outlives a `flock` that is killed
     while is_free(path):
@@ -421,7 +422,7 @@ def test_a_tag_is_shown_only_while_its_process_lives(
 def test_the_next_exclusive_holder_takes_away_the_tag_of_a_dead_one(
     tag: str | None, path: Path, flock: Contend
 ) -> None:
-    """F5: the next one who is alone takes it away, or writes its own over it; a reader leaves it."""
+    """F5: it removes the tag, or writes its own over it; a reader leaves it."""
     leave_a_tag(flock, "dead" * 2_000)
     left = path.read_bytes()
     flock(shared=True).get().release()
@@ -437,7 +438,7 @@ def test_the_next_exclusive_holder_takes_away_the_tag_of_a_dead_one(
 def test_a_tag_is_not_written_into_a_file_of_another_directory(
     content: bytes | str, disk: Path, path: Path, flock: Contend
 ) -> None:
-    """F5: somebody has linked it here, where whoever locks may write to all files."""
+    """F5: another user has linked it here, and the locking process may write to all files."""
     elsewhere_ = disk / "elsewhere"
     if isinstance(content, str):
         dead = flock(tag=content)
@@ -456,7 +457,7 @@ def test_a_tag_is_not_written_into_a_file_of_another_directory(
 
 
 def test_a_tag_is_not_written_into_a_file_that_is_linked_here_by_turns(disk: Path, path: Path, flock: Contend) -> None:
-    """F5: whenever the descriptor is asked, the file has one name, which is elsewhere."""
+    """F5: whenever the descriptor is checked, the file has one name, which is elsewhere."""
     elsewhere_, contender = disk / "elsewhere", flock(tag="some tag")
     elsewhere_.touch()
     os.link(elsewhere_, path)
@@ -481,7 +482,7 @@ def test_content_written_by_others_stays_when_a_tag_is_removed(path: Path, flock
 
 @pytest.mark.parametrize("step", ["write", "truncate"])
 def test_a_tag_that_cannot_be_written_does_not_fail_the_acquisition(step: str, path: Path, flock: Contend) -> None:
-    """F5: a full disk, or a file that may only be read."""
+    """F5: on a full disk, or in a read-only file."""
     leave_a_tag(flock)
     contender = flock(tag="x")
 
@@ -497,7 +498,7 @@ def test_a_tag_that_cannot_be_written_does_not_fail_the_acquisition(step: str, p
 
 
 def test_half_a_tag_is_removed(path: Path, flock: Contend) -> None:
-    """F5: the disk becomes full in the midst of it."""
+    """F5: the disk becomes full in the middle of it."""
     contender = flock(tag="x")
 
     def half(fd: int, data: bytes, offset: int) -> int:
@@ -543,14 +544,15 @@ states = pytest.mark.parametrize("state", STATES)
 
 
 def timeless(flock: Contend) -> Contender:
-    """One whose steps are always the same: a release takes one more if the hold has lasted a moment."""
+    """A contender whose number of steps is constant: a release makes one step more once the hold has lasted a
+    moment."""
     contender = flock(tag="x")
     setattr(contender.env, "monotonic", lambda: 1000.0)  # noqa: B010  # mypy: a method
     return contender
 
 
 def rehearse(flock: Contend) -> tuple[list[str], list[str]]:
-    """The steps of an acquisition, and those of the release."""
+    """The steps of an acquisition, and those of its release."""
     contender = timeless(flock)
     held = contender.get()
     count = len(contender.env.steps)

@@ -1,4 +1,4 @@
-"""Waiting for a lock of the kernel alone, and looking at it (flock.py)."""
+"""Waiting for locks of the kernel alone, and looking at them (flock.py)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def path(disk: Path) -> Path:
 
 @pytest.fixture
 def arrive(contend: Contend, clocked: Callable[[], Stepped], path: Path) -> Contend:
-    """A contender for the lock that queues, in a process of its own unless one is given."""
+    """A contender for the lock that queues, in its own process unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
         return contend(path, env or clocked(), **{"timeout": None, "fair": True, "protocol": "flock", **options})
@@ -49,7 +49,7 @@ def arrive(contend: Contend, clocked: Callable[[], Stepped], path: Path) -> Cont
 
 @pytest.fixture
 def foreigner(path: Path) -> Iterator[Callable[..., int]]:
-    """Lock the file as others do; the descriptor."""
+    """Lock the file as another program does; the descriptor."""
     fds: list[int] = []
 
     def lock(how: int = fcntl.LOCK_EX) -> int:
@@ -71,7 +71,7 @@ def release(contender: Contender) -> None:
 
 
 def settled(contender: Contender) -> Wait:
-    """Step on until nothing more is going on: the wait in which it sleeps."""
+    """Step on until the contender sleeps; the wait in which it does."""
     for _ in range(20):
         wait = contender.step()
         assert wait is not None
@@ -90,7 +90,7 @@ def request(path: Path, **options: object) -> FileRequest:
 def test_a_waiter_comes_to_rest_and_stays_so(
     arrive: Contend, foreigner: Callable[..., int], clock: Clock, path: Path
 ) -> None:
-    """WF2: what it saw just after the watch was armed makes it look once more, and not for ever."""
+    """WF2: a change just after the watch was armed makes it look once more, not for ever."""
     foreigner()
     waiter = arrive(fair=False)
     pauses = []
@@ -103,7 +103,7 @@ def test_a_waiter_comes_to_rest_and_stays_so(
 
 
 def test_a_waiter_does_not_wake_itself(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
-    """F6: one descriptor, opened once, becomes the hold's; nothing that it does wakes those who wait."""
+    """F6: the one descriptor, opened once, becomes the hold's; none of its steps wakes waiters."""
     holder = foreigner()
     waiter, other = arrive(fair=False), arrive(fair=False)
     settled(waiter)
@@ -121,7 +121,7 @@ def test_a_waiter_does_not_wake_itself(arrive: Contend, foreigner: Callable[...,
 
 
 def test_a_waiter_follows_the_path_to_another_file(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
-    """F6: the path names another file, locked by another; then none at all."""
+    """F6: the path names another file, locked by another process; then no file."""
     foreigner()
     waiter = arrive(fair=False)
     asleep = settled(waiter)
@@ -135,7 +135,7 @@ def test_a_waiter_follows_the_path_to_another_file(arrive: Contend, foreigner: C
 
 
 def test_a_removed_file_is_not_waited_for(arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
-    """F6: whoever holds the file without a name keeps nobody out."""
+    """F6: the holder of a file without a name keeps nobody out."""
     foreigner()
     waiter = arrive(fair=False)
     asleep = settled(waiter)
@@ -211,7 +211,7 @@ def test_a_look_neither_takes_nor_keeps_the_lock(
 def test_a_lock_is_free_for_readers_while_readers_hold_it(
     environments: Environments, foreigner: Callable[..., int], path: Path
 ) -> None:
-    """F7: for a reader, a lock that readers hold is free; for a writer it is not."""
+    """F7: not for a writer."""
     readers = [foreigner(fcntl.LOCK_SH) for _ in range(2)]
     env = environments()
     assert next(wait_until_free(env, [request(path, shared=True)], None, ()), "free") == "free"
@@ -228,7 +228,7 @@ def test_a_lock_is_free_for_readers_while_readers_hold_it(
 def test_the_first_in_the_queue_is_not_passed_while_readers_are_inside(
     queued: Contend, arrive: Contend, clock: Clock
 ) -> None:
-    """F7: for the one behind, the lock seems to lie there for readers; but the first cannot have it."""
+    """F7: to the reader behind it the lock seems idle, but the first waiter cannot have it."""
     reader = arrive(shared=True)
     reader.get()
     first = queued()
@@ -248,7 +248,7 @@ def test_the_first_in_the_queue_is_not_passed_while_readers_are_inside(
 def test_a_stopped_waiter_does_not_keep_a_free_lock_from_all(
     shared: bool, queued: Contend, arrive: Contend, clock: Clock, path: Path
 ) -> None:
-    """F7: nobody has it, and the first does nothing; after some patience, the next goes in."""
+    """F7: the lock is free and the first waiter does nothing; after a while the next one goes in."""
     holder = arrive()
     holder.get()
     queued()  # and never steps again
@@ -266,7 +266,7 @@ def test_a_stopped_waiter_does_not_keep_a_free_lock_from_all(
 
 
 def test_readers_do_not_wait_for_each_other(arrive: Contend, queued: Contend, clock: Clock) -> None:
-    """F9: those inside, and those who have waited for a writer."""
+    """F9: those inside, and those that have waited for a writer."""
     first = arrive(shared=True)
     first.get()
     second = arrive(shared=True)
@@ -293,7 +293,7 @@ def test_readers_do_not_wait_for_each_other(arrive: Contend, queued: Contend, cl
 def test_a_stream_of_readers_does_not_starve_a_writer(
     timeout: float | None, same: bool, arrive: Contend, queued: Contend, clocked: Callable[[], Stepped]
 ) -> None:
-    """F9: who comes after a waiting writer goes behind it, also one that asks with timeout=0, and with fewer steps."""
+    """F9: a contender that comes later goes behind the waiting writer, also with timeout=0, and with fewer steps."""
     env = clocked()
     inside = arrive(env, shared=True)
     inside.get()
@@ -312,7 +312,7 @@ def test_a_stream_of_readers_does_not_starve_a_writer(
 
 
 def test_a_reader_within_a_reader_does_not_wait_for_a_writer(arrive: Contend, queued: Contend) -> None:
-    """F9: the same thread or task is inside already."""
+    """F9: its thread or task is inside already."""
     me: tuple[object, ...] = (object(),)
     outer = arrive(shared=True, context=me)
     outer.get()
@@ -333,7 +333,7 @@ def test_a_reader_within_a_reader_does_not_wait_for_a_writer(arrive: Contend, qu
 def test_a_reader_cannot_wait_for_itself_as_a_writer(
     arrive: Contend, clocked: Callable[[], Stepped], clock: Clock
 ) -> None:
-    """F9: without a time limit that would be for ever."""
+    """F9: without a time limit it would wait for ever."""
     env, me = clocked(), (object(),)
     for inner, outer in ((False, True), (False, False), (True, False)):
         held = arrive(env, shared=outer, context=me).get()
@@ -349,7 +349,7 @@ def test_a_reader_cannot_wait_for_itself_as_a_writer(
 
 
 def test_one_reader_of_many_cannot_wait_for_itself_as_a_writer(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
-    """F9: others of the process are inside too, whose end would not be enough."""
+    """F9: other readers of the process are inside too, and their end would not be enough."""
     env, me = clocked(), (object(),)
     arrive(env, shared=True).get()
     arrive(env, shared=True, context=me).get()
@@ -360,7 +360,7 @@ def test_one_reader_of_many_cannot_wait_for_itself_as_a_writer(arrive: Contend, 
 
 
 def test_an_owner_is_let_in_for_no_more_than_it_holds(arrive: Contend, clocked: Callable[[], Stepped]) -> None:
-    """F9: equal owners share a hold, but a shared one is not a way to an exclusive one."""
+    """F9: equal owners share a hold, but a shared hold does not become exclusive."""
     env = clocked()
     options = {"owner": "me", "timeout": 0}
     reader = arrive(env, shared=True, **options)
@@ -417,7 +417,7 @@ def test_a_refusal_says_who_holds_it(who: str, arrive: Contend, foreigner: Calla
 
 
 def test_only_a_refusal_that_is_read_looks_for_the_holder(arrive: Contend, foreigner: Callable[..., int]) -> None:
-    """It takes milliseconds; a refusal that is thrown away costs none of them."""
+    """The search takes milliseconds, which a discarded refusal does not cost."""
     foreigner()
     contender = arrive(timeout=0)
     refusal = contender.run()
@@ -431,7 +431,7 @@ def test_only_a_refusal_that_is_read_looks_for_the_holder(arrive: Contend, forei
 def test_without_a_listener_a_long_wait_does_not_look_for_the_holder(
     arrive: Contend, foreigner: Callable[..., int]
 ) -> None:
-    """A thousand tasks that wait would each keep their loop busy for milliseconds."""
+    """A thousand waiting tasks would each keep their loop busy for milliseconds."""
     foreigner()
     contender = arrive(timeout=0)
     refusal = contender.run()
@@ -486,7 +486,7 @@ def test_a_status_of_nothing_makes_no_file(environments: Environments, path: Pat
 def test_a_holder_that_watches_its_file_does_not_seem_to_wait(
     contend: Contend, environments: Environments, path: Path
 ) -> None:
-    """It wants to be told of its loss."""
+    """It watches the file for its loss."""
     held = contend(path, protocol="flock").get()
     env = environments()
     env.instead["watchers"] = lambda _identity: [os.getpid(), os.getpid() + 1]
@@ -504,7 +504,7 @@ NEVER_FAIL = frozenset({"inspect", "watch", "watch_process", "lock_owners", "wat
 def test_no_fault_while_waiting_leaks_or_hangs(
     number: int, shared: bool, contend: Contend, foreigner: Callable[..., int], path: Path
 ) -> None:
-    """Fails and says so, or goes on; what it had is closed."""
+    """The call fails with the error or goes on, and its descriptors are closed."""
     options: dict[str, object] = {"protocol": "flock", "shared": shared, "timeout": None}
     foreigner()
     rehearsal = contend(path, **options)

@@ -1,4 +1,4 @@
-"""Looking at other programs' locks: what may lie at their names, and what is believed of it (_admin/kinds)."""
+"""Looks at other programs' locks: what may be under their names, and what is believed of it (_admin/kinds)."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ Environments = Callable[..., Stepped]
 
 @pytest.fixture(autouse=True)
 def _looked_at_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests look at what they have made at once; for the code, that may be as new as the look (PF2)."""
+    """These tests look at once at what they have made, which the code may take for as new as the look (PF2)."""
     monkeypatch.setattr(proc_files, "_TICK", 0.0)
 
 
 def repository(top: Path) -> Path:
-    """As much of a git directory as its locks are known by."""
+    """The part of a git directory by which its locks are known."""
     where = top / ".git"
     for name in ("objects", "refs"):
         (where / name).mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 def test_a_look_at_any_object_under_a_kinds_name_is_harmless(
     tmp_path: Path, environments: Environments, kind: str, what: str
 ) -> None:
-    """KI1: nothing hangs, no link is followed, little is read, and nothing is changed."""
+    """KI1: it does not hang, follows no link, reads little, and changes nothing."""
     path = place_of(tmp_path, kind.split()[0], MORE if " " in kind else PLACES)
     HOSTILE[what](path)
     env, before = environments(), path.lstat()
@@ -168,7 +168,7 @@ def test_a_look_at_any_object_under_a_kinds_name_is_harmless(
 
 
 def test_a_file_that_is_swapped_for_a_fifo_or_a_link_is_not_read(tmp_path: Path, environments: Environments) -> None:
-    """KI1: between the look at the name and the opening."""
+    """KI1: the swap comes between the look at the name and the opening."""
     path = tmp_path / "x.lock"
     path.write_text("12\n")
     for swapped in (os.mkfifo, lambda path: path.symlink_to("/etc/passwd")):
@@ -191,7 +191,7 @@ def test_no_more_names_of_a_directory_are_kept_than_are_needed(tmp_path: Path, e
 
 @pytest.fixture
 def view(tmp_path: Path, environments: Environments) -> View:
-    """Of a file that is a minute old."""
+    """The view of a file that is a minute old."""
     path = tmp_path / "file"
     path.touch()
     os.utime(path, (time.time() - 60,) * 2)
@@ -201,7 +201,7 @@ def view(tmp_path: Path, environments: Environments) -> View:
 
 
 def test_a_pid_is_believed_only_where_it_was_written(view: View, dead_pid: int) -> None:
-    """KI2: of another host, nothing is known; a process that began after the lock is not its holder."""
+    """KI2: a pid of another host says nothing, and a process that began after the lock is not its holder."""
     found = view.of_process(os.getpid(), "some.other.host.example")
     assert (found.condition, found.liveness, found.holders[0].command) == ("elsewhere", Liveness.UNKNOWN, None)
     assert view.of_process(1).condition == "held"
@@ -262,8 +262,8 @@ def test_a_lock_is_a_leftover_only_if_its_holder_would_have_been_seen(
 def test_a_lock_that_is_released_during_the_look_is_no_leftover(
     tmp_path: Path, environments: Environments, dead_pid: int, *, another: bool
 ) -> None:
-    """KI3: its holder removes it, and has ended before the processes are looked at. Another's may be there by then, and
-    may have got the same number."""
+    """KI3: its holder removes it, and ends before the processes are looked at. By then another lock may be there,
+    perhaps with the same inode number."""
     path = place_of(tmp_path, "shadow")
     env = environments()
 
@@ -319,7 +319,7 @@ def test_only_a_kernel_lock_is_proof(view: View) -> None:
 
 
 def test_a_holdfast_record_under_a_kinds_name_is_holdfasts(tmp_path: Path, environments: Environments) -> None:
-    """E8: kinds are asked only about what no protocol has a record in; in a tree, links and directories count."""
+    """E8: kinds are asked only where no protocol recognises a record; in a tree, links and directories count."""
     path = place_of(tmp_path, "git")
     env = environments()
     path.write_text(f"pid={os.getpid()}\ntimestamp=17\n")
@@ -336,13 +336,13 @@ ME, GONE = os.getpid(), 999_999_999 % 4_000_000
 
 
 def info(pid: int = 0) -> str:
-    """As Terraform writes it."""
+    """The content of a Terraform lock."""
     fields = {"ID": "8a7c", "Operation": "OperationTypeApply", "Info": "", "Who": f"me@{HOST}", "Version": "1.9.0"}
     return json.dumps({**fields, "Created": "2026-11-23T10:00:00Z", "Path": "terraform.tfstate", "x": pid})
 
 
 def swap(pid: int, host: str, *, dirty: bool) -> bytes:
-    """The first block of a swap file of Vim."""
+    """The first block of a Vim swap file."""
     block = bytearray(4096)
     block[:10] = b"b0VIM 9.1\0"
     block[24:28] = pid.to_bytes(4, "little")
@@ -488,7 +488,7 @@ input()
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """By a process of its own, which this is the pid of: to open and close the file here would drop a lock of ours."""
+    """Have another process lock the file; its pid. Opening and closing the file here would drop a lock of ours."""
     child = subprocess.Popen([sys.executable, "-c", LOCKER, path], stdin=-1, stdout=-1, text=True, bufsize=1)
     try:
         assert child.stdout is not None
@@ -502,7 +502,7 @@ def locked(path: Path) -> Iterator[int]:
 def test_a_permanent_file_is_held_by_the_owner_of_its_kernel_lock(
     tmp_path: Path, environments: Environments, kind: str
 ) -> None:
-    """And free, not empty, otherwise."""
+    """Otherwise it is free, and not an empty leftover."""
     path = place_of(tmp_path, kind, MORE)
     path.touch()
     os.utime(path, (0, 0))
@@ -601,7 +601,7 @@ def test_a_file_with_only_the_name_of_a_kind_is_not_taken_for_one(
 
 
 class Events:
-    """A watch that tells what the test says."""
+    """A watch that reports what the test tells it to."""
 
     def __init__(self, env: Any, *, works: bool = True) -> None:
         self.env = env
@@ -626,7 +626,7 @@ class Events:
 
 
 class Waiting:
-    """One wait, driven by hand. `seen` is what each look says."""
+    """One wait, driven by hand. `seen` has the result of each look."""
 
     def __init__(self, env: Stepped, path: Path, *, works: bool = True, timeout: float | None = None) -> None:
         self.looks = 0
@@ -673,7 +673,7 @@ def waiting(tmp_path: Path, environments: Environments) -> Iterator[Callable[...
 
 
 def test_the_directory_is_watched_before_the_lock_is_looked_at(waiting: Callable[..., Waiting], tmp_path: Path) -> None:
-    """KW1: and what the directory tells of it wakes; of others, nothing does."""
+    """KW1: its events about that lock wake the wait, and others do not."""
     one = waiting()
     assert one.next() == 1.0
     assert (one.events.added, one.looks) == ([(str(tmp_path), 0)], 1)
@@ -731,7 +731,7 @@ def test_the_end_of_the_named_process_wakes_the_wait(tmp_path: Path, environment
 
 
 def test_a_look_that_is_refused_does_not_end_a_wait(waiting: Callable[..., Waiting], tmp_path: Path) -> None:
-    """KW3: it is not known then, and asked again."""
+    """KW3: the state is unknown then, and the next look asks again."""
     one = waiting()
     one.next()
     one.error = PermissionError(errno.EACCES, "refused")
@@ -754,7 +754,7 @@ def test_a_look_that_is_refused_does_not_end_a_wait(waiting: Callable[..., Waiti
 
 
 def test_a_wait_ends_when_the_program_would_not_be_kept_out(waiting: Callable[..., Waiting], tmp_path: Path) -> None:
-    """KW3: whatever is at the path; another lock there is none of its ends."""
+    """KW3: whatever is at the path; a new lock there is not the end."""
     one = waiting()
     one.next()
     (tmp_path / "x.lock").unlink()
@@ -774,7 +774,7 @@ def test_a_wait_ends_when_the_program_would_not_be_kept_out(waiting: Callable[..
 def test_the_open_files_of_processes_are_listed_without_touching_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PF1: no path is followed that `/proc` names."""
+    """PF1: paths named by `/proc` are not followed."""
     touched: list[object] = []
     for name in ("stat", "lstat", "open", "access"):
         real = getattr(os, name)
@@ -805,7 +805,7 @@ def test_a_program_that_has_ended_does_not_run_though_nobody_has_asked_how() -> 
 
 
 def test_a_document_that_libreoffice_has_open_is_known_by_that(tmp_path: Path, environments: Environments) -> None:
-    """Of two that run, it is the one that edits the document."""
+    """Of two that run, the one editing the document is named."""
     path = place_of(tmp_path, "libreoffice")
     program = tmp_path / "soffice.bin"
     program.symlink_to("/bin/cat")
@@ -827,7 +827,7 @@ def test_a_document_that_libreoffice_has_open_is_known_by_that(tmp_path: Path, e
 
 @pytest.mark.parametrize("says", [".git", ".git/commondir"])
 def test_an_invalid_path_in_gitdir_ends_no_look(tmp_path: Path, environments: Environments, says: str) -> None:
-    """Anybody may have a process that is called git, beside a file that says so."""
+    """Any user may run a process called git beside a file that says so."""
     path, there = place_of(tmp_path, "git", MORE), tmp_path / "there"
     there.mkdir()
     if says != ".git":
@@ -848,7 +848,7 @@ def test_an_invalid_path_in_gitdir_ends_no_look(tmp_path: Path, environments: En
 
 
 def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PF2: so of what is made later, nobody is seen; `read_at` says since when."""
+    """PF2: users of later files are not seen; `read_at` has the time of the list."""
     counted: list[int] = []
     real = procfs.pids
     monkeypatch.setattr(procfs, "pids", lambda: counted.append(1) or real())
@@ -883,7 +883,7 @@ def test_a_file_newer_than_either_list_is_not_called_a_leftover(
 
 @needs_root
 def test_processes_that_may_not_be_looked_at_are_known_as_such() -> None:
-    """PF3: a user sees the own processes, not those of root; root sees all."""
+    """PF3: a user sees its own processes but not root's; root sees all."""
     assert LinuxProcFiles(tables=True).sees(0)
     seen = elsewhere(lambda: [LinuxProcFiles(tables=True).sees(uid) for uid in (0, ALONE)], user=ALONE)
     assert seen == [False, True]
@@ -893,7 +893,7 @@ def test_processes_that_may_not_be_looked_at_are_known_as_such() -> None:
 @needs_root
 @pytest.mark.parametrize("thread", [False, True])
 def test_an_ended_process_is_known_to_have_no_file_open(thread: bool) -> None:
-    """PF3: unless a thread of it goes on."""
+    """PF3: unless one of its threads is still running."""
 
     def look() -> bool:
         child = os.fork()
@@ -912,7 +912,7 @@ def test_an_ended_process_is_known_to_have_no_file_open(thread: bool) -> None:
 
 
 def test_a_file_is_known_by_its_name_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PF4: one of the same name elsewhere is another one; before Linux 5.14 only the name tells."""
+    """PF4: a file of the same name elsewhere is another one; before Linux 5.14 only the name tells."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "same").touch()
     number = (tmp_path / "other" / "same").stat().st_ino
@@ -944,7 +944,7 @@ TABLE = """\
 
 
 def test_every_kind_of_lock_in_the_table_is_understood() -> None:
-    """PF5: with kind, span, and no pid where the table has none; what is torn or strange is passed over."""
+    """PF5: with kind, span, and no pid where the table has none; torn or strange lines are skipped."""
     found = [(one.kind, one.exclusive, one.waiting, one.pid, one.file[1], one.span) for one in parse_locks(TABLE)]
     assert found == [
         ("flock", True, False, 41, 77, (0, None)),
@@ -983,7 +983,7 @@ input()
 
 
 def test_a_process_that_cannot_be_looked_at_is_unknown(view: View) -> None:
-    """KI2: what cannot be looked at is unknown."""
+    """KI2."""
     view.env.instead["inspect"] = lambda _pid: Process(Presence.UNKNOWN)  # type: ignore[attr-defined]
     assert view.of_process(5).liveness is Liveness.UNKNOWN
 
@@ -1018,13 +1018,13 @@ def locking(*paths: Path) -> Iterator[int]:
 
 
 def every_lock(env: Any, pid: int) -> dict[str, Found]:
-    """All that this process has locked."""
+    """All locks of that process, by path."""
     found = kernel_locks(env, Survey(env), env.proc_files())
     return {one.status.path: one for one in found if pid in [holder.pid for holder in one.status.holders]}
 
 
 def test_every_kind_of_kernel_lock_is_listed_with_path_holder_and_span(disk: Path, environments: Environments) -> None:
-    """KA3: and a file that is known as a lock is told as that."""
+    """KA3: a file known as a lock is listed as that."""
     paths = [disk / name for name in ("a", "b", "c", "d")]
     with locking(*paths) as pid:
         found = every_lock(environments(), pid)
@@ -1038,7 +1038,7 @@ def test_every_kind_of_kernel_lock_is_listed_with_path_holder_and_span(disk: Pat
 
 
 def test_a_file_with_a_lease_is_not_opened(disk: Path, environments: Environments) -> None:
-    """KA1: nor one on a filesystem that may block, nor asked about."""
+    """KA1: nor is a file on a filesystem that may block; neither is asked about."""
     env = environments()
     opened: list[str] = []
     asked: list[str] = []
@@ -1057,7 +1057,7 @@ def test_a_file_with_a_lease_is_not_opened(disk: Path, environments: Environment
 
 
 def test_a_file_whose_path_leads_elsewhere_is_named_by_its_number(disk: Path, environments: Environments) -> None:
-    """KA2: one that was removed, and one in whose place is another."""
+    """KA2: one that was removed, and one that was replaced by another."""
     paths = [disk / name for name in ("a", "b", "c")]
     with locking(*paths) as pid:
         numbers = [(path.stat().st_dev, path.stat().st_ino) for path in paths]
@@ -1112,7 +1112,7 @@ def test_nothing_counts_as_seen_beyond_the_limit_of_descriptors(
 
 
 def test_a_process_that_is_gone_hides_nothing(dead_pid: int) -> None:
-    """PF3: it hides nothing."""
+    """PF3."""
     files = LinuxProcFiles(tables=True)
     files._hide(dead_pid)
     assert files.directory(dead_pid) is None

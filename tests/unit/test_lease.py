@@ -1,4 +1,4 @@
-"""Leases on files (lease.py): a holder of whom nothing is heard is replaced, and knows it before."""
+"""Leases on files (lease.py): a holder not heard of for that long is replaced, and knows of its loss before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROTOCOLS = ["sema", "semats", "sidecar", "beads"]
 
 
 class Clocks:
-    """The clocks of a stepped process, turned by hand."""
+    """The clocks of a stepped process, set by the test."""
 
     def __init__(self, env: Stepped) -> None:
         self.shift = 0.0
@@ -50,7 +50,7 @@ class Clocks:
 
 @pytest.fixture
 def shared(environments: Callable[..., Stepped]) -> Callable[[], Stepped]:
-    """Makes processes for which the directory is one that machines share."""
+    """A maker of processes that take the directory for one shared between machines."""
 
     def make() -> Stepped:
         env = environments()
@@ -68,7 +68,7 @@ def beats_have_ended(leaves_nothing: None) -> Iterator[None]:
 
 
 def far_record(path: Path, lease: float = SHORT, beat: int = 1, kind: str = "sema") -> None:
-    """The record of a holder on another machine, which has just written it."""
+    """Write the record of a holder on another machine."""
     marker = marker_text(True, device_in(path.parent), FAR, time.time(), lease, beat)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.pwrite(fd, get(kind).compose(FAR, time.time(), None, marker, {}), 0)
@@ -175,7 +175,7 @@ def test_a_lock_in_a_shared_directory_can_do_without_a_lease(
 
 
 def test_a_record_that_does_not_change_is_replaced_after_its_lease(tmp_path: Path) -> None:
-    """LE2: of every protocol, side by side, as each waits for a lease to end."""
+    """LE2: all protocols are waited for side by side, as each waits for a lease to end."""
     replaced = {kind: lambda kind=kind: _is_replaced(kind, tmp_path / kind) for kind in PROTOCOLS}
     for tell in side_by_side(**replaced).values():
         tell()
@@ -218,7 +218,7 @@ def test_a_record_that_changes_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_removed_while_it_is_read_is_looked_at_again(disk: Path, contend: Contend) -> None:
-    """L8: NFS says so of a file that another machine has removed."""
+    """L8: NFS reports ESTALE for a file that another machine has removed."""
     far_record(disk / "l", lease=60)
     contender = contend(disk / "l")
 
@@ -232,7 +232,7 @@ def test_a_record_that_is_removed_while_it_is_read_is_looked_at_again(disk: Path
 
 
 def test_a_name_that_is_stale_at_every_look_is_an_error(disk: Path, contend: Contend) -> None:
-    """L8: it is neither free nor held."""
+    """L8: the lock is neither free nor held."""
     far_record(disk / "l", lease=60)
     contender = contend(disk / "l")
 
@@ -257,7 +257,7 @@ def test_a_name_that_is_stale_at_every_look_is_an_error(disk: Path, contend: Con
 def test_an_error_about_a_removed_open_file_makes_a_contender_look_again(
     step: str, word: int, disk: Path, contend: Contend
 ) -> None:
-    """L8: whichever call on its descriptor is the first to say so."""
+    """L8: whichever call on the descriptor fails first."""
     far_record(disk / "l", lease=60)
     contender = contend(disk / "l")
 
@@ -273,7 +273,7 @@ def test_an_error_about_a_removed_open_file_makes_a_contender_look_again(
 def test_a_publisher_whose_file_another_machine_removes_tries_again(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
-    """L8: a server that has started again was asked for a removal once more, which it had done before."""
+    """L8: after its restart, a server got an old removal request again, and repeated it."""
     contender = contend(disk / "l", environments("unnamed"), lease=60)
 
     def removed() -> None:
@@ -289,7 +289,7 @@ def test_a_publisher_whose_file_another_machine_removes_tries_again(
 def test_nothing_is_kept_open_between_looks_where_an_open_file_keeps_its_name(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
-    """WF4: on 9p, else two waiters of one machine would keep each other from making the lock file."""
+    """WF4: as on 9p, where two waiters of one machine would keep each other from making the lock file."""
     env = environments()
     env.instead["storage"] = lambda *_: Storage("9p", shared=True, events=False, pins=True)
     far_record(disk / "l", lease=60)
@@ -306,7 +306,7 @@ def test_nothing_is_kept_open_between_looks_where_an_open_file_keeps_its_name(
 
 
 def test_a_beat_leaves_a_file_alone_that_does_not_have_our_last_record(disk: Path, contend: Contend) -> None:
-    """LE11: on 9p, a name that has been given to another file may still show the number of ours."""
+    """LE11: on 9p, the inode number of a name that was given to another file may still be ours."""
     held = contend(disk / "l", lease=60).get()
     other = (disk / "l").read_bytes().replace(b"pid=", b"pid=9")
     (disk / "l").write_bytes(other)
@@ -318,7 +318,7 @@ def test_a_beat_leaves_a_file_alone_that_does_not_have_our_last_record(disk: Pat
 def test_on_a_shared_directory_a_record_is_synchronised_before_it_has_its_name(
     disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
-    """P8: else a machine that dies may leave an empty file, which counts as held."""
+    """P8: otherwise a machine that dies may leave an empty file, which counts as held."""
     env = environments("unnamed")
     env.instead["storage"] = lambda *_: Storage("nfs4", shared=True, events=False)
     contend(disk / "l", env).get()
@@ -327,7 +327,7 @@ def test_on_a_shared_directory_a_record_is_synchronised_before_it_has_its_name(
 
 
 def test_time_without_a_look_does_not_count(disk: Path, contend: Contend) -> None:
-    """LE3: the server may have been away, and what it was asked for before may still arrive."""
+    """LE3: the server may have been away, and a beat sent before may still arrive."""
     far_record(disk / "l", lease=60)
     waiter = contend(disk / "l", lease=60, timeout=None)
     clocks = Clocks(waiter.env)
@@ -365,7 +365,7 @@ def test_a_guard_that_is_held_is_respected_longer_than_the_lease(disk: Path, con
 def test_a_guard_that_a_dead_machine_has_left_on_its_server_keeps_nobody_out(
     boot: str, disk: Path, contend: Contend, environments: Callable[..., Stepped]
 ) -> None:
-    """L1, T17: where the server does not find out, the lease decides; a guard of this machine counts all the same."""
+    """L1, T17: where the server does not notice the death, the lease decides; a guard of this machine still counts."""
     env = environments()
     env.instead["storage"] = lambda *_: Storage("nfs", shared=True, events=False, lasting=True)
     who = FAR if boot == "another-boot" else env.real.identity().replaced(pid=FAR.pid, pid_namespace="7.7")
@@ -387,7 +387,7 @@ def test_a_guard_that_a_dead_machine_has_left_on_its_server_keeps_nobody_out(
 def test_on_a_shared_directory_a_free_guard_proves_nothing(
     disk: Path, contend: Contend, shared: Callable[[], Stepped]
 ) -> None:
-    """A server that has lost sight of a machine drops its kernel locks, while the holder lives and has its lease."""
+    """A server that loses contact with a machine drops its kernel locks, while the holder lives and has its lease."""
     holder = contend(disk / "l", shared(), lease=60)
     held = holder.get()
     holder.env.real.unguard(held.fd)
@@ -452,7 +452,7 @@ def test_a_beat_finds_that_the_path_names_another_file(disk: Path, contend: Cont
 def test_an_acquisition_whose_first_beat_is_late_has_no_lock(
     disk: Path, contend: Contend, shared: Callable[[], Stepped]
 ) -> None:
-    """LE7, LE8: it is refused, and what it has published is left to its lease."""
+    """LE7, LE8: it is refused, and its published record is left to the lease."""
     holder = contend(disk / "l", shared(), lease=60)
     clocks = Clocks(holder.env)
 
@@ -467,7 +467,7 @@ def test_an_acquisition_whose_first_beat_is_late_has_no_lock(
 def test_a_loss_is_reported_in_time_although_the_server_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K8, LE9: the beat hangs, the loss is told all the same, and then nothing keeps others out."""
+    """K8, LE9: the beat hangs; after the report, nothing keeps others out."""
     answers, told = threading.Event(), threading.Event()
     made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
     hold = made.acquire()
@@ -528,7 +528,7 @@ def test_a_lost_connection_is_not_logged_after_the_loss(
 def test_a_hanging_beat_does_not_delay_the_report_of_the_loss(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LE11, K8: the write hangs, and then so does dropping the guard; what is asked meanwhile is answered."""
+    """LE11, K8: the write hangs, and then so does dropping the guard; calls meanwhile are answered."""
     answers, told = threading.Event(), threading.Event()
     made = Lock(tmp_path / "l", lease=SHORT, on_lost=lambda _: told.set())
     hold = made.acquire()
@@ -557,7 +557,7 @@ def test_a_hanging_beat_does_not_delay_the_report_of_the_loss(
 
 
 def test_a_beat_is_written_by_a_holder_that_may_not_open_its_file_any_more(disk: Path, contend: Contend) -> None:
-    """LE11: it has changed its user since; the descriptor that it has is enough."""
+    """LE11: it has changed its user since, but its open descriptor is enough."""
     holder = contend(disk / "l", lease=60)
     held = holder.get()
     real = holder.env.real.open_existing
@@ -625,7 +625,7 @@ def test_tokens_increase_where_some_holds_have_a_lease_and_some_have_none(tmp_pa
 
 
 def test_counting_continues_from_a_counter_that_is_higher_than_the_names(tmp_path: Path) -> None:
-    """TK10: two kinds of holds have counted at the same time, as one that was late did not know that it was."""
+    """TK10: both kinds of holds have counted at once, as a late one did not know that it was late."""
     with Lock(tmp_path / "l", lease=60) as hold:
         token = hold.token or 0
     (tmp_path / "l.token").write_bytes(b"%020d\n%020d\n" % (token + 5, token + 4))
@@ -661,7 +661,7 @@ def test_a_path_that_is_no_counter_is_named_in_the_error(tmp_path: Path, kind: s
 def test_a_counter_without_content_counts_all_the_same(
     disk: Path, contend: Contend, environments: Callable[..., Stepped], number: int
 ) -> None:
-    """TK10: the disk is full, and the name is the number."""
+    """TK10: the disk is full, and the name has the number."""
     env = environments()
 
     def write(fd: int, data: bytes, offset: int) -> int:
@@ -680,7 +680,7 @@ def test_a_counter_without_content_counts_all_the_same(
 
 
 def test_a_number_that_exists_is_not_given_out_again(disk: Path, contend: Contend) -> None:
-    """TK10: a process whose lease is over has made it, without the lock."""
+    """TK10: a process with an expired lease has made it, without the lock."""
     first = contend(disk / "l", lease=60).get()
     token = first.token or 0
     first.release()
@@ -721,7 +721,7 @@ def test_an_old_claim_is_cleaned_and_a_young_one_is_not(tmp_path: Path) -> None:
 def test_a_lapsed_record_that_cannot_be_replaced_stays(
     number: int, refused: bool, disk: Path, contend: Contend, shared: Callable[[], Stepped]
 ) -> None:
-    """LE6: who may not says so, and nothing is left of the attempt."""
+    """LE6: without permission, the refusal says so; nothing is left of the attempt."""
     far_record(disk / "l")
     before = (disk / "l").read_bytes()
     env = shared()
@@ -740,7 +740,8 @@ def test_a_lapsed_record_that_cannot_be_replaced_stays(
 
 
 def test_one_of_two_observers_replaces_a_lapsed_record(disk: Path, contend: Contend) -> None:
-    """LE4, LE5: at each step from its claim to its rename, the other finds the old record, and may not replace it."""
+    """LE4, LE5: at each step from the first one's claim to its rename, the second finds the old record and may not
+    replace it."""
     far_record(disk / "l", lease=60)
     first, second = (contend(disk / "l", lease=60, timeout=None) for _ in range(2))
     for one in (first, second):  # on machines that do not see each other's kernel locks
@@ -774,8 +775,8 @@ def is_claimed(directory: Path) -> bool:
 @pytest.mark.parametrize("again", [0, 1, 2, 3])
 @pytest.mark.parametrize("late", [False, True])
 def test_an_interrupted_replacement_leaves_no_claim(late: bool, again: int, disk: Path, contend: Contend) -> None:
-    """LE6: it would count for a lease, and keep the lock from others as long. `again`: how many steps later there is a
-    second interruption."""
+    """LE6: it would count for a lease, and keep the lock from others as long. `again`: a second interruption that many
+    steps later."""
     for number in range(100):
         far_record(disk / "l", lease=60)
         waiter = contend(disk / "l", lease=60, timeout=None)

@@ -1,4 +1,4 @@
-"""Following links (paths.py), and making directories: another user's link leads nowhere."""
+"""Following links (paths.py), and making directories: another user's link must not redirect either."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = NOBODY - 1
     ],
 )
 def test_links_are_followed_as_realpath_follows_them(path: str, disk: Path) -> None:
-    """LK1: whatever is there or not."""
+    """LK1: whether or not the target exists."""
     (disk / "there").mkdir()
     (disk / "deep").mkdir()
     (disk / "file").touch()
@@ -59,7 +59,7 @@ def _linked(disk: Path, owner: int, mode: int, directory_owner: int = 0) -> Path
 @needs_root
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777], ids=oct)
 def test_another_users_link_in_place_of_a_lock_file_is_refused(mode: int, disk: Path) -> None:
-    """LK1: in semats, which follows links, and in the daemon's check of beads, which removes what they lead to."""
+    """LK1: in semats, which follows links, and in the daemon's check of beads, which removes their targets."""
     where = _linked(disk, OTHER, mode)
     with pytest.raises(InvalidPath, match=f"symbolic link of user {OTHER}"):
         Lock(where / "link", protocol="semats")
@@ -93,7 +93,8 @@ def test_a_link_of_the_user_or_of_root_is_followed(disk: Path) -> None:
 def test_another_users_link_is_refused_on_a_way_where_all_may_write(
     mode: int, directory_owner: int, protocol: str, *, is_followed: bool, disk: Path
 ) -> None:
-    """LK1: as the kernel does in sticky directories, where it reads the links; in all that others may write to."""
+    """LK1: as the kernel does in sticky directories, where it reads the links; in every directory that others may write
+    to."""
     where = _linked(disk, OTHER, mode, directory_owner)
     if is_followed:
         assert Lock(where / "way" / "x", protocol=protocol).path.startswith(f"{disk}/private/x")
@@ -104,7 +105,7 @@ def test_another_users_link_is_refused_on_a_way_where_all_may_write(
 
 @needs_root
 def test_a_link_exchanged_while_it_is_read_is_not_believed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LK2: looked at as root's, read as another's."""
+    """LK2: it was root's when looked at, and another user's when read."""
     link = disk / "link"
     link.symlink_to("ours")
     real = os.fstat
@@ -127,7 +128,7 @@ def test_a_link_exchanged_while_it_is_read_is_not_believed(disk: Path, monkeypat
 def test_directories_are_not_made_through_a_link_that_came_in_between(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is made above a lock file is made in what has just been made, or not at all."""
+    """A directory is made only inside the one just made, or not at all."""
     (disk / "outside").mkdir()
     real: Callable[..., None] = os.mkdir
 

@@ -1,4 +1,4 @@
-"""What Linux says, and what is made of it (linux.py)."""
+"""Answers of Linux, and their interpretation (linux.py)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_mount_is_told_apart_from_others(shm: Path, disk: Path) -> None:
 
 
 def test_a_new_mount_is_noticed_after_a_second(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of a device is given out again; so what it was is forgotten after a second."""
+    """Device numbers are reused, so an answer is forgotten after a second."""
     env, now = linux.LinuxEnvironment(), [100.0]
     monkeypatch.setattr(linux.time, "monotonic", lambda: now[0])
     assert env.storage(str(shm / "l")).kind == "tmpfs"
@@ -102,7 +102,7 @@ def test_a_process_is_inspected_correctly(
 def test_the_proc_of_another_namespace_proves_no_death(
     environments: Environments, live_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L3: after `unshare --pid`, /proc may still show the numbers, and so the start times, of another namespace."""
+    """L3: after `unshare --pid`, /proc may still show the pids, and so the start times, of another namespace."""
     env = environments()
     known = env.inspect(live_pid)
     assert known.started != "-"
@@ -126,7 +126,7 @@ def test_with_a_full_descriptor_table_the_living_are_running(environments: Envir
 
 
 def test_without_an_inotify_instance_the_wait_polls(disk: Path, contend: Callable[..., Contender]) -> None:
-    """The 129th of a user fails with EMFILE: the wait polls instead, and tries again next time."""
+    """A user's 129th fails with EMFILE: the wait polls instead, and the next one tries again."""
     from holdfast._platform import inotify
 
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None)
@@ -196,7 +196,7 @@ def test_macos_and_the_bsds_get_the_posix_environment(system: str, monkeypatch: 
 
 
 def test_a_process_of_another_user_is_running_where_signals_are_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor is left, or the kernel is older than 5.3; and kill(2) says no more than that it may not."""
+    """No descriptor is left, or the kernel is older than 5.3, and kill(2) says only that it is not permitted."""
 
     def refused(*_args: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -209,7 +209,7 @@ def test_a_process_of_another_user_is_running_where_signals_are_the_proof(monkey
 def test_on_smb_a_lock_of_another_process_is_refused_in_its_own_words(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LX1: it is held there, and its content cannot be read. Elsewhere EACCES is an error."""
+    """LX1: it is held there, and its content cannot be read. On other filesystems EACCES is an error."""
 
     def denied(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -1,4 +1,4 @@
-"""Dead or alive: the ladder of evidence, rung by rung (inspect.py)."""
+"""Dead or alive: the ladder of evidence, one test for each rung (inspect.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Judge = Callable[..., tuple[Liveness, str, bool]]
 
 @pytest.fixture
 def verdict(disk: Path, contend: Contend) -> Judge:
-    """What is concluded from a lock file with this content and from this process table."""
+    """The verdict on a lock file with this content and on this process table."""
 
     def judge(content: bytes, env: Stepped | None = None, **table: Process) -> tuple[Liveness, str, bool]:
         (disk / "l").write_bytes(content)
@@ -41,7 +41,7 @@ def marker(guarded: bool, device: int, who: Identity, **changes: str) -> str:
 
 
 def test_a_holder_that_releases_during_a_look_is_not_called_dead(disk: Path, contend: Contend) -> None:
-    """L12: the file that was opened has no guard any more, and no name."""
+    """L12: the file that was opened has neither guard nor name any more."""
     holder, other = contend(disk / "l"), contend(disk / "l")
     hold = holder.get()
     other.env.once(other.env.before, "guarded", hold.release)
@@ -53,7 +53,7 @@ def test_a_holder_that_releases_during_a_look_is_not_called_dead(disk: Path, con
 def test_a_holder_known_by_its_process_that_releases_during_a_look_is_not_called_dead(
     disk: Path, contend: Contend
 ) -> None:
-    """L12: its file was there while it lived, and is gone by the time that its process is asked for."""
+    """L12: its file was there while it lived, and is gone by the time its process is checked."""
     path = disk / "l"
     path.write_bytes(sema_record(7, time.time()))
     contender = contend(path)
@@ -73,7 +73,7 @@ def test_a_holder_known_by_its_process_that_releases_during_a_look_is_not_called
     ids=["empty", "garbage", "pid 0", "torn marker", "another boot"],
 )
 def test_a_holder_with_its_guard_is_alive(content: bytes, verdict: Judge, disk: Path, contend: Contend) -> None:
-    """L1: whatever the record says, even nothing."""
+    """L1: whatever the record says, even if it is empty."""
     holder = contend(disk / "l")
     holder.get()
     assert verdict(content) == (ALIVE, "guard", True)
@@ -81,7 +81,7 @@ def test_a_holder_with_its_guard_is_alive(content: bytes, verdict: Judge, disk: 
 
 
 def test_a_guard_that_is_gone_proves_a_death(disk: Path, contend: Contend) -> None:
-    """L2: a holder that crashed, on this boot and device; nothing that its pid says matters."""
+    """L2: the holder crashed, on this boot and device; its pid does not matter."""
     holder, other = contend(disk / "l"), contend(disk / "l")
     holder.get()
     holder.crash()
@@ -92,7 +92,7 @@ def test_a_guard_that_is_gone_proves_a_death(disk: Path, contend: Contend) -> No
 
 
 def test_only_a_guard_that_was_there_is_missed(verdict: Judge, disk: Path, contend: Contend) -> None:
-    """L2: only where the marker says that the holder took it, on this boot and this device."""
+    """L2: only if the marker says that the holder took it, on this boot and device."""
     env = contend(disk / "x").env
     who, device = env.identity(), device_in(disk)
     pid = os.getpid()
@@ -110,7 +110,7 @@ def test_only_a_guard_that_was_there_is_missed(verdict: Judge, disk: Path, conte
 
 
 def test_an_unknown_boot_is_not_this_one(verdict: Judge, disk: Path, environments: Callable[..., Stepped]) -> None:
-    """L2: two parts that cannot be known are not equal."""
+    """L2: two unknown values are not equal."""
     env = environments()
     mine = env.identity()
     blind = Identity(mine.pid, "-", "-", mine.started, mine.host)
@@ -128,7 +128,7 @@ def zombie() -> Iterator[int]:
 
 
 def test_a_foreign_holder_is_judged_by_its_process(verdict: Judge, dead_pid: int, live_pid: int, zombie: int) -> None:
-    """L3: a record without a marker has only its number."""
+    """L3: a record without a marker has only a pid."""
     now = time.time()
     assert verdict(sema_record(live_pid, now)) == (ALIVE, "process", False)
     assert verdict(sema_record(1, now)) == (ALIVE, "process", False)
@@ -139,7 +139,7 @@ def test_a_foreign_holder_is_judged_by_its_process(verdict: Judge, dead_pid: int
 
 
 def test_a_thread_is_not_taken_for_a_process(verdict: Judge) -> None:
-    """L3: the number of a thread answers kill(), but no process has it."""
+    """L3: kill() accepts the number of a thread, but no process has it."""
     import threading
 
     stop = threading.Event()
@@ -187,7 +187,7 @@ def test_a_process_table_proves_what_it_says_and_no_more(verdict: Judge, disk: P
 
 @pytest.mark.parametrize("pid", [0, 2**31, 2**32 - 1])
 def test_only_a_pid_reaches_the_kernel(pid: int, verdict: Judge, contend: Contend, disk: Path) -> None:
-    """L3: the number must mean something; kill(0) and kill(-1) mean everybody."""
+    """L3: kill(0) and kill(-1) address many processes."""
     env = contend(disk / "x").env
     env.before["inspect"] = lambda number: pytest.fail(f"asked about {number}")
     assert verdict(sema_record(pid, 1), env) == (UNKNOWN, "none", False)
@@ -225,7 +225,7 @@ def test_an_unknown_holder_is_not_called_dead(verdict: Judge, disk: Path, conten
 
 
 def test_a_prober_is_not_taken_for_a_holder(disk: Path, contend: Contend) -> None:
-    """Two who look at a dead lock at the same time must not take each other for its holder: the probe is shared."""
+    """Two processes that look at a dead lock at once must not take each other for its holder: the probe is shared."""
     holder, one, other = (contend(disk / "l") for _ in range(3))
     holder.get()
     holder.crash()

@@ -1,4 +1,5 @@
-"""Where the lock file is, by the rules of each protocol: who looks in different places is not excluded."""
+"""The path of the lock file, by the rules of each protocol: programs that use different paths do not exclude each
+other."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from holdfast.protocols import get
 
 @pytest.fixture
 def tree(disk: Path) -> Path:
-    """`real/` with a lock's name in it, and links to both."""
+    """`real/` with a file named like a lock, and links to both."""
     (disk / "real" / "deep").mkdir(parents=True)
     (disk / "link").symlink_to("real")
     (disk / "deep").symlink_to("real/deep")

@@ -212,7 +212,8 @@ def test_an_owner_enters_again_and_the_last_to_leave_releases(face: Any, path: P
 def test_each_handle_of_an_owner_is_told_of_the_loss(
     face: Any, path: Path, events: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own `on_lost`, whether the first one has any, and whether one raises; not after its release."""
+    """By its own `on_lost`, whether the first handle has one, and whether one raises; not after the handle's
+    release."""
     if not events:
         monkeypatch.setattr(type(environment()), "events_reach", lambda _self, _path: False)
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -243,7 +244,7 @@ def test_each_handle_of_an_owner_is_told_of_the_loss(
 
 
 def test_a_thread_inside_holds_though_its_owner_releases_in_another(path: Path) -> None:
-    """One releases while the other enters again: whoever is inside, holds."""
+    """One thread releases while the other enters again: a thread inside always holds."""
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -344,7 +345,7 @@ def test_a_loss_calls_on_lost(face: Any, path: Path) -> None:
 
 
 def drop(*holds: object) -> None:
-    """Nothing refers to these handles any more."""
+    """Drop the last references to these handles."""
     refs = [ref for one in holds if (ref := getattr(one, "_ref", None)) is not None]
     del holds
     while not all(ref.dropped for ref in refs):  # without the GIL, what another thread has made may be there for longer
@@ -383,7 +384,7 @@ def test_a_process_with_a_dropped_handle_is_not_told_to_wait_for_its_own_end(fac
 
 
 def test_another_process_that_holds_the_lock_is_not_taken_for_this_one(path: Path) -> None:
-    """A child that was forked with the hold is not its holder."""
+    """A forked child is not the holder of its parent's hold."""
 
     def child() -> str:
         with pytest.raises(AcquireTimeout) as caught:
@@ -409,7 +410,7 @@ def test_slots_of_dropped_handles_are_told_apart(face: Any, path: Path) -> None:
 
 @pytest.mark.needs("linux")
 def test_readers_of_this_process_are_not_blamed_for_each_other(path: Path) -> None:
-    """One that is in nobody's way is no reason for a refusal."""
+    """A reader that is in nobody's way is no reason for a refusal."""
     reader = Lock(path, protocol="flock", shared=True).acquire()
     with pytest.raises(AcquireTimeout, match="This very process holds it, by another handle"):
         Lock(path, protocol="flock").acquire(timeout=0)
@@ -418,7 +419,7 @@ def test_readers_of_this_process_are_not_blamed_for_each_other(path: Path) -> No
 
 
 def test_a_handle_that_something_else_releases_makes_no_warning(path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """H3: by a `with`, by a face that goes by the path; after a release, a loss, or a fork."""
+    """H3: released by a `with`, or by a face that goes by the path; dropped after a release, a loss, or a fork."""
     with Lock(path):
         gc.collect()
     with Lock(path).acquire() as hold:
@@ -450,7 +451,7 @@ def test_a_handle_that_something_else_releases_makes_no_warning(path: Path, recw
 
 
 def test_a_suspended_with_in_a_cycle_makes_no_warning(path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """H3: the collector ends the generator, which releases, or looks at the handle first; nobody knows which."""
+    """H3: the collector may end the generator, which releases, before or after it looks at the handle."""
 
     def entered(me: list[object]) -> Iterator[None]:
         with Lock(path).acquire() as hold:
@@ -570,7 +571,7 @@ def test_a_child_does_not_own_its_parents_hold(face: Any, path: Path) -> None:
 def test_the_lock_of_another_pid_namespace_is_not_judged_by_its_number(
     disk: Path, environments: Callable[..., Stepped]
 ) -> None:
-    """Inside, the holder is process 2 or so; outside, that number is somebody else's: only the guard tells."""
+    """Inside, the holder has a low pid, which belongs to another process outside: only the guard tells."""
     path = disk / "l"
     code = (
         "import sys, holdfast; h = holdfast.Lock(sys.argv[1], tag='inside').acquire(); print(h.record.pid, flush=True);"

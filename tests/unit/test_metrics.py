@@ -30,7 +30,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def value(registry: CollectorRegistry) -> Iterator[Values]:
-    """The value of a metric of the locks of this test, which are counted under the name `it`."""
+    """The value of a metric for the locks of this test, which are counted under the name `it`."""
 
     def find(metric: str, name: str = "it", protocol: str = "sema") -> float | None:
         return registry.get_sample_value(f"holdfast_{metric}", {"protocol": protocol, "name": name})
@@ -66,7 +66,7 @@ def test_acquisitions_are_counted_and_timed(disk: Path, value: Values) -> None:
 def test_the_first_events_of_two_threads_are_counted(
     disk: Path, value: Values, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the first one prepares, it does not wipe out what the other counts meanwhile."""
+    """Preparations for the first event do not wipe out events of the other thread."""
     others: list[Hold] = []
     clear = Gauge.clear
 

@@ -1,4 +1,4 @@
-"""Where a step may block (procfs.py, and what linux.py makes of it)."""
+"""Places where a step may block (procfs.py, and its use in linux.py)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_symbolic_link_does_not_hide_where_a_step_may_block(
 def test_a_mount_on_the_way_that_is_local_hides_no_server_behind_it(
     kind: str, shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is known to be local is asked for once; the next mount on the way still counts."""
+    """A local mount is looked up once; the next mount on the way still counts."""
     env = environments().real
     near, far = f"2 1 0:2 / {shm} rw - {kind} /dev/x rw\n", f"3 2 0:3 / {shm}/a/far rw - nfs x:/ rw\n"
     (shm / "mountinfo").write_text("1 1 0:1 / / rw - ext4 x rw\n" + near + far)
@@ -157,7 +157,7 @@ def test_a_server_that_is_mounted_where_all_was_local_is_noticed_within_seconds(
 def test_the_filesystem_of_a_subvolume_is_known_and_remembered(
     shm: Path, environments: Callable[..., Stepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table of mounts does not list its device: then it goes by the name, without symbolic links."""
+    """The mount table does not list its device, so the path without symbolic links decides."""
     env = environments().real
     (shm / "below").mkdir()
     (shm / "link").symlink_to(shm / "below")

@@ -48,7 +48,7 @@ def test_an_exhausted_resource_is_explained(number: int, words: list[str], disk:
 
 
 def test_a_semaphore_without_descriptors_for_its_slots_is_said_to_have_too_many(disk: Path, contend: Contend) -> None:
-    """Nothing is held, so there is nothing to release."""
+    """No slot is held, so none can be released."""
     contender = contend(disk / "l")
     contender.request.slot = 7
     plain = OSError(errno.EMFILE, os.strerror(errno.EMFILE), "elsewhere")
@@ -66,7 +66,7 @@ def test_no_command_is_named_that_a_system_does_not_have(disk: Path, contend: Co
 
 
 def test_only_a_directory_that_is_not_there_is_called_missing(disk: Path, contend: Contend) -> None:
-    """A filesystem such as proc answers in the same way where no file can be made."""
+    """A filesystem such as proc fails with the same error where no file can be made."""
     plain = OSError(errno.ENOENT, "No such file or directory", "elsewhere")
     for contender, said in ((contend(disk / "l"), "though it exists"), (contend(disk / "d" / "l"), "does not exist")):
         error = with_hint(plain, contender.request, contender.env)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_a_mount_that_has_lost_its_server_is_to_be_mounted_again(number: int, di
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replacement_of_the_lock_file_during_a_look_is_not_read(kind: str, disk: Path, contend: Contend) -> None:
-    """L6: regular when asked by path, something else when opened: the descriptor is judged."""
+    """L6: a regular file when looked up, something else when opened: the descriptor is judged."""
     path = disk / "l"
     path.write_bytes(sema_record(1, 1))
     (disk / "target").write_bytes(sema_record(1, 1))
@@ -111,7 +111,7 @@ def test_a_replacement_of_the_lock_file_during_a_look_is_not_read(kind: str, dis
 
 
 def test_a_socket_or_device_at_the_path_is_not_opened(disk: Path, contend: Contend) -> None:
-    """L6: what was not a regular file from the start is not even opened."""
+    """L6: an object that was no regular file to begin with is not even opened."""
     path = disk / "l"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -132,7 +132,7 @@ def test_a_file_that_vanishes_while_it_is_looked_at_is_no_error(disk: Path, cont
 def test_a_half_refreshed_timestamp_does_not_cost_its_holder_the_lock(
     disk: Path, contend: Contend, dead_pid: int
 ) -> None:
-    """L7: what was judged on a torn reading is read again under the guard, and left alone if a byte differs."""
+    """L7: the record is read again under the guard, and left alone if a byte differs from the judged reading."""
     path = disk / "l"
     whole, torn = sema_record(dead_pid, "1799999999"), sema_record(dead_pid, "1099999999")
     path.write_bytes(torn)
@@ -152,7 +152,7 @@ def test_a_half_refreshed_timestamp_does_not_cost_its_holder_the_lock(
 
 
 def test_looking_again_does_not_open_the_file_again(disk: Path, contend: Contend) -> None:
-    """Opening and closing a file wakes whoever watches it: waiters would wake each other for ever."""
+    """Opening and closing a file wakes its watchers, so waiters would wake each other for ever."""
     contend(disk / "l").get()
     waiter = contend(disk / "l", timeout=None)
     waiter.step()

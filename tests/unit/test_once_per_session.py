@@ -1,4 +1,5 @@
-"""What is made once for all workers of a test session (holdfast/pytest.py); a session with workers: tests/packaging."""
+"""Values made once for all workers of a test session (holdfast/pytest.py); tests/packaging has a session with
+workers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Worker = Callable[..., OncePerSession]
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    """One of a session whose directory this is; it ends with the test."""
+    """A worker of the session with this directory; it ends with the test."""
     with ExitStack() as ends:
 
         def begin(name: str, directory: Path | None = tmp_path) -> OncePerSession:
@@ -32,7 +33,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def test_the_first_worker_makes_the_value_and_the_others_get_it(worker: Worker) -> None:
-    """OP2: those that come meanwhile wait for it."""
+    """OP2: workers that come meanwhile wait for it."""
     calls: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
 
@@ -101,7 +102,7 @@ def test_a_value_that_cannot_be_pickled_is_refused_only_with_workers(worker: Wor
 
 
 def test_the_last_worker_with_the_value_tears_it_down(worker: Worker) -> None:
-    """OP4, OP5: once; one that comes after that makes it anew."""
+    """OP4, OP5: once; a worker that comes later makes it anew."""
     torn: list[str] = []
     made = iter(["first", "second"])
     workers = [worker(f"gw{number}") for number in range(3)]
@@ -120,7 +121,7 @@ def test_the_last_worker_with_the_value_tears_it_down(worker: Worker) -> None:
 
 
 def test_a_killed_worker_does_not_prevent_the_teardown(worker: Worker, tmp_path: Path) -> None:
-    """OP4: nor is it torn down while that worker has it."""
+    """OP4: nor is the value torn down while that worker has it."""
     code = """
 import sys, pathlib, holdfast.pytest as plugin
 plugin.OncePerSession(pathlib.Path(sys.argv[1]), "gw0")("db", lambda: "value", teardown=print)
@@ -143,7 +144,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("name", ["gw0", ""])
 def test_all_values_are_torn_down_in_reverse_order_whatever_fails(worker: Worker, tmp_path: Path, name: str) -> None:
-    """OP5: what could not be torn down is made anew."""
+    """OP5: a value whose teardown failed is made anew."""
     torn: list[int] = []
 
     def teardown(value: int) -> None:

@@ -1,4 +1,4 @@
-"""What is done about an interrupted operation (operations.py). Each bytecode: process/test_every_bytecode.py."""
+"""Repair after interrupted operations (operations.py). process/test_every_bytecode.py interrupts at each bytecode."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def env() -> Any:
 
 
 def broken_off(env: Any, *steps: Any) -> Any:
-    """An operation that took these steps and ended without a word, as one that was interrupted twice."""
+    """An operation that made these steps and ended silently, like one that was interrupted twice."""
     operation = env.operations.begin(env)
     for step in steps:
         step()
@@ -88,7 +88,7 @@ def test_a_wait_that_opens_many_descriptors_forgets_the_closed_ones(shm: Path, e
 
 
 def test_the_next_operation_undoes_one_that_was_broken_off(shm: Path, env: Any) -> None:
-    """J2, J4: its lock file goes, its descriptors are closed, and it is on no list any more."""
+    """J2, J4: its lock file is removed, its descriptors are closed, and it is on no list any more."""
     path = str(shm / "l")
 
     def enter() -> None:
@@ -106,7 +106,7 @@ def test_the_next_operation_undoes_one_that_was_broken_off(shm: Path, env: Any) 
 
 
 def test_the_exit_undoes_an_operation_that_was_broken_off(shm: Path, env: Any) -> None:
-    """J4: not only its hold, which the exit releases anyway."""
+    """J4: not only a hold, which the exit releases anyway."""
     left = str(shm / "left.tmp")
 
     def make() -> None:
@@ -121,7 +121,7 @@ def test_the_exit_undoes_an_operation_that_was_broken_off(shm: Path, env: Any) -
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_an_operation_broken_off_while_a_task_sleeps_is_undone(durable: bool, shm: Path, env: Any) -> None:
-    """J8: it was no part of what that task waits for, on the loop or in threads."""
+    """J8: it was not part of that task's wait, on the loop or in threads."""
     held = Lock(shm / "l").acquire()
     opened: list[int] = []
 
@@ -140,7 +140,7 @@ def test_an_operation_broken_off_while_a_task_sleeps_is_undone(durable: bool, sh
 def test_an_operation_broken_off_while_a_greenlet_sleeps_is_undone(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J8: here, the wait is what runs another one meanwhile."""
+    """J8: here, the wait itself runs the other greenlet."""
     held = Lock(shm / "l").acquire()
     opened: list[int] = []
 
@@ -159,7 +159,7 @@ def test_an_operation_broken_off_while_a_greenlet_sleeps_is_undone(
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_an_operation_goes_on_after_a_loop_that_ran_in_its_midst(durable: bool, shm: Path, env: Any) -> None:
-    """J8: in a function of the caller's, say, that it calls."""
+    """J8: in a function of the caller's, for example."""
     held = Lock(shm / "l").acquire()
 
     async def main() -> None:
@@ -179,7 +179,7 @@ def test_an_operation_goes_on_after_a_loop_that_ran_in_its_midst(durable: bool, 
 @pytest.mark.parametrize("how", ["acquire", "with", "several"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_the_collector_leaves_a_thread_in_its_operation(durable: bool, how: str, shm: Path, env: Any) -> None:
-    """J8: what that makes afterwards is its own, though a task was ended in the midst of it."""
+    """J8: descriptors made afterwards belong to it, although a task was ended in the middle of it."""
     held = Lock(shm / "l").acquire()
     free, lock = (AsyncLock(shm / name, timeout=60, durable=durable) for name in "kl")
 
@@ -211,7 +211,7 @@ def test_the_collector_leaves_a_thread_in_its_operation(durable: bool, how: str,
 
 
 def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None:
-    """J4: another thread's, which waits, and one that a signal handler has interrupted."""
+    """J4: that of a waiting thread, and one that a signal handler has interrupted."""
     path = str(shm / "l")
     held = Lock(path).acquire()
     entered: list[Hold] = []
@@ -233,7 +233,7 @@ def test_an_operation_that_still_runs_is_left_alone(shm: Path, env: Any) -> None
 
 
 def test_undoing_an_operation_again_does_nothing(shm: Path, env: Any) -> None:
-    """J3: somebody else has the lock by then, on a descriptor of the same number."""
+    """J3: another hold has the lock by then, on a descriptor of the same number."""
     path = str(shm / "l")
     first = Lock(path).acquire()
     held = first._held
@@ -269,7 +269,7 @@ def test_a_release_that_was_broken_off_is_completed_by_the_next_operation(
 
 
 def test_a_with_statement_left_without_a_call_releases(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """J5: an interruption before the first line of its exit, which no line can catch."""
+    """J5: interrupted before the first line of its exit, where no code can catch it."""
     path = str(shm / "l")
 
     class Interrupted(Leaving):
@@ -291,7 +291,7 @@ def test_a_with_statement_left_without_a_call_releases(shm: Path, monkeypatch: p
 def test_a_with_statement_that_is_gone_does_not_keep_its_lock(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J5: neither its exit nor a finalizer has got to do anything."""
+    """J5: neither its exit nor a finalizer has run."""
     path = str(shm / "l")
     drop_statements(monkeypatch)
     with Lock(path):
@@ -304,7 +304,7 @@ def test_a_with_statement_that_is_gone_does_not_keep_its_lock(
 
 @pytest.mark.parametrize("call", ["give_back", "release"])
 def test_a_release_that_begins_while_another_is_begun_finishes_with_it(call: str, shm: Path, env: Any) -> None:
-    """J3, J5: what was broken off keeps a `with` alive, which releases when that is forgotten."""
+    """J3, J5: the operation that was broken off keeps a `with` alive, which releases once that is forgotten."""
     path = str(shm / "l")
     hold = Lock(path).acquire()
     held, ref = hold._held, hold._ref
@@ -416,7 +416,7 @@ def test_ctrl_c_before_a_release_at_the_end_of_a_with_is_raised_after_it(
 def test_a_with_whose_exit_is_never_called_releases(
     way: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J5: an interruption before the first line of its exit, or a second one while the first is handled."""
+    """J5: interrupted before the first line of its exit, or again while the first interruption is handled."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -442,7 +442,7 @@ def test_an_exit_by_hand_says_that_nothing_was_entered(face: Any, shm: Path) -> 
 
 
 def test_releasing_a_released_hold_asks_no_server(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the exit of a cancelled `async with` does: it would keep the event loop waiting where a server is silent."""
+    """As the exit of a cancelled `async with` does: with a silent server, the event loop would wait."""
     hold = Lock(str(shm / "l")).acquire()
     hold.release()
     monkeypatch.setattr(type(environment()), "may_block", lambda *_: True)
@@ -452,7 +452,7 @@ def test_releasing_a_released_hold_asks_no_server(shm: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("times", [1, 1000])
 def test_an_operation_that_cannot_be_undone_does_not_fail_each_later_one(times: int, env: Any, shm: Path) -> None:
-    """J6: begun anew once, as a signal handler may have broken it off; the others are undone all the same."""
+    """J6: it is tried once more, as a signal handler may have broken it off; the others are undone all the same."""
     tried: list[int] = []
 
     class Watch:
@@ -476,7 +476,7 @@ def test_an_operation_that_cannot_be_undone_does_not_fail_each_later_one(times: 
 
 @pytest.mark.parametrize("table", ["running", "entered"])
 def test_a_finalizer_may_change_a_table_during_a_search_of_it(table: str, env: Any) -> None:
-    """Python 3.11 collects garbage at any allocation, that of a pair of the table's, say."""
+    """Python 3.11 may collect garbage at any allocation, such as that of a pair from the table."""
     operations = Operations(env.operations._exclusive)
     entries: dict[Any, Any] = getattr(operations, table)
     begun = operations.begin(env)
@@ -506,8 +506,8 @@ def test_a_finalizer_may_change_a_table_during_a_search_of_it(table: str, env: A
 def test_a_block_that_another_thread_leaves_is_not_taken_for_the_next_ones(
     shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An `ExitStack` is closed by another thread; a third one, which waits with the same object, gets the lock before
-    the exit is over."""
+    """Another thread closes an `ExitStack`; a third one, which waits with the same object, gets the lock before the
+    exit is over."""
     shared, stack, exit_of_hold = Lock(shm / "l"), contextlib.ExitStack(), Hold.__exit__
     stack.enter_context(shared)
     inside, goes_on, still_held = threading.Event(), threading.Event(), []
@@ -536,7 +536,8 @@ def test_a_block_that_another_thread_leaves_is_not_taken_for_the_next_ones(
 
 
 def test_a_generator_that_is_collected_after_its_statement_leaves_other_holds_alone(shm: Path, env: Any) -> None:
-    """The collector ends the objects of a cycle in any order: the `with` may be over when the generator is closed."""
+    """The collector ends the objects of a cycle in any order, so the `with` may be over when the generator is
+    closed."""
     gate = Semaphore(shm / "gate", 2)
 
     def inside() -> Generator[Hold, None, None]:
@@ -580,8 +581,8 @@ def test_a_coroutine_that_is_collected_after_its_statement_leaves_other_holds_al
 def test_a_step_in_a_thread_is_its_operations_though_the_task_is_collected_already(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector drops weak references first, and then calls finalizers: before that of the coroutine, one may begin
-    an operation. What the step gets is given back."""
+    """The collector drops weak references before it calls finalizers, and a finalizer that runs before the coroutine's
+    may begin an operation. The step's lock is given back."""
     path, inside, goes_on = str(shm / "l"), threading.Event(), threading.Event()
     make = env.open_unnamed
 
@@ -622,7 +623,8 @@ def test_a_step_in_a_thread_is_its_operations_though_the_task_is_collected_alrea
 
 
 def test_a_release_that_passes_its_place_on_undoes_nothing_else_meanwhile(shm: Path, env: Any) -> None:
-    """It has the mutex of its line then; what it would undo needs the mutex of another, whose owner may do the same."""
+    """It has the mutex of its line, and undoing another operation needs the mutex of that one's line, whose owner may
+    do the same."""
     path, queue, none = str(shm / "l"), FileRequest(str(shm / "l"), {}).queue, queues.LocalQueue()
     first, holds = Lock(path).acquire(), []
     for number in range(2):
@@ -653,7 +655,7 @@ def test_a_release_that_passes_its_place_on_undoes_nothing_else_meanwhile(shm: P
 def test_an_operation_that_is_delivered_just_now_is_not_taken_for_broken_off(
     shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J4: another thread is asked whether it is still at work, and gets its lock before it is looked at."""
+    """J4: its thread is asked whether it is still at work, and gets its lock before it is looked at."""
     path, asked, acquired, looked_for = str(shm / "l"), threading.Event(), threading.Event(), threading.Event()
     is_alive, holds, me = Operations._is_alive, [], threading.current_thread()
 
@@ -722,7 +724,7 @@ def test_code_that_interrupts_an_open_waits_for_no_thread_that_waits_for_the_ope
 
 
 def test_the_watches_and_the_keeper_share_one_mutex(env: Any) -> None:
-    """With two, a signal handler that ends a hold could wait for the one in the midst of the other."""
+    """With two, a signal handler that ends a hold could wait for one inside the other."""
     hub = env._events() if hasattr(env, "_events") else None
     if hub is None:
         pytest.skip("inotify")
@@ -730,7 +732,7 @@ def test_the_watches_and_the_keeper_share_one_mutex(env: Any) -> None:
 
 
 def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """J7: finalizers run while the first one looks, and let the other one go ahead."""
+    """J7: finalizers run while the first thread looks, and let the other one go ahead."""
     operations, begun, go_on, me = env.operations, threading.Event(), threading.Event(), threading.current_thread()
     is_alive, undone = Operations._is_alive, []
 
@@ -765,7 +767,7 @@ def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: py
 
 @pytest.mark.parametrize("step", ["begin", "abort", "release"])
 def test_code_that_interrupts_an_open_and_fails_takes_the_mutex_back(step: str, shm: Path, env: Any) -> None:
-    """J7: else the open would end with "cannot release un-acquired lock"."""
+    """J7: otherwise the open would end with "cannot release un-acquired lock"."""
 
     class Attempt:
         def close(self) -> None:
@@ -801,7 +803,7 @@ def test_code_that_interrupts_an_open_and_fails_takes_the_mutex_back(step: str, 
 
 
 def test_a_thread_that_keeps_forks_away_does_not_wait_to_open(env: Any) -> None:
-    """fork.py: a signal handler in the midst of an open may fork, or import, and waits for it then."""
+    """fork.py: a signal handler during an open may fork or import, and would wait for that thread."""
     opened: list[bool] = []
 
     def open_and_close() -> None:
@@ -819,7 +821,7 @@ def test_a_thread_that_keeps_forks_away_does_not_wait_to_open(env: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 def test_a_fork_that_waits_for_an_open_keeps_nobody_from_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finalizer in the midst of that open may need it."""
+    """A finalizer during that open may need the import."""
     begun, has_opening = threading.Event(), threading.Event()
     imported: list[bool] = []
 
@@ -846,7 +848,7 @@ def test_a_fork_that_waits_for_an_open_keeps_nobody_from_an_import(monkeypatch: 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 def test_an_interrupted_fork_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python goes on with the fork, and calls what is to be called after it."""
+    """Python goes on with the fork, and calls its after-fork functions."""
     begun, has_opening, interrupted = threading.Event(), threading.Event(), threading.Event()
 
     def interrupt() -> None:
@@ -878,7 +880,7 @@ def test_an_interrupted_fork_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_mutex_is_taken_back_although_ctrl_c_comes_as_that_begins(env: Any) -> None:
-    """J7: nobody else would, in a release."""
+    """J7: in a release, nothing else would take it back."""
 
     class Gave(list[Any]):
         interrupted = False

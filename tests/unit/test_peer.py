@@ -1,4 +1,4 @@
-"""What `doctor` proves between two mounts of a directory, and between two machines that share it (peer.py)."""
+"""Proofs of `doctor` between two mounts of a directory, and between two machines that share it (peer.py)."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_an_ability_missing_between_two_mounts_is_found(
 
 
 def conversation(listening: Steps, asking: Steps) -> tuple[list[Finding], list[Finding]]:
-    """Both to their ends, in turns, without a wait: what each says."""
+    """Run both to their ends in turns, without waiting; the results of each."""
     results: dict[int, list[Finding]] = {}
     while len(results) < 2:
         for number, side in enumerate((listening, asking)):
@@ -184,7 +184,7 @@ def conversation(listening: Steps, asking: Steps) -> tuple[list[Finding], list[F
 
 
 def named(env: Stepped, host: str, boot: str) -> Stepped:
-    """A process of another machine, as its identity tells."""
+    """A process that appears to be of another machine."""
     env.instead["identity"] = lambda: env.real.identity().replaced(host=host, boot=boot)
     return env
 
@@ -223,7 +223,7 @@ def test_a_guard_that_the_other_machine_does_not_see_is_found(disk: Path, machin
 def test_mount_options_that_permit_old_content_outweigh_one_fresh_read(
     which: int, disk: Path, machines: tuple[Stepped, Stepped]
 ) -> None:
-    """DP3: the change of the directory that goes before each message may have made it fresh."""
+    """DP3: the read may be fresh because each message is preceded by a change of the directory."""
     machines[which].instead["storage"] = lambda _path: storage_of("nfs4", {"local_lock": "none", "nocto": ""})
     heard, said = conversation(listen(machines[0], str(disk), 60), of_machines(machines[1], str(disk), "alpha", 60))
     assert heard == said
@@ -311,7 +311,7 @@ def test_a_missing_answer_is_not_waited_for_for_ever(
 def test_a_message_that_makes_no_sense_ends_the_listener(
     message: object, disk: Path, machines: tuple[Stepped, Stepped]
 ) -> None:
-    """DP2: nothing is touched but what belongs to the conversation."""
+    """DP2: nothing outside the conversation is touched."""
     (disk / "a.lock").write_text("a lock's")
     listening = listen(machines[0], str(disk), 60)
     next(listening)
@@ -325,7 +325,7 @@ def test_a_message_that_makes_no_sense_ends_the_listener(
 
 
 def test_only_own_files_are_written_locked_or_linked(disk: Path, environments: Environments) -> None:
-    """DP2: a file of another under such a name is read, and no more."""
+    """DP2: another's file under such a name is only read."""
     view, other = View(environments(), str(disk), "0" * 16, "a"), View(environments(), str(disk), "0" * 16, "b")
     assert other.do("create", (other.name("new"),)) is True
     name = other.name("new")
@@ -346,7 +346,7 @@ def test_only_own_files_are_written_locked_or_linked(disk: Path, environments: E
 
 
 def test_a_message_that_is_not_whole_yet_is_waited_for(disk: Path, environments: Environments) -> None:
-    """DP3: also where it cannot be seen yet, though the directory lists it."""
+    """DP3: also one that is listed but cannot be read yet."""
     view = View(environments(), str(disk), "0" * 16, "a")
     for content in ("", '{"answer": tr', '{"answer": true}', "[" * 60000 + "\n"):
         (disk / "message").write_text(content)

@@ -1,4 +1,4 @@
-"""May it be taken over? Every answer that there is (policy.py)."""
+"""Decisions on whether a lock may be taken over, with each possible answer (policy.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ policies = pytest.mark.parametrize("stale", POLICIES, ids=["safe", "protocol", "
 
 @policies
 def test_a_holder_with_its_guard_is_not_robbed(stale: object, disk: Path, contend: Contend) -> None:
-    """V1: whatever was asked for, and however old the record."""
+    """V1: under any policy, however old the record."""
     holder = contend(disk / "l")
     holder.env.instead["time"] = lambda: float(OLD)
     held = holder.get()
@@ -45,7 +45,7 @@ def test_a_holder_with_its_guard_is_not_robbed(stale: object, disk: Path, conten
 def test_a_record_that_cannot_be_read_is_not_reclaimed(
     stale: object, content: bytes, disk: Path, contend: Contend
 ) -> None:
-    """V2: not by any policy, not at any age."""
+    """V2: under any policy, at any age."""
     path = disk / "l"
     path.write_bytes(content)
     os.utime(path, (0, 0))
@@ -74,7 +74,7 @@ DATA = {
 def test_a_file_of_data_is_not_reclaimed(
     stale: object, protocol: str, content: bytes, disk: Path, contend: Contend, dead_pid: int
 ) -> None:
-    """V6: not by any policy, though its two lines are old and name a process that has ended."""
+    """V6: under any policy, although its two lines are old and name an ended process."""
     path = disk / "cfg.ini"
     path.write_bytes(content % dead_pid)
     os.utime(path, (0, 0))
@@ -100,13 +100,13 @@ def test_a_file_of_data_is_not_reclaimed(
 def test_fields_of_a_later_writer_do_not_keep_a_dead_lock(
     more: bytes, disk: Path, contend: Contend, dead_pid: int
 ) -> None:
-    """V6: unknown keys are ignored, as the specification has it."""
+    """V6: the specification says that unknown keys are ignored."""
     (disk / "l").write_bytes(b"pid=%d\ntimestamp=1000\n" % dead_pid + more)
     assert isinstance(contend(disk / "l").run(), FileHold)
 
 
 def test_the_rest_of_an_older_tag_does_not_keep_a_dead_lock(disk: Path, contend: Contend) -> None:
-    """V6: a takeover that is killed between two pages of its write leaves it; the marker says whose the file is."""
+    """V6: a takeover killed between two pages of its write leaves it; the marker says whose file it is."""
     holder = contend(disk / "l")
     holder.get()
     holder.crash()
@@ -136,7 +136,7 @@ def judge(env: Stepped, path: Path, content: bytes, found: Presence, **options: 
 
 
 def test_a_guess_is_not_taken_for_a_proof(disk: Path, environments: Callable[..., Stepped]) -> None:
-    """V3: proven dead at once; dead by less, only if the rule holds too; alive or unknown, never."""
+    """V3: a proof of death counts at once, weaker evidence only if the rule holds too; alive or unknown, never."""
     env = environments()
     who = env.identity()
     proof = marker_text(True, device_in(disk), who)
@@ -162,7 +162,7 @@ def test_a_guess_is_not_taken_for_a_proof(disk: Path, environments: Callable[...
 
 
 def test_the_letter_of_a_protocol_is_kept(disk: Path, environments: Callable[..., Stepped]) -> None:
-    """V4: `protocol` asks for the age and for nothing else; `never` for nothing at all."""
+    """V4: `protocol` goes by age alone, and `never` never reclaims."""
     env, now = environments(), int(time.time())
     proof = marker_text(True, device_in(disk), env.identity())
     for marker in (None, proof):
@@ -177,7 +177,7 @@ def test_the_letter_of_a_protocol_is_kept(disk: Path, environments: Callable[...
 
 
 def test_a_callers_judgement_counts(disk: Path, environments: Callable[..., Stepped]) -> None:
-    """V4: a callable is shown the evidence, and its answer counts."""
+    """V4: a callable gets the evidence, and its answer decides."""
     env = environments()
     shown: list[Status] = []
 
@@ -193,7 +193,7 @@ def test_a_callers_judgement_counts(disk: Path, environments: Callable[..., Step
 
 
 def test_a_caller_is_asked_again_at_least_once_a_second(disk: Path, contend: Contend, live_pid: int) -> None:
-    """V4: what a callable looks at makes no event, so it is asked at least once a second."""
+    """V4: changes in what a callable looks at make no event."""
     (disk / "l").write_bytes(sema_record(live_pid, FRESH))
     asked: list[Status] = []
     contender = contend(disk / "l", timeout=None, stale=lambda status: bool(asked.append(status)))
@@ -226,7 +226,7 @@ def test_a_timestamp_in_the_future_has_age_zero_and_is_not_stale(
 def test_a_protocol_that_fails_closed_says_stale_at_once(
     stale: object, pid: str | None, disk: Path, contend: Contend
 ) -> None:
-    """V5: stale is said at once, and nobody takes it over but whose callable says so."""
+    """V5: the lock is reported as stale, and only a callable that approves may take it over."""
     path = disk / "target.lock"
     payload = "{}" if pid is None else '{"pid": 7}'
     path.write_text(payload)
@@ -252,7 +252,7 @@ def test_a_protocol_that_fails_closed_says_stale_at_once(
 def test_a_lock_that_is_released_during_the_look_is_not_called_stale(
     disk: Path, contend: Contend, *, waits: bool
 ) -> None:
-    """V5, L12: its holder lived as long as its file was there, and so was waited for; then both were gone."""
+    """V5, L12: its holder lived as long as its file existed, and was waited for; then both were gone."""
     path = disk / "target.lock"
     path.write_text('{"pid": 7}')
     os.utime(path, (time.time() - 31, time.time() - 31))
@@ -270,7 +270,7 @@ def test_a_lock_that_is_released_during_the_look_is_not_called_stale(
 
 
 def test_a_young_lock_is_called_stale_when_its_age_is_reached(disk: Path, contend: Contend) -> None:
-    """V5: the wait ends when the age is reached, which makes no event."""
+    """V5: the wait ends at that age, which makes no event."""
     path = disk / "target.lock"
     path.write_text("{}")
     contender = contend(disk / "target", protocol="sidecar", timeout=None)

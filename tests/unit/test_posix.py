@@ -1,7 +1,5 @@
-"""The environment of macOS and the BSDs, on Linux: their kqueue stood in for (kqueues.py), their answers made up.
-
-That it works on Linux is not that it works there: docs/platforms.md.
-"""
+"""The environment of macOS and the BSDs, on Linux: with a stand-in for their kqueue (kqueues.py) and made-up answers.
+That it works on Linux does not mean that it works there: docs/platforms.md."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[PosixEnvironment]:
 
 @pytest.fixture
 def current(env: PosixEnvironment, monkeypatch: pytest.MonkeyPatch) -> PosixEnvironment:
-    """The same, as that of this process."""
+    """`env` as the environment of this process."""
     monkeypatch.setattr(_platform, "_current", env)
     return env
 
@@ -233,7 +231,7 @@ for _ in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize("order", ["fair", "unfair"])
 def test_no_release_is_missed(order: str, disk: Path) -> None:
-    """KQ2: a waiter that missed one would look again after ten seconds: the test would not end in time."""
+    """KQ2: a waiter that missed one would look again after ten seconds, and the test would exceed its time."""
     (disk / "n").write_text("0")
     variables = {**os.environ, "HOLDFAST_OS": "posix", "PYTHONPATH": str(Path(kqueues.__file__).parent)}
     command = [sys.executable, "-c", HOLDERS, str(disk), "60", order]
@@ -309,7 +307,7 @@ def test_the_first_ticket_tests_whether_the_end_of_a_reader_is_reported(env: Pos
 def test_a_ticket_whose_end_is_not_reported_is_polled(
     deaf: str, env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PX1: as -1 says (queue.py), and until opening it says that its owner has gone."""
+    """PX1: with -1 for its descriptor (queue.py), until opening it shows that its owner is gone."""
     if deaf == "poll":
         monkeypatch.setattr(env, "hung_up", lambda _fd: False)
     else:
@@ -379,7 +377,7 @@ def test_nothing_is_known_where_the_kernel_has_no_such_call(monkeypatch: pytest.
 
 
 def test_ps_tells_of_a_process_what_signals_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PX2: when it began, for display; not as what tells it from a later process."""
+    """PX2: its start time, for display; not to tell it from a later process."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     env, before = PosixEnvironment(), time.time()
@@ -499,7 +497,7 @@ def test_answers_of_ps_are_remembered_briefly_and_for_few_processes(
 def test_mounts_are_remembered_for_few_directories(
     env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a mount of an unknown kind that is not called local is shared, where others are called so."""
+    """A mount of an unknown kind that is not called local counts as shared if the table calls others local."""
     asked: list[int] = []
     table = bsd.parse_mounts(f"/dev/a on / (apfs, local)\nx on {disk} (weird, nodev)\n")
     monkeypatch.setattr(bsd, "mounts", lambda: asked.append(1) or table)

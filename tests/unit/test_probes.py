@@ -1,4 +1,4 @@
-"""What `doctor` finds out about a directory (probes.py, doctor.py)."""
+"""Findings of `doctor` about a directory (probes.py, doctor.py)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_local_filesystem_is_called_good(place: Path, environments: Environmen
 def test_a_probe_leaves_nothing_and_touches_no_other_file(
     place: Path, environments: Environments, without: tuple[str, ...]
 ) -> None:
-    """PB1, PB2: nor when some of it fails."""
+    """PB1, PB2: even when some of it fails."""
     (place / "mine").write_text("precious")
 
     def seen() -> dict[str, tuple[object, ...]]:
@@ -89,7 +89,7 @@ def test_an_ability_that_is_missing_is_said_to_be_missing(
 
 @needs_root
 def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path, environments: Callable[..., Stepped]) -> None:
-    """The upper directory of an overlay: a guard that is taken through the one looks free through the other."""
+    """An overlay's upper directory: a guard taken through one of the two looks free through the other."""
     for name in ("lower", "upper", "work", "merged"):
         (disk / name).mkdir()
 
@@ -162,7 +162,7 @@ def test_a_resource_that_runs_out_is_reported_in_words(change: dict[str, Any], l
 def test_only_files_of_dead_processes_are_reported_as_leftovers(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int, live_pid: int
 ) -> None:
-    """J9: and looking at it changes nothing."""
+    """J9: and the look changes nothing."""
     env = environments()
     contend(disk / "l").get()
     alive = queued(contend(disk / "l", timeout=None, fair=True))
@@ -228,7 +228,7 @@ def test_a_probe_that_is_refused_counts_as_failed(
 def test_creation_that_is_not_exclusive_is_noticed(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server may heed O_EXCL or not (NFS 2)."""
+    """A server may or may not heed O_EXCL (NFS 2)."""
     probe = probes._Probe(environments().real, str(disk))
     opened = os.open
     monkeypatch.setattr(probes.os, "open", lambda path, flags, mode: opened(path, flags & ~os.O_EXCL, mode))
@@ -241,7 +241,7 @@ def test_creation_that_is_not_exclusive_is_noticed(
 def test_another_file_of_the_same_name_is_not_taken_for_the_probe(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the mount table says may be outdated, or of another mount over that one."""
+    """The mount table may be outdated, or name a mount that another one covers."""
     other = disk / "other"
     other.mkdir()
     monkeypatch.setattr(probes, "_elsewhere", lambda _directory: [str(other)])

@@ -1,4 +1,4 @@
-"""Publishing: whole or not at all, by exactly one, whichever way the directory allows (publish.py)."""
+"""Publication: whole or not at all, by exactly one publisher, whichever way the directory allows (publish.py)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Environments = Callable[..., Stepped]
 
 @pytest.fixture
 def publisher(contend: Contend, environments: Environments) -> Contend:
-    """A contender that publishes in one of the ways, and tries no other first."""
+    """A contender that publishes in one given way, without trying others first."""
 
     def make(way: str, path: Path, **options: object) -> Contender:
         contender = contend(path, environments(*WAYS[way]), **options)
@@ -42,7 +42,7 @@ def publisher(contend: Contend, environments: Environments) -> Contend:
 
 @ways
 def test_one_of_two_publishers_succeeds(way: str, place: Path, publisher: Contend) -> None:
-    """P1: the second finds the name taken, however late the first one was overtaken."""
+    """P1: the second finds the name taken, however late the first was overtaken."""
     path = place / "l"
     first, second = (publisher(way, path) for _ in range(2))
     winner: list[FileHold] = []
@@ -59,7 +59,7 @@ def test_one_of_two_publishers_succeeds(way: str, place: Path, publisher: Conten
 def test_a_lock_file_is_seen_only_with_its_whole_record(
     way: str, disk: Path, publisher: Contend, contend: Contend
 ) -> None:
-    """P2: after each step of a publisher, a look finds no proof of its death; P3: nor half-way."""
+    """P2: after no step of a publisher does a look find a proof of its death; P3: nor half-way."""
     contender, observer = publisher(way, disk / "l"), contend(disk / "l")
     seen = []
 
@@ -98,7 +98,7 @@ def test_a_record_claims_a_guard_only_when_its_inode_has_it(disk: Path, publishe
 
 
 def test_a_prober_at_the_wrong_moment_does_not_cost_a_holder_its_guard(disk: Path, publisher: Contend) -> None:
-    """P3: a guard that somebody is probing is asked for again, and the hold is known by its process until then."""
+    """P3: a guard that is being probed is requested again; the hold is known by its process until then."""
     contender = publisher("named", disk / "l")
     probes = []
 
@@ -128,7 +128,7 @@ def test_a_guard_on_another_name_of_the_file_does_not_count(disk: Path, publishe
 def test_without_kernel_locks_the_record_does_not_promise_one(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """P3: the process stays the proof of life."""
+    """P3: the process remains the proof of life."""
     for way, without in WAYS.items():
         held = contend(disk / way, environments("flock", *without)).get()
         assert not held.guarded
@@ -143,7 +143,7 @@ class Interrupted(BaseException):
 @ways
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_interrupted_publisher_leaves_no_lock(way: str, after: bool, disk: Path, publisher: Contend) -> None:
-    """P4: interrupted before or after any step, the path is free again and nothing is left open."""
+    """P4: interrupted before or after any step, it leaves the path free and no descriptor open."""
     path = disk / "l"
     rehearsal = publisher(way, path, durable=True)
     held = rehearsal.get()
@@ -171,7 +171,7 @@ def test_an_interrupted_publisher_leaves_no_lock(way: str, after: bool, disk: Pa
 
 @ways
 def test_an_interrupted_publisher_leaves_the_lock_of_another(way: str, disk: Path, publisher: Contend) -> None:
-    """P4: what is at the path by then is only removed if it is the publisher's own inode."""
+    """P4: the object at the path is removed only if it is the publisher's own inode."""
     path = disk / "l"
     contender = publisher(way, path)
 
@@ -189,7 +189,7 @@ def test_an_interrupted_publisher_leaves_the_lock_of_another(way: str, disk: Pat
 
 
 def test_an_interrupted_publisher_leaves_a_record_written_over_its_own(disk: Path, contend: Contend) -> None:
-    """P4: the inode may be its own, and the lock no longer."""
+    """P4: the inode may be the publisher's, but the lock is not."""
     contender = contend(disk / "l")
 
     def overwrite() -> None:
@@ -206,7 +206,7 @@ def test_an_interrupted_publisher_leaves_a_record_written_over_its_own(disk: Pat
 
 
 def test_a_creator_does_not_enter_after_a_contender_has_finished_its_file(disk: Path, publisher: Contend) -> None:
-    """P5: the file is its own inode, but no longer empty. P6: the contender may do that."""
+    """P5: the file is its own inode, but not empty any more. P6: the contender may do that."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     got = []
     creator.env.once(creator.env.after, "open_new", lambda: got.append(contender.get()))
@@ -215,7 +215,7 @@ def test_a_creator_does_not_enter_after_a_contender_has_finished_its_file(disk: 
 
 
 def test_a_creator_takes_over_the_record_of_a_dead_contender(disk: Path, publisher: Contend) -> None:
-    """P5: the one that finished its file has died since; that is a takeover, and told as one."""
+    """P5: the contender that finished its file has died since; the hold reports a takeover."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
     contender.request.tag = "finished it"
 
@@ -230,7 +230,7 @@ def test_a_creator_takes_over_the_record_of_a_dead_contender(disk: Path, publish
 
 
 def test_a_creator_waits_while_a_contender_has_the_guard(disk: Path, publisher: Contend) -> None:
-    """P5: while another has the guard of the empty file, its creator waits, and then finds it taken."""
+    """P5: its empty file is guarded by another contender; it waits, and then finds the file taken."""
     creator, contender = (publisher("exclusive", disk / "l") for _ in range(2))
 
     paused = []
@@ -254,7 +254,7 @@ def test_a_creator_waits_while_a_contender_has_the_guard(disk: Path, publisher: 
 
 
 def test_a_creator_keeps_its_file_from_a_prober(disk: Path, publisher: Contend) -> None:
-    """P5: a guard that is refused for an instant is asked for again."""
+    """P5: a guard that is refused for an instant is requested again."""
     creator = publisher("exclusive", disk / "l")
     creator.env.instead["guard"] = lambda _fd: False
     assert creator.step() is not None
@@ -263,7 +263,7 @@ def test_a_creator_keeps_its_file_from_a_prober(disk: Path, publisher: Contend) 
 
 
 def test_a_creator_does_not_enter_through_a_file_no_longer_at_the_path(disk: Path, publisher: Contend) -> None:
-    """P5: somebody removed the empty file and created their own."""
+    """P5: another process removed the empty file and created its own."""
     path = disk / "l"
     creator = publisher("exclusive", path)
 
@@ -279,7 +279,7 @@ def test_a_creator_does_not_enter_through_a_file_no_longer_at_the_path(disk: Pat
 def test_a_creator_that_died_before_it_wrote_does_not_block_the_lock(
     disk: Path, contend: Contend, publisher: Contend
 ) -> None:
-    """P6: the empty file with the bit and without a guard is finished by whoever comes, and loses the bit."""
+    """P6: the next contender finishes an empty file with the bit and without a guard, and clears the bit."""
     path = disk / "l"
     creator, other = publisher("exclusive", path), contend(path)
     creator.env.once(creator.env.after, "open_new", creator.crash)
@@ -297,7 +297,7 @@ def test_a_creator_that_died_before_it_wrote_does_not_block_the_lock(
 def test_an_unfinished_file_that_has_another_name_is_replaced_and_not_written_to(
     when: str, disk: Path, contend: Contend
 ) -> None:
-    """P6, and T18 (takeover.py): it may be another directory's, and somebody has linked it here."""
+    """P6, and T18 (takeover.py): it may belong to another directory and have been linked here."""
     path, elsewhere = disk / "l", disk / "elsewhere"
     path.touch()
     path.chmod(0o644 | stat.S_ISVTX)
@@ -316,7 +316,7 @@ def test_an_unfinished_file_that_has_another_name_is_replaced_and_not_written_to
 
 
 def test_an_empty_file_of_another_implementation_is_not_taken(disk: Path, contend: Contend) -> None:
-    """P6: without the bit it is a foreign creator between its two steps, however old the file is."""
+    """P6: without the bit, a foreign creator is between its two steps, however old the file is."""
     path = disk / "l"
     path.touch()
     os.utime(path, (0, 0))
@@ -326,7 +326,7 @@ def test_an_empty_file_of_another_implementation_is_not_taken(disk: Path, conten
 
 
 def test_an_empty_file_that_came_in_between_is_not_taken(disk: Path, contend: Contend) -> None:
-    """P6: the bit counts on the inode that is finished, not on the one that was seen a moment ago."""
+    """P6: the bit must be on the inode that is finished, and not on one seen a moment ago."""
     path = disk / "l"
     path.touch()
     path.chmod(0o644 | stat.S_ISVTX)
@@ -382,7 +382,7 @@ def test_a_filesystem_without_unnamed_files_is_accepted(number: int, disk: Path,
 
 
 def test_two_threads_of_one_lock_skip_no_way(disk: Path, contend: Contend) -> None:
-    """Both find that a way does not work here; the slower one must not skip the next, or the last."""
+    """Both find that a way does not work here; the slower must not skip the next way, or the last."""
     contender = contend(disk / "l")
 
     def another_thread_was_faster(_directory: str, _mode: int) -> None:
@@ -430,7 +430,8 @@ def test_temporary_names_of_the_dead_are_removed(
 def test_a_takeover_removes_the_temporary_names_of_the_dead_too(
     disk: Path, contend: Contend, dead_pid: int, environments: Environments
 ) -> None:
-    """Windows renames a lock file before it removes it: a kill in between, and the next lock may be a dead one's."""
+    """Windows renames a lock file before it removes it: after a kill in between, the next lock may be a dead
+    holder's."""
     holder = contend(disk / "l")
     holder.get()
     holder.crash()

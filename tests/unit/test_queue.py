@@ -1,8 +1,5 @@
-"""The queue of waiters (queue.py): processes played by hand, on a clock that the test turns.
-
-What waits is only stepped when what it waits for has happened (`settle`), unless the test is about a deadline: so a
-lost wake-up fails it.
-"""
+"""The queue of waiters (queue.py): processes played by hand, on a clock that the test sets. Waiters are only stepped
+once their event has come (`settle`), unless the test is about a deadline, so a lost wake-up fails it."""
 
 from __future__ import annotations
 
@@ -47,13 +44,13 @@ def path(disk: Path) -> str:
 
 @pytest.fixture
 def place(path: str) -> Path:
-    """Where the queue is, if there is one."""
+    """The directory of the queue, if there is one."""
     return Path(queue_of(*os.path.split(path)))
 
 
 @pytest.fixture
 def arrive(contend: Contend, clocked: Clocked, path: str) -> Contend:
-    """A fair contender for the lock, in a process of its own unless one is given."""
+    """A fair contender for the lock, in its own process unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
         return contend(path, env or clocked(), **{"timeout": None, "fair": True, **options})
@@ -63,7 +60,7 @@ def arrive(contend: Contend, clocked: Clocked, path: str) -> Contend:
 
 @pytest.fixture
 def held(arrive: Contend) -> Contender:
-    """A holder that came when nobody waited, and so has no ticket."""
+    """A holder that came before any waiter, and so has no ticket."""
     holder = arrive()
     holder.get()
     return holder
@@ -74,7 +71,7 @@ def names(place: Path) -> list[str]:
 
 
 def woken(contender: Contender) -> bool:
-    """Whether what the contender waits for has happened."""
+    """Whether the contender's event has come."""
     wait = contender.waits[-1]
     if wait.signal is not None:
         return wait.signal.is_set
@@ -87,7 +84,7 @@ def release(contender: Contender) -> None:
 
 
 def settle(*contenders: Contender) -> int:
-    """Let those go on that have been woken, until none is; how many wake-ups that took."""
+    """Step the contenders that have been woken, until none is; the number of wake-ups."""
     steps = 0
     while ready := [one for one in contenders if not one.done and woken(one)]:
         for one in ready:
@@ -98,7 +95,7 @@ def settle(*contenders: Contender) -> int:
 
 
 def in_turn(*contenders: Contender) -> None:
-    """They are let in one after the other, as soon as the one before has released; the last one stays inside."""
+    """They are let in one after the other, each once the one before has released; the last one stays inside."""
     for one, following in itertools.pairwise([*contenders, None]):
         assert one is not None
         settle(one)
@@ -108,13 +105,13 @@ def in_turn(*contenders: Contender) -> None:
 
 
 def wait_on(contender: Contender, clock: Clock) -> None:
-    """Its wait is over; it looks, and waits again."""
+    """Let its wait pass: it looks, and waits again."""
     clock.now = contender.waits[-1].deadline
     assert contender.step() is not None
 
 
 def persist(contender: Contender, clock: Clock) -> float:
-    """Step it to its end, at the latest when each of its waits is over; how long that takes."""
+    """Step it to its end, with each wait at most to its deadline; the time that takes."""
     began = clock.now
     while contender.step() is not None:
         if not woken(contender):
@@ -148,7 +145,7 @@ def test_a_newcomer_does_not_pass_a_waiter(arrive: Contend, held: Contender, que
 
 
 def test_a_process_that_takes_the_lock_again_and_again_lets_each_waiter_in(arrive: Contend, clocked: Clocked) -> None:
-    """Q5: a holder that acquires right after its release goes behind the waiters, however soon that is."""
+    """Q5: a holder that acquires right after its release goes behind the waiters, however quick it is."""
     here, there = clocked(), clocked()
     holder = arrive(here)
     holder.get()
@@ -170,7 +167,7 @@ def test_a_process_that_takes_the_lock_again_and_again_lets_each_waiter_in(arriv
 def test_a_contender_that_does_not_queue_gets_a_free_lock(
     options: dict[str, object], arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
-    """Q5: `try_acquire` and `fair=False` take part in no queue."""
+    """Q5: `try_acquire` and `fair=False` use no queue."""
     waiter = queued()
     before = names(place)
     assert isinstance(arrive(**{**options, "timeout": 0}).run(), Refusal)
@@ -185,7 +182,7 @@ def test_a_contender_that_does_not_queue_gets_a_free_lock(
 
 
 def test_a_release_wakes_only_the_next_one(held: Contender, queued: Contend, place: Path) -> None:
-    """Q4: one wake-up for each release, whatever number waits; none when the next one gets the lock."""
+    """Q4: one wake-up for each release, however many wait; none when the next one gets the lock."""
     waiting = [queued() for _ in range(6)]
     assert len(names(place)) == 6
     assert names(place) == sorted(names(place))
@@ -206,7 +203,7 @@ def test_a_release_wakes_only_the_next_one(held: Contender, queued: Contend, pla
 def test_a_waiter_has_its_file_made_before_its_turn(
     end: str, held: Contender, queued: Contend, arrive: Contend, path: str
 ) -> None:
-    """P10: without a name and a record. What is not used of it is closed; what cannot be used is made again."""
+    """P10: without name and record. If it is not used, it is closed; if it cannot be used, it is made again."""
 
     def refuse() -> None:
         raise OSError(errno.EXDEV, "the directory is another one by now")
@@ -243,7 +240,7 @@ def test_a_waiter_has_its_file_made_before_its_turn(
 def test_a_waiter_is_woken_when_the_lock_file_is_gone_and_not_before(
     held: Contender, queued: Contend, path: str
 ) -> None:
-    """Q4: so it finds the lock free, at its first look."""
+    """Q4: so its first look finds the lock free."""
     holder, waiter = queued(), queued()
     release(held)
     settle(holder)
@@ -262,7 +259,7 @@ def test_a_waiter_is_woken_when_the_lock_file_is_gone_and_not_before(
 def test_within_a_process_waiters_are_woken_by_a_signal(
     arrive: Contend, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q4: one ticket, and no descriptors for those behind."""
+    """Q4: with one ticket, and no descriptors for the others."""
     env = clocked()
     holder = arrive(env)
     holder.get()
@@ -281,7 +278,7 @@ def test_within_a_process_waiters_are_woken_by_a_signal(
 
 
 def test_an_earlier_arrival_that_shows_late_goes_first(arrive: Contend, held: Contender, place: Path) -> None:
-    """Q5: after waking, the queue is looked at anew; whoever arrived before goes first."""
+    """Q5: a woken waiter looks at the queue anew, and earlier arrivals go first."""
     slow, quick = arrive(), arrive()
     slow.env.once(slow.env.before, "make_fifo", quick.step)  # it has arrived, but has no ticket yet
     assert slow.step() is not None
@@ -298,7 +295,7 @@ def test_an_earlier_arrival_that_shows_late_goes_first(arrive: Contend, held: Co
 def test_a_contender_that_finds_a_queue_is_in_it_before_it_looks_at_the_lock(
     arrive: Contend, held: Contender, queued: Contend
 ) -> None:
-    """Q5: so no later one can be faster, though the lock is free and no living waiter is ahead."""
+    """Q5: so no later contender can be faster, even if the lock is free and no living waiter is ahead."""
     queued().crash()
     release(held)
     first, second = arrive(), arrive()
@@ -317,7 +314,7 @@ def scene(request: pytest.FixtureRequest, arrive: Contend, clocked: Clocked) -> 
 
 
 class Scene:
-    """One process that is ahead, and leaves; a waiter in place; and a newcomer. Each in an environment of its own."""
+    """A process that is ahead, and leaves; a waiter in place; and a newcomer. Each has its own environment."""
 
     def __init__(self, what: str, arrive: Contend, envs: list[Stepped]) -> None:
         first, second, third, self.fourth = envs
@@ -361,7 +358,7 @@ class Scene:
 
 
 def test_no_ordering_of_steps_passes_a_waiter_or_fails_to_wake_it(scene: Callable[[], Scene], place: Path) -> None:
-    """Q5, Q4: a newcomer queues while the one ahead leaves, each stopped at any step of the other."""
+    """Q5, Q4: a newcomer queues while the process ahead leaves, each stopped at any step of the other."""
     played = 0
     turns = Schedules(100, 100)
     for switch, back in turns:
@@ -377,7 +374,7 @@ def test_no_ordering_of_steps_passes_a_waiter_or_fails_to_wake_it(scene: Callabl
 
 
 def test_a_newcomer_beside_a_waiter_that_is_let_in_stays_behind_it(arrive: Contend, clocked: Clocked) -> None:
-    """Q5: the same, while the first waiter finds the lock free and takes it."""
+    """Q5: it comes while the first waiter finds the lock free and takes it."""
     envs = [clocked() for _ in range(3)]
     turns = Schedules(100, 100)
     for switch, back in turns:
@@ -399,7 +396,7 @@ def test_a_newcomer_beside_a_waiter_that_is_let_in_stays_behind_it(arrive: Conte
 
 
 def test_a_killed_waiter_is_not_waited_for(held: Contender, queued: Contend, place: Path) -> None:
-    """Q2: a ticket that nobody reads does not count, and is removed by the waiter that finds it."""
+    """Q2: a ticket without a reader does not count; the waiter that finds it removes it."""
     first, killed, third, fourth = queued(), queued(tag="killed"), queued(), queued()
     killed.crash()
     assert [woken(waiter) for waiter in (first, third, fourth)] == [False, True, False]
@@ -417,7 +414,8 @@ def test_a_killed_waiter_is_not_waited_for(held: Contender, queued: Contend, pla
 
 
 def test_a_reader_that_passes_readers_removes_the_tickets_of_the_dead(arrive: Contend, place: Path) -> None:
-    """Q2: it does not queue behind them, and so looks at none of their tickets; else the queue would stay for ever."""
+    """Q2: it does not queue behind readers, so it looks at none of their tickets; without this, the queue would stay
+    for ever."""
     kernel: dict[str, object] = {"protocol": "flock"}
     writer, killed, living = arrive(**kernel), arrive(shared=True, **kernel), arrive(shared=True, **kernel)
     writer.get()
@@ -438,7 +436,7 @@ def test_a_reader_that_passes_readers_removes_the_tickets_of_the_dead(arrive: Co
 def test_a_waiter_killed_at_any_step_of_the_next_one_is_not_waited_for(
     ahead: int, arrive: Contend, held: Contender, clocked: Clocked
 ) -> None:
-    """Q2: before it is listed, before it is followed, or after that; the one behind waits for what is left."""
+    """Q2: before it is listed, before it is followed, or later; the one behind waits only for living waiters."""
     holder, number, done = held, 0, False
     while not done:
         waiters = [arrive() for _ in range(ahead)]
@@ -469,7 +467,7 @@ def test_a_waiter_killed_at_any_step_of_the_next_one_is_not_waited_for(
 def test_a_queue_of_the_dead_is_removed_by_the_next_acquisition(
     arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
-    """Q2: what killed waiters left goes with the next contender, though there is no contention any more."""
+    """Q2: the next contender removes the tickets of killed waiters, even without contention."""
     for waiter in (queued(tag="t"), queued()):
         waiter.crash()
     release(held)
@@ -484,7 +482,7 @@ def test_a_queue_of_the_dead_is_removed_by_the_next_acquisition(
 def test_a_queue_of_the_dead_is_removed_by_the_release(
     held: Contender, queued: Contend, clock: Clock, place: Path
 ) -> None:
-    """Q2: perhaps there will be no other contender; so a release after some time removes what killed waiters left."""
+    """Q2: perhaps no other contender comes, so a release after some time removes the tickets of killed waiters."""
     killed, living, dead = queued(), queued(), queued(tag="t")
     killed.crash()
     dead.crash()
@@ -500,7 +498,7 @@ def test_a_queue_of_the_dead_is_removed_by_the_release(
 def test_a_ticket_is_never_without_its_reader_until_it_is_given_up(
     mode: int, arrive: Contend, held: Contender, clocked: Clocked, path: str, place: Path
 ) -> None:
-    """Q2: not at any step of a wait, a hold, a release or a hand-over to another thread."""
+    """Q2: at any step of a wait, a hold, a release, or a hand-over to another thread."""
     os.chmod(os.path.dirname(path), mode)
     env, looks = clocked(), 0
 
@@ -531,7 +529,7 @@ def test_a_ticket_is_never_without_its_reader_until_it_is_given_up(
 def test_a_name_is_used_once(
     arrive: Contend, clocked: Clocked, held: Contender, queued: Contend, clock: Clock, place: Path
 ) -> None:
-    """Q2: a ticket that is made again, for the same arrival, has another name: ENXIO is for ever."""
+    """Q2: a ticket made again for the same arrival gets a new name: ENXIO is final."""
     waiter, made = arrive(), list[str]()
     waiter.env.before["rename"] = lambda _old, new, **_options: made.append(new)
     assert waiter.step() is not None
@@ -549,7 +547,7 @@ def test_a_name_is_used_once(
 
 @pytest.mark.parametrize("what", ["the new ticket", "the directory"])
 def test_a_neighbour_that_sweeps_at_any_step_costs_a_new_try(what: str, arrive: Contend, place: Path) -> None:
-    """Q2: what is half made looks like a dead waiter's, and so does an empty queue."""
+    """Q2: a half-made ticket looks like a dead waiter's, and so does an empty queue."""
     number, done, swept = 0, False, 0
     while not done:
         holder, waiter, victim = arrive(), arrive(), []
@@ -583,7 +581,7 @@ def test_a_neighbour_that_sweeps_at_any_step_costs_a_new_try(what: str, arrive: 
 def test_a_neighbour_that_sweeps_each_try_costs_the_ticket_not_the_lock(
     tries: int, arrive: Contend, held: Contender, place: Path
 ) -> None:
-    """Q2, Q1: where it does so without end, the waiter waits without a ticket, and takes one at its next wait."""
+    """Q2, Q1: if it does so without end, the waiter waits without a ticket, and takes one at its next wait."""
     waiter, swept = arrive(), list[str]()
 
     def sweep(name: str, **_options: object) -> None:
@@ -606,7 +604,7 @@ def test_a_neighbour_that_sweeps_each_try_costs_the_ticket_not_the_lock(
 
 
 def test_a_removed_ticket_is_made_again(arrive: Contend, held: Contender, queued: Contend, place: Path) -> None:
-    """Q2: a waiter whose ticket was removed behind its back, or with the whole queue, goes by its old arrival."""
+    """Q2: a waiter whose ticket was removed, alone or with the whole queue, keeps its arrival."""
     first, second = queued(tag="t"), queued()
     shutil.rmtree(place)
     assert second.step() is not None
@@ -622,7 +620,7 @@ def test_a_removed_ticket_is_made_again(arrive: Contend, held: Contender, queued
 def test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue(
     arrive: Contend, clocked: Clocked, clock: Clock, place: Path
 ) -> None:
-    """Q2, Q6: a waiter that is killed at any step of its wait, of its acquisition or of its release."""
+    """Q2, Q6: a waiter is killed at any step of its wait, its acquisition or its release."""
     number, done = 0, False
     while not done:
         number += 1
@@ -673,7 +671,7 @@ def interrupt_at(env: Stepped, last: int) -> Callable[[int, str], None]:
 def test_an_interruption_at_any_step_of_queueing_leaves_nothing(
     arrive: Contend, held: Contender, clocked: Clocked, place: Path
 ) -> None:
-    """Q2: also of a waiter that is first, behind another one, or behind a dead one's ticket."""
+    """Q2: of a waiter that is first, behind another one, or behind a dead waiter's ticket."""
     for ahead in ("nobody", "a waiter", "a dead one"):
         number, done = 0, False
         while not done:
@@ -769,7 +767,7 @@ ELSEWHERE = f"{0:08x}"
 def test_a_ticket_of_another_kernel_is_not_waited_for_and_not_removed_before_a_day(
     read: bool, arrive: Contend, clock: Clock, place: Path
 ) -> None:
-    """Q3: on a shared directory, that nobody here reads it says nothing."""
+    """Q3: on a shared directory, a ticket without a reader here may have one elsewhere."""
     place.mkdir()
     here = ticket_name(place)[-25:-17]
     ticket = forged_ticket(place, where=ELSEWHERE + here)
@@ -816,7 +814,7 @@ def test_a_ticket_says_of_which_kernel_mount_and_pid_namespace_it_is(place: Path
 def test_a_ticket_of_another_pid_namespace_is_waited_for(
     arrive: Contend, held: Contender, clocked: Clocked, place: Path, clock: Clock
 ) -> None:
-    """Q3: its pipe is the same kernel's; its process number means nothing here."""
+    """Q3: its pipe belongs to the same kernel, though its pid means nothing here."""
     env = clocked()
     env.instead["identity"] = lambda *_: env.real.identity().replaced(pid_namespace="another")
     first, second = arrive(env, tag="there"), arrive()
@@ -839,7 +837,7 @@ def test_a_ticket_of_another_pid_namespace_is_waited_for(
 def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
     where: str, arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock, place: Path
 ) -> None:
-    """Q6: stopped in front of a free lock, it is passed at the next look, 20 ms later; it keeps its place."""
+    """Q6: stopped in front of a free lock, it is passed at the next look, 20 ms later, and keeps its place."""
     env = clocked()
     stopped, other = queued(env), queued(env if where == "here" else None)
     ticket = names(place)[0]
@@ -865,7 +863,8 @@ def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
 def test_a_newcomer_during_a_hand_over_leaves_the_first_waiter_its_time(
     held: Contender, queued: Contend, arrive: Contend, clock: Clock, path: str
 ) -> None:
-    """Q6: the file is missing, so the first waiter has 20 ms from then on to take the lock; it is passed after that."""
+    """Q6: the lock file is missing, so the first waiter has 20 ms from then on to take the lock, and is passed
+    afterwards. Until then the newcomer does not look at the lock."""
     first = queued()
     release(held)
     late = arrive()
@@ -882,7 +881,7 @@ def test_a_newcomer_during_a_hand_over_leaves_the_first_waiter_its_time(
 def test_a_process_behind_a_ticket_does_not_take_the_next_ticket_for_the_idle_one(
     held: Contender, queued: Contend, clocked: Clocked, clock: Clock
 ) -> None:
-    """Q6: the lock is free at both looks, and another process's ticket is the first at each; so nobody is idle."""
+    """Q6: the lock is free at both looks, but the first ticket is another one at each, so no waiter is idle."""
     env = clocked()
     first, second = queued(), queued()
     mate, late = queued(env), queued(env)
@@ -901,7 +900,7 @@ def test_a_process_behind_a_ticket_does_not_take_the_next_ticket_for_the_idle_on
 def test_a_waiter_is_not_taken_for_idle_while_it_hands_its_place_on(
     moment: str, held: Contender, queued: Contend, clocked: Clocked, clock: Clock, path: str
 ) -> None:
-    """Q6, Q10: it has had the lock between the two looks, and whoever it hands its place on to is not passed."""
+    """Q6, Q10: it has had the lock between the two looks; the waiter that gets its place is not passed."""
     env = clocked()
     first, mate, late = queued(env), queued(env), queued()
     release(held)
@@ -918,7 +917,7 @@ def test_a_waiter_is_not_taken_for_idle_while_it_hands_its_place_on(
 def test_a_waiter_that_hands_its_place_on_while_it_is_asked_about_is_not_passed(
     moment: str, held: Contender, queued: Contend, clocked: Clocked, clock: Clock
 ) -> None:
-    """Q6, Q10: it takes the lock after the second look, gives it back, and another waiter has its place."""
+    """Q6, Q10: it takes the lock after the second look and releases it, and another waiter gets its place."""
     env = clocked()
     first, mate, late = queued(env), queued(env), queued()
     release(held)
@@ -937,7 +936,7 @@ def test_a_waiter_that_hands_its_place_on_while_it_is_asked_about_is_not_passed(
 def test_a_waiter_behind_one_that_was_passed_and_goes_on_is_not_idle(
     held: Contender, queued: Contend, clocked: Clocked, clock: Clock
 ) -> None:
-    """Q6: to a process that has passed the one before it, it is the first; but its turn has only just come."""
+    """Q6: a process that has passed the one before it sees it as the first, but its turn has only just come."""
     env = clocked()
     stopped, other = queued(), queued(env)
     release(held)
@@ -957,7 +956,7 @@ def test_a_waiter_behind_one_that_was_passed_and_goes_on_is_not_idle(
 def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
     where: str, arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked
 ) -> None:
-    """Q6: it is behind the idle one, and in the queue: it is let in when that one goes on, or passes it in its turn."""
+    """Q6: it is queued behind the idle one, and is let in when that one goes on, or passes it in its turn."""
     env = clocked() if where == "here" else None
     idle, between, other = queued(env), queued(env), queued(env)
     release(held)
@@ -975,7 +974,7 @@ def test_a_waiter_passed_with_the_idle_one_still_gets_its_turn(
 
 
 def play_until(moment: float, clock: Clock, *contenders: Contender) -> None:
-    """Let time pass: each goes on when it has been woken, or when its wait is over."""
+    """Let time pass: each goes on when it is woken, or when its wait is over."""
     while not any(one.inside for one in contenders):
         settle(*contenders)
         clock.now = min([one.waits[-1].deadline for one in contenders if not one.done] + [moment])
@@ -989,7 +988,7 @@ def play_until(moment: float, clock: Clock, *contenders: Contender) -> None:
 def test_a_stream_of_newcomers_does_not_keep_the_waiter_behind_an_idle_one_from_the_lock(
     arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock
 ) -> None:
-    """Q6: it sleeps behind the idle one; who is about to pass both tells it, and leaves it the lock."""
+    """Q6: it sleeps behind the idle one; a newcomer about to pass both tells it, and leaves it the lock."""
     env = clocked()
     idle, well = queued(), queued()
     clock.now += 11  # its next own look is as far away as it can be
@@ -1017,7 +1016,7 @@ def test_a_stream_of_newcomers_does_not_keep_the_waiter_behind_an_idle_one_from_
 def test_waiters_behind_an_idle_one_are_told_together_and_go_in_their_order(
     arrive: Contend, held: Contender, queued: Contend, clock: Clock
 ) -> None:
-    """Q6: the newcomer tells all of them; and none of those that have been told tells the others again."""
+    """Q6: the newcomer tells all of them, and none of those tells the others again."""
     idle, *others = (queued() for _ in range(5))
     clock.now += 11
     for one in others:
@@ -1042,7 +1041,7 @@ def test_waiters_behind_an_idle_one_are_told_together_and_go_in_their_order(
 def test_a_waiter_that_is_told_and_still_leaves_the_lock_alone_is_passed(
     arrive: Contend, held: Contender, queued: Contend, clocked: Clocked, clock: Clock, place: Path
 ) -> None:
-    """Q6: it has read what it was told, so it gets more time; and this process does not remember it as idle."""
+    """Q6: it has read the message, so it gets more time; this process does not remember it as idle."""
     env = clocked()
     idle, slow = queued(), queued()
     ticket = names(place)[0]
@@ -1066,7 +1065,7 @@ def test_a_waiter_that_is_told_and_still_leaves_the_lock_alone_is_passed(
 def test_a_waiter_that_has_passed_others_and_was_too_late_does_not_wait_for_them_again(
     arrive: Contend, held: Contender, queued: Contend, clock: Clock
 ) -> None:
-    """Q6: not in this wait, however long it is."""
+    """Q6: not during this wait, however long it lasts."""
     queued()
     other, rival = queued(), arrive(fair=False)
     release(held)
@@ -1084,7 +1083,7 @@ def test_a_waiter_that_has_passed_others_and_was_too_late_does_not_wait_for_them
 
 
 def test_a_busy_queue_is_not_taken_for_a_sleeping_one(held: Contender, queued: Contend, clock: Clock) -> None:
-    """Q6: a lock found free twice is no sign of sleep while those ahead change."""
+    """Q6: a lock found free twice is no sign of sleep while the waiters ahead change."""
     first, second, third = queued(), queued(), queued()
     release(held)
     wait_on(third, clock)  # it finds the lock free, as the first is on its way
@@ -1103,8 +1102,8 @@ def test_a_busy_queue_is_not_taken_for_a_sleeping_one(held: Contender, queued: C
 def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
     mode: int, number: int, arrive: Contend, clocked: Clocked, clock: Clock, place: Path
 ) -> None:
-    """Q6: forged, in front of a lock that is free. They are not removed, as they have a reader; but not looked at for a
-    second, by this process."""
+    """Q6: forged tickets in front of a free lock. They have a reader, so they are not removed, but this process ignores
+    them for a second."""
     patience = 2 * PATIENCE if mode & 0o100 else PATIENCE  # one that looks as if it had the lock is left it once more
     place.mkdir()
     tickets = [forged_ticket(place, arrival=1 + number) for number in range(number)]
@@ -1131,7 +1130,7 @@ def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
 def test_a_stream_of_idle_tickets_does_not_keep_a_waiter_from_a_free_lock(
     arrive: Contend, clock: Clock, place: Path
 ) -> None:
-    """Q6: each of them would be the first, and be left its 20 ms."""
+    """Q6: each of them would be the first, with its own 20 ms."""
     place.mkdir()
     waiter, readers, began = arrive(), [], clock.now
     for number in range(100):
@@ -1168,7 +1167,7 @@ def test_the_memory_of_idle_tickets_does_not_grow(arrive: Contend, clocked: Cloc
 def test_a_ticket_that_cannot_be_opened_is_polled_and_passed(
     arrive: Contend, held: Contender, queued: Contend, clock: Clock, clocked: Clocked, place: Path
 ) -> None:
-    """Q6: whether another user's owner lives cannot be known: it counts as alive until it leaves a free lock alone."""
+    """Q6: the state of another user's owner is unknown: it counts as alive until it leaves a free lock alone."""
     other = queued()
     ticket = names(place)[0]
     env = clocked()
@@ -1206,7 +1205,7 @@ def refusing(real: Callable[..., int], concerns: Callable[[str, bool], bool]) ->
 def test_a_waiter_whose_time_is_up_gets_a_free_lock(
     arrive: Contend, held: Contender, queued: Contend, clock: Clock
 ) -> None:
-    """A lock that is free is refused to no writer."""
+    """A free lock is refused to no writer."""
     queued()
     waiter = arrive(timeout=0.5)
     waiter.step()
@@ -1217,7 +1216,7 @@ def test_a_waiter_whose_time_is_up_gets_a_free_lock(
 
 
 def test_a_waiter_far_from_its_turn_looks_less_often(queued: Contend, held: Contender) -> None:
-    """Far from its turn a waiter looks rarely, near to it soon: together they look at most once in a while."""
+    """Far from its turn a waiter looks rarely, near to it soon: the total rate of looks is bounded."""
     waiting = [queued() for _ in range(12)]
     for waiter in waiting:
         waiter.env.instead["monotonic"] = lambda: 1000.1
@@ -1229,7 +1228,8 @@ def test_a_waiter_far_from_its_turn_looks_less_often(queued: Contend, held: Cont
 
 
 def test_a_long_wait_looks_less_often_than_a_short_one(queued: Contend, held: Contender) -> None:
-    """A waiter that is stopped costs the others no more time than they have waited; and they look ever less."""
+    """A stopped waiter costs the others no more time than they have waited already, and their looks become ever
+    rarer."""
     queued()
     waiter = queued()
     pauses = []
@@ -1275,7 +1275,7 @@ def test_a_failure_of_the_queue_does_not_keep_a_waiter_from_the_lock(
 
 
 def test_on_a_full_disk_a_waiter_has_a_ticket_without_a_record(arrive: Contend, held: Contender, place: Path) -> None:
-    """Q1: its place does not depend on what is written for people."""
+    """Q1: its place does not depend on the record, which is for people."""
     waiter = arrive(tag="t")
 
     def full(*_args: object, **_options: object) -> int:
@@ -1296,7 +1296,7 @@ def test_on_a_full_disk_a_waiter_has_a_ticket_without_a_record(arrive: Contend, 
 def test_a_platform_that_lacks_something_has_order_and_lock(
     without: str, queued: Contend, arrive: Contend, clocked: Clocked, clock: Clock, place: Path
 ) -> None:
-    """Q1: tickets need neither kernel locks nor events; without events the first one polls the lock file."""
+    """Q1: tickets need neither kernel locks nor events; without events the first waiter polls the lock file."""
     holder = arrive(clocked(without))
     holder.get()
     first, second = queued(clocked(without)), queued(clocked(without))
@@ -1314,7 +1314,7 @@ def test_a_platform_that_lacks_something_has_order_and_lock(
 
 
 def test_waiters_poll_where_there_are_no_fifos(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
-    """Q1: threads and tasks of one process still go by arrival."""
+    """Q1: within one process, order of arrival still holds."""
     env = clocked(kind="generic")
     holder = arrive(clocked(kind="generic"))
     holder.get()
@@ -1382,7 +1382,7 @@ def test_something_else_at_the_place_of_the_queue_stops_no_waiter(
 def test_waiters_of_several_processes_are_served_by_arrival(
     held: Contender, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q10: A1 B1 A2 B2 A3 B3; no thread goes before another process's thread that came first."""
+    """Q10: A1 B1 A2 B2 A3 B3; no thread goes before an earlier thread of another process."""
     envs = [clocked(), clocked()]
     waiting = [queued(envs[number % 2], tag=str(number)) for number in range(6)]
     holder = held
@@ -1398,7 +1398,7 @@ def test_waiters_of_several_processes_are_served_by_arrival(
 
 
 def test_a_waiter_whose_turn_comes_reads_the_list_of_tickets_once(held: Contender, queued: Contend) -> None:
-    """Q4, Q10: of a thousand tickets, reading the list takes as long as all the rest."""
+    """Q4, Q10: reading a list of a thousand tickets takes as long as everything else."""
     first, second, _third = queued(), queued(), queued()
     release(held)
     settle(first)
@@ -1415,7 +1415,7 @@ def test_a_waiter_whose_turn_comes_reads_the_list_of_tickets_once(held: Contende
 def test_a_place_is_handed_on_without_a_gap(
     leaving: str, between: bool, held: Contender, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q10: at each step the process has a ticket that is read. It is the old one, renamed, if there is no other one
+    """Q10: at each step the process has a ticket with a reader. It is the old ticket, renamed, if there is no other one
     between the two; then the waiter behind is not woken."""
     env = clocked()
     first = queued(env, tag="first")
@@ -1464,7 +1464,7 @@ def test_a_place_is_handed_on_without_a_gap(
 def test_a_hand_over_that_ends_at_any_step_stops_nobody(
     how: str, leaving: str, between: bool, arrive: Contend, clocked: Clocked, clock: Clock, place: Path
 ) -> None:
-    """Q10: an interrupted release or wait lets the others in without waiting for a deadline, and leaves nothing."""
+    """Q10: an interrupted release or wait lets the others in before any deadline, and leaves nothing."""
     number, done = 0, False
     while not done:
         holder, env, theirs = arrive(), clocked(), arrive()
@@ -1515,7 +1515,7 @@ def test_a_hand_over_that_ends_at_any_step_stops_nobody(
 def test_readers_of_one_process_have_a_ticket_each_while_they_wait(
     arrive: Contend, contend: Contend, clocked: Clocked, place: Path, path: str
 ) -> None:
-    """Q10: with the writer before them gone, all of them are first; none waits for another's ticket."""
+    """Q10: once the writer before them is gone, all of them are first; none waits for another's ticket."""
     kernel = {"protocol": "flock"}
     holder, env = arrive(**kernel), clocked()
     holder.get()
@@ -1536,7 +1536,7 @@ def test_readers_of_one_process_have_a_ticket_each_while_they_wait(
 
 
 def test_a_cancelled_waiter_passes_the_turn_on(held: Contender, queued: Contend, clocked: Clocked) -> None:
-    """Q4, Q10: closing the generator of the first wakes the next one of this process, which has its ticket."""
+    """Q4, Q10: closing the generator of the first waiter wakes the next one of this process, which has its ticket."""
     env = clocked()
     first, beside, other = queued(env), queued(env), queued()
     first.steps.close()
@@ -1553,7 +1553,7 @@ def test_a_cancelled_waiter_passes_the_turn_on(held: Contender, queued: Contend,
 def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
     arrive: Contend, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q10: it never asks again, so it gets no ticket, and loses its place."""
+    """Q10: it never asks again, so it gets no ticket and loses its place."""
 
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
@@ -1578,7 +1578,7 @@ def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
 
 
 def test_an_owner_inside_is_joined_by_its_own_waiters(held: Contender, queued: Contend, clocked: Clocked) -> None:
-    """Re-entrancy goes before order: they would wait for themselves."""
+    """Re-entrancy takes precedence over order, or they would wait for themselves."""
     env = clocked()
     first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
     release(held)
@@ -1626,7 +1626,7 @@ def test_a_broken_lock_of_a_holder_that_had_queued_is_noticed_at_once(
 def test_breaking_a_lock_removes_the_queue_of_the_dead(
     held: Contender, queued: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q2, Q11: whoever is told is asked first."""
+    """Q2, Q11: the breaker checks whether the waiters live before it tells them."""
     for waiter in (queued(), queued()):
         waiter.crash()
     assert drive(break_lock(clocked(), held.request)) is not None  # type: ignore[arg-type]
@@ -1636,7 +1636,7 @@ def test_breaking_a_lock_removes_the_queue_of_the_dead(
 
 
 def test_a_byte_makes_a_waiter_look(arrive: Contend, held: Contender, queued: Contend, place: Path) -> None:
-    """Q11: at the lock, and at the queue; and it is read."""
+    """Q11: at the lock and at the queue; the byte is read."""
     first, second = queued(), queued()
     looks = second.env.steps.count("open_existing")
     nudge(place, 1)
@@ -1657,7 +1657,7 @@ def nudge(place: Path, number: int, count: int = 1) -> None:
 
 @pytest.mark.parametrize("count", [1, 65536])
 def test_endless_bytes_do_not_keep_a_waiter_busy(count: int, held: Contender, queued: Contend, place: Path) -> None:
-    """Q11: others may write to a ticket. After some wake-ups it is polled no more; order and wake-ups stay."""
+    """Q11: others may write to a ticket. After some wake-ups it is no longer polled; order and wake-ups still work."""
     first, second = queued(), queued()
     rounds = 0
     while True:
@@ -1697,7 +1697,7 @@ def test_a_nudge_into_a_full_or_closed_ticket_is_no_error(place: Path, clocked: 
 def test_a_fifo_of_another_directory_is_no_ticket_and_is_not_written_to(
     how: str, place: Path, clocked: Clocked, clock: Clock, arrive: Contend
 ) -> None:
-    """Q12: it has a reader, there. Here, it is neither waited for nor told."""
+    """Q12: its reader is in that directory. Here it is neither waited for nor told."""
     place.mkdir()
     env, ticket, elsewhere = clocked(), forged_ticket(place), place.with_name("elsewhere")
     reader = os.open(ticket, os.O_RDWR | os.O_NONBLOCK)
@@ -1722,7 +1722,7 @@ def test_a_fifo_of_another_directory_is_no_ticket_and_is_not_written_to(
 def test_the_mode_of_a_fifo_of_another_directory_stays(
     place: Path, clock: Clock, clocked: Clocked, arrive: Contend, held: Contender
 ) -> None:
-    """Q12: somebody has linked it in place of a new ticket, and its descriptor is asked when it has one name."""
+    """Q12: another user has linked it in place of a new ticket, and its descriptor is checked when it has one name."""
     elsewhere, env = place.with_name("elsewhere"), clocked()
     os.mkfifo(elsewhere, 0)
     os.chmod(elsewhere, 0o1600)
@@ -1757,7 +1757,7 @@ def seen(observer: Stepped, contender: Contender) -> list[Waiter]:
 def test_the_status_shows_each_waiter_at_each_moment_and_never_a_holder(
     arrive: Contend, held: Contender, clocked: Clocked
 ) -> None:
-    """From its first wait until it has the lock, and at each step of the others: with tag, command and position."""
+    """From its first wait until it has the lock, at each step of the others: with tag, command and position."""
     observer = clocked()
     waiting = [arrive(tag=str(number)) for number in range(3)]
     for number, waiter in enumerate(waiting):
@@ -1811,7 +1811,7 @@ def test_a_look_at_any_step_of_a_hand_over_within_a_process_shows_its_waiter(
 
 
 def described(place: Path) -> dict[str, tuple[object, ...]]:
-    """Everything below a directory, it too: mode, inode and content."""
+    """Mode, inode and content of a directory and everything below it."""
     found = [place, *sorted(place.rglob("*"))]
     return {
         str(path): (at.st_mode, at.st_ino, path.read_bytes() if path.is_file() else b"")
@@ -1821,7 +1821,7 @@ def described(place: Path) -> dict[str, tuple[object, ...]]:
 
 @pytest.fixture
 def elsewhere(disk: Path, place: Path) -> Path:
-    """A directory that only its owner may enter, with what looks like dead waiters' tickets in it."""
+    """A directory that only its owner may enter, with lookalikes of dead waiters' tickets."""
     other = disk / "elsewhere"
     other.mkdir(mode=0o700)
     fill(other)
@@ -1843,7 +1843,7 @@ OTHERS = [queues.name_of(number, 2**22 + 5, "0" * 16, "0" * 16, shared=False) fo
 
 
 def wait_and_hold(arrive: Contend, clock: Clock, env: Stepped) -> None:
-    """A whole life in the queue: wait, get it, release after some time."""
+    """A whole course: wait, acquire, release after some time."""
     holder = arrive()
     holder.get()
     waiter = arrive(env, tag="t")
@@ -1858,7 +1858,7 @@ def wait_and_hold(arrive: Contend, clock: Clock, env: Stepped) -> None:
 def test_an_object_put_in_place_of_a_queue_at_any_step_is_left_alone(
     kind: str, arrive: Contend, clock: Clock, clocked: Clocked, place: Path, elsewhere: Path
 ) -> None:
-    """Q8: others that may write to the lock's directory exchange the queue before some step of a waiter's life."""
+    """Q8: other users that may write to the lock's directory exchange the queue before any step of a waiter."""
     before = described(elsewhere)
     moved = Path(f"{place}.moved")
     at, last = 0, False
@@ -1895,7 +1895,7 @@ def test_an_object_put_in_place_of_a_queue_at_any_step_is_left_alone(
 def test_nothing_is_removed_through_a_link_in_place_of_a_queue(
     arrive: Contend, clock: Clock, place: Path, elsewhere: Path
 ) -> None:
-    """Q8: the same, of a link that is there from the beginning."""
+    """Q8: the link is there from the beginning."""
     before = described(elsewhere)
     os.symlink(elsewhere, place)
     newcomer = arrive()
@@ -1925,7 +1925,7 @@ SWAPS: dict[str, Callable[[Path, Path], object]] = {
 def test_an_object_put_in_place_of_a_ticket_at_any_step_is_left_alone(
     suffix: str, kind: str, arrive: Contend, clock: Clock, clocked: Clocked, place: Path, path: str, elsewhere: Path
 ) -> None:
-    """Q8, Q9: neither to its mode, nor to its content, nor to what it leads to; and the waiter gets the lock."""
+    """Q8, Q9: neither its mode nor its content nor its target changes, and the waiter gets the lock."""
     os.chmod(os.path.dirname(path), 0o777)
     before = described(elsewhere)
     at, last, swapped, fifos = 0, False, 0, list[int]()
@@ -1960,7 +1960,7 @@ def test_an_object_put_in_place_of_a_ticket_at_any_step_is_left_alone(
 def test_a_queue_and_its_tickets_are_open_to_the_users_of_the_directory(
     mode: int, umask: int, arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
-    """Q9: whatever the umask of the waiter. Those that may take the lock may write to a ticket, to follow it."""
+    """Q9: whatever the umask of the waiter. Users that may take the lock may write to a ticket, to follow it."""
     os.chmod(place.parent, mode)
     before = os.umask(umask)
     try:
@@ -1995,7 +1995,7 @@ def test_the_record_of_a_waiter_may_be_read_by_the_readers_of_the_lock_file(
 def test_a_queue_in_a_linked_directory_has_the_mode_of_the_directory(
     disk: Path, contend: Contend, clocked: Clocked
 ) -> None:
-    """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777, and means nothing."""
+    """Q9: as `/var/run` leads to `/run`. The mode of a link is 0777 and means nothing."""
     (disk / "real").mkdir(mode=0o755)
     (disk / "link").symlink_to("real")
     path = disk / "link" / "l"
@@ -2009,7 +2009,7 @@ def test_a_queue_in_a_linked_directory_has_the_mode_of_the_directory(
 def test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter(
     step: str, arrive: Contend, held: Contender, queued: Contend, place: Path
 ) -> None:
-    """Q9: until then, its mode says that it is in the making."""
+    """Q9: until then, its mode marks it as unfinished."""
     killed = arrive()
 
     def die(*_args: object) -> None:
@@ -2031,7 +2031,7 @@ def test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter(
 def test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode(
     mode: int, full: bool, held: Contender, queued: Contend, place: Path
 ) -> None:
-    """Q9: only what is in the making is opened to others."""
+    """Q9: only an unfinished queue is opened to others."""
     os.chmod(place.parent, 0o777)
     place.mkdir()
     if full:
@@ -2045,7 +2045,7 @@ def test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode(
 
 
 def test_a_full_directory_in_the_making_is_not_opened_to_others(held: Contender, queued: Contend, place: Path) -> None:
-    """Q9: whatever its mode, it is not one that has just been made."""
+    """Q9: whatever its mode, it has not just been made."""
     place.mkdir()
     (place / "secret").write_text("people's data")
     place.chmod(0o1500)
@@ -2059,7 +2059,7 @@ def test_a_full_directory_in_the_making_is_not_opened_to_others(held: Contender,
 def test_waiters_behind_one_of_their_process_that_never_waited_have_a_ticket(
     arrive: Contend, clocked: Clocked, place: Path
 ) -> None:
-    """Q5: it has taken over a dead lock, and so has a place without a ticket, which nobody else sees."""
+    """Q5: it took over a dead lock, so its place has no ticket and other processes cannot see it."""
     ours, theirs = clocked(), clocked()
     dead = arrive()
     dead.get()
@@ -2084,7 +2084,7 @@ def test_waiters_behind_one_of_their_process_that_never_waited_have_a_ticket(
 def test_a_contender_that_was_too_slow_is_refused_by_the_holder_that_was_faster(
     arrive: Contend, clocked: Clocked, clock: Clock, held: Contender, listens: bool
 ) -> None:
-    """A3: it has found the lock free, and another process gets it while this one is not let run. Nothing stays open."""
+    """A3: it finds the lock free, and another process gets it while this one is stopped. No descriptor stays open."""
     env, faster = clocked(), arrive(fair=False)
     slow = arrive(env, timeout=0, **({"on_event": lambda _event: None} if listens else {}))
     tries: list[str] = []
@@ -2116,7 +2116,7 @@ def test_a_contender_that_was_too_slow_is_refused_by_the_holder_that_was_faster(
 def test_a_thousand_forged_tickets_cost_no_more_than_a_hundred(
     held: Contender, arrive: Contend, clocked: Clocked, queued: Contend, place: Path
 ) -> None:
-    """Q1: nobody reads them, and only another user may remove them (a sticky directory): there is no order any more."""
+    """Q1: they have no reader, and only another user may remove them (a sticky directory); no order is kept then."""
     queued().crash()  # so there is a queue
     forged = {forged_ticket(place, arrival=0.5 + number / 10000).name for number in range(1000)}
 

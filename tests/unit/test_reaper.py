@@ -1,4 +1,4 @@
-"""Staying with a directory: the locks of the dead go at once, and nobody else's (reaper.py)."""
+"""`reap`, which stays with a directory: dead holders' locks are removed at once, and no others (reaper.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Environments = Callable[..., Stepped]
 
 
 class Playing:
-    """A reaper that is advanced turn by turn."""
+    """A reaper advanced turn by turn."""
 
     def __init__(self, env: Stepped, directory: Path) -> None:
         self.env = env
@@ -37,7 +37,7 @@ class Playing:
         self.ready += 1
 
     def until(self, come: Callable[[], object], within: float = RECHECK / 2) -> None:
-        """Go on until it has come: by events, so before everything is looked at anyway."""
+        """Go on until it has happened: by events, so before the periodic look at everything."""
         deadline = time.monotonic() + within
         while not come():
             assert time.monotonic() < deadline, "only the next look at everything would help"
@@ -66,7 +66,7 @@ def playing(environments: Environments) -> Iterator[Callable[..., Playing]]:
 def test_the_lock_of_a_holder_that_dies_goes(
     without: tuple[str, ...], when: str, place: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """RP3, RP4: whether it was acquired before the reaper came or after, in silence; with events and without."""
+    """RP3, RP4: acquired before the reaper came, or later without an event; with events and without."""
     early = contend(place / "l")
     if when == "before":
         early.get()
@@ -84,7 +84,7 @@ def test_the_lock_of_a_holder_that_dies_goes(
 def test_a_lock_that_has_changed_hands_is_still_watched(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """RP3: another file at the same path; and another holder of the same file."""
+    """RP3: another file at the same path, and another holder of the same file."""
     first, second, third = contend(disk / "l"), contend(disk / "l"), contend(disk / "l")
     held = first.get()
     one = playing(disk)
@@ -102,7 +102,7 @@ def test_a_lock_that_has_changed_hands_is_still_watched(
 def test_a_lock_taken_over_meanwhile_is_not_removed(
     kind: str, disk: Path, dead_pid: int, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:
-    """RP1: at each step from the look to the removal, another one tries to get the lock; what it holds stays."""
+    """RP1: at each step from the look to the removal, a contender tries to get the lock; its hold stays."""
     number, won = 0, 0
     while True:
         path = disk / "l"
@@ -136,7 +136,7 @@ def test_a_lock_taken_over_meanwhile_is_not_removed(
 def test_a_guard_that_outlives_its_event_is_polled(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """RP2: at the moment of the event, the dead holder's kernel lock is still there."""
+    """RP2: at the moment of the event, the dead holder still has its kernel lock."""
     holder = contend(disk / "l")
     holder.get()
     one = playing(disk)
@@ -151,7 +151,7 @@ def test_a_guard_that_outlives_its_event_is_polled(
 def test_a_directory_that_was_made_anew_is_watched(
     disk: Path, playing: Callable[..., Playing], contend: Contend
 ) -> None:
-    """RP4: removed with the locks in it, gone for a while, and back with others."""
+    """RP4: removed with its locks, absent for a while, and back with others."""
     place = disk / "locks"
     place.mkdir()
     held = contend(place / "old")
@@ -170,7 +170,7 @@ def test_a_directory_that_was_made_anew_is_watched(
 
 
 def test_a_flood_of_events_does_not_hide_a_death(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
-    """RP4: the kernel's queue overflows, and says only that something was lost."""
+    """RP4: the kernel's queue overflows, and reports only that events were lost."""
     holder = contend(disk / "l")
     holder.get()
     one = playing(disk)
@@ -182,7 +182,7 @@ def test_a_flood_of_events_does_not_hide_a_death(disk: Path, playing: Callable[.
 
 
 def test_without_watches_the_dead_are_found(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:
-    """RP4: no watch is left for the lock files, so the directory's has to do."""
+    """RP4: no watches are left for lock files, so that of the directory must do."""
     one = playing(disk)
     real = one.env.real._hub.subscribe
 
@@ -202,7 +202,7 @@ def test_without_watches_the_dead_are_found(disk: Path, playing: Callable[..., P
 def test_a_waiter_comes_first_and_is_told_whom_it_has_replaced(
     disk: Path, playing: Callable[..., Playing], environments: Environments, contend: Contend
 ) -> None:
-    """RP5: those in the queue come first; but only for a moment, as they may be stopped."""
+    """RP5: queued waiters come first, but only for a moment, as they may be stopped."""
     holder, waiter = contend(disk / "l"), contend(disk / "l", timeout=None, fair=True)
     holder.get()
     one = playing(disk)
@@ -254,7 +254,7 @@ def test_a_lock_that_may_not_be_removed_is_complained_of_once(
 def test_only_locks_proven_dead_are_removed(
     disk: Path, playing: Callable[..., Playing], contend: Contend, dead_pid: int
 ) -> None:
-    """RP1: foreign, old, damaged, alive, or not a lock at all."""
+    """RP1: locks that are foreign, old, damaged or alive stay, and so do files that are no locks."""
     (disk / "old.lock").write_bytes(sema_record(dead_pid, 1000, "foreign and stale"))
     (disk / "torn.lock").write_bytes(b"pid=7\ntimestamp=1\nholdfast=1 g torn\n")
     (disk / "notes").write_text("holdfast is a library\n")

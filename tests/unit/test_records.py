@@ -1,4 +1,4 @@
-"""Record locks: what is asked of the kernel, what its tables say, which locks are in each other's way (flock.py)."""
+"""Record locks: requests to the kernel, its tables, and which locks conflict (flock.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILE = (os.makedev(0xFD, 0), 2531452)
 
 
 def test_the_tables_tell_which_record_locks_meet_a_range() -> None:
-    """W9: of either kind; one of an open file has no pid. Those of `flock` are another matter."""
+    """W9: of either kind; an OFD lock has no pid. Locks of `flock` do not count."""
     whole = LockEntry(3568, True, False, FILE, "fcntl")
     opened = LockEntry(0, False, False, FILE, "ofd", (10, 19))
     reader = LockEntry(3569, False, True, FILE, "fcntl", (20, 20))
@@ -77,7 +77,7 @@ def ofd(contend: Contend, disk: Path) -> Callable[..., Contender]:
 def test_ranges_exclude_each_other_where_they_meet(
     one: tuple[int, int], other: tuple[int, int], meet: bool, ofd: Callable[..., Contender]
 ) -> None:
-    """F10: between processes, and in one, where nobody waits for itself beside its own hold."""
+    """F10: between processes and within one, where a contender does not wait for itself beside its own hold."""
     first = ofd(*one)
     held = first.get()
     second = ofd(*other)
@@ -95,7 +95,7 @@ def test_ranges_exclude_each_other_where_they_meet(
 
 @pytest.mark.needs("flock")
 def test_an_owner_enters_again_only_within_its_range(ofd: Callable[..., Contender]) -> None:
-    """F10: a part of what it has is its; more is not."""
+    """F10: a part of its range is its own, and anything beyond is not."""
     first = ofd(10, 10, owner="me")
     held = first.get()
     again = ofd(12, 3, owner="me", env=first.env)
@@ -118,7 +118,7 @@ def test_a_lock_of_the_other_kind_on_the_same_file_is_in_nobodys_way(
 
 
 def test_each_range_and_kind_has_a_queue_of_its_own(disk: Path) -> None:
-    """F10: a waiter for one does not wait behind those of another."""
+    """F10: a waiter for one does not wait behind waiters for another."""
     path = str(disk / "l")
     queues = [
         FileRequest(path, {"protocol": "flock"}).queue,
@@ -130,7 +130,7 @@ def test_each_range_and_kind_has_a_queue_of_its_own(disk: Path) -> None:
 
 @pytest.mark.needs("flock")
 def test_nothing_is_ever_written_into_the_file(ofd: Callable[..., Contender], disk: Path) -> None:
-    """F10: neither a tag, nor is one taken away."""
+    """F10: no tag is written, and none removed."""
     one = ofd(tag="x")
     held = one.get()
     assert (disk / "l").read_bytes() == b""
@@ -169,7 +169,7 @@ def test_a_semaphore_can_be_of_record_locks(disk: Path) -> None:
 
 @pytest.mark.needs("flock")
 def test_each_range_of_the_slots_has_a_queue_of_its_own(contend: Contend, disk: Path) -> None:
-    """So nobody waits behind those for other bytes, or shows them as waiters."""
+    """So a contender neither waits behind waiters for other bytes, nor shows them as waiters."""
 
     def contender(*span: int) -> Contender:
         return contend(disk / "b", slots=1, timeout=None, fair=True, protocol="ofd", range=span)

@@ -1,4 +1,4 @@
-"""Removing a lock that is not ours: the one that was meant, or none (remove.py)."""
+"""Removing another's lock: the intended one, or none (remove.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def only_the_judged(seen: object, _assessed: object) -> bool:
 @kinds
 @pytest.mark.parametrize("how", ["replaced", "rewritten"])
 def test_only_the_lock_that_was_judged_goes(how: str, kind: str, disk: Path, environments: Environments) -> None:
-    """R1: between the judgement and the removal, another made the path or the record its own."""
+    """R1: between the judgement and the removal, another process replaced the path or the record."""
     path, env = disk / "l", environments(kind=kind)
     path.write_bytes(JUDGED)
     request = FileRequest(str(path), {})
@@ -52,7 +52,7 @@ def test_only_the_lock_that_was_judged_goes(how: str, kind: str, disk: Path, env
 
 
 def test_a_release_while_the_lock_is_broken_is_no_error(disk: Path, contend: Contend) -> None:
-    """R1: between the last look and the removal, its holder releases it: then there is nothing to remove."""
+    """R1: its holder releases it between the last look and the removal, so there is nothing to remove."""
     holder, remover = contend(disk / "l"), contend(disk / "l")
     held = holder.get()
     remover.env.once(remover.env.before, "unlink", held.release)
@@ -61,7 +61,7 @@ def test_a_release_while_the_lock_is_broken_is_no_error(disk: Path, contend: Con
 
 
 def test_a_lock_is_removed_under_its_guard(disk: Path, contend: Contend) -> None:
-    """R2: with the guard in hand, no contender can be taking the same file over."""
+    """R2: while the breaker has the guard, no contender can be taking the same file over."""
     path = disk / "l"
     path.write_bytes(JUDGED)
     remover, contender = contend(path), contend(path)
@@ -105,7 +105,7 @@ def test_a_living_holders_lock_can_be_broken(disk: Path, contend: Contend) -> No
 
 
 def changing_hands(env: Stepped, path: Path, times: int) -> list[int]:
-    """So many looks at the lock file are outdated before anything follows from them: it has been acquired anew."""
+    """Make that many looks at the lock file outdated: it is acquired anew after each."""
     looks: list[int] = []
 
     def change(*_args: object, **_more: object) -> None:
@@ -119,7 +119,7 @@ def changing_hands(env: Stepped, path: Path, times: int) -> list[int]:
 
 
 def test_a_stream_of_short_holds_does_not_save_a_lock_from_being_broken(disk: Path, environments: Environments) -> None:
-    """R3: it changes hands again and again, and then it goes."""
+    """R3: it changes hands again and again, and is removed at last."""
     path, env = disk / "l", environments()
     env.instead["monotonic"] = lambda: 1000.0  # on a busy machine, so many looks take longer than PATIENCE
     path.write_bytes(JUDGED)
@@ -135,7 +135,8 @@ def test_a_stream_of_short_holds_does_not_save_a_lock_from_being_broken(disk: Pa
 def test_breaking_waits_with_nothing_in_hand_and_ends_in_an_error(
     protocol: str, disk: Path, environments: Environments
 ) -> None:
-    """R3: each try is followed by a wait with nothing in hand, and at the end of its time an error says what it was."""
+    """R3: neither a descriptor nor a file is kept while waiting after a try; once the time is up, an error describes
+    the lock."""
     clock, env = [1000.0], environments()
     env.instead["monotonic"] = lambda: clock[0]
     request = FileRequest(str(disk / "l"), {"protocol": protocol})
@@ -158,7 +159,7 @@ def test_breaking_waits_with_nothing_in_hand_and_ends_in_an_error(
 
 
 def test_a_breaking_that_is_closed_while_it_waits_breaks_nothing(disk: Path, environments: Environments) -> None:
-    """R3: what was closed while it waited does nothing any more."""
+    """R3."""
     path, env = disk / "l", environments()
     path.write_bytes(JUDGED)
     changing_hands(env, path, 1)

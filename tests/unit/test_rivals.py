@@ -1,4 +1,4 @@
-"""Others beside a lock file: rivals that rename, and whoever announces that it removes a stale lock (interop.py)."""
+"""Other files beside a lock file: rivals that rename, and announcements of the removal of a stale lock (interop.py)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def temporary(lock: Path, pid: int, age: float = 0.0) -> Path:
 
 @pytest.fixture
 def lock(disk: Path) -> Path:
-    """Where a sidecar lock of `target` is."""
+    """The path of a sidecar lock of `target`."""
     return disk / "target.lock"
 
 
@@ -43,7 +43,7 @@ def reclaim(disk: Path) -> Path:
 
 @pytest.fixture
 def dead(disk: Path, lock: Path, contend: Contend) -> Path:
-    """A target whose holder crashed: death is proven."""
+    """A target whose holder crashed: its death is proven."""
     holder = contend(disk / "target", **SIDECAR)
     holder.get()
     holder.crash()
@@ -58,7 +58,7 @@ def leave(reclaim: Path, *, age: float = 0.0, kind: str = "directory", sticky: b
 
 
 def test_a_rival_that_may_still_rename_is_waited_for(disk: Path, contend: Contend) -> None:
-    """Y1: nobody is let in while it is there, and nobody who has been replaced by it."""
+    """Y1: no contender is let in while it is there, and none that it has replaced."""
     rival = temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", protocol="semats", timeout=0.2)
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_a_rival_that_may_still_rename_is_waited_for(disk: Path, contend: Conten
 
 
 def test_a_rival_that_backs_off_is_no_longer_waited_for(disk: Path, contend: Contend) -> None:
-    """Y1: gone, it is no rival any more."""
+    """Y1: once its file is gone, it is no rival any more."""
     rival = temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", protocol="semats", timeout=5)
     assert contender.step() is not None
@@ -80,7 +80,7 @@ def test_a_rival_that_backs_off_is_no_longer_waited_for(disk: Path, contend: Con
 
 @pytest.mark.parametrize("age", [61, -61])
 def test_a_rival_that_is_stopped_is_not_waited_for_for_ever(age: float, disk: Path, contend: Contend) -> None:
-    """Y2: old, or from the future, which says that the clock was set back."""
+    """Y2: its file is old, or from the future, which means that the clock was set back."""
     temporary(disk / "l", os.getpid(), age)
     contender = contend(disk / "l", protocol="semats")
     assert contender.step() is None
@@ -88,7 +88,7 @@ def test_a_rival_that_is_stopped_is_not_waited_for_for_ever(age: float, disk: Pa
 
 
 def test_a_dead_rival_is_waited_for_no_longer_than_a_second(disk: Path, dead_pid: int, contend: Contend) -> None:
-    """Y2: for a second it may be another container's."""
+    """Y2: until then its pid may be another container's."""
     contender = contend(disk / "l", protocol="semats")
     contender.env.stop_clocks()
     temporary(disk / "l", dead_pid, 0.5)
@@ -109,7 +109,7 @@ def test_a_server_with_another_clock_does_not_hide_a_rival(disk: Path, contend: 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats"])
 def test_a_refusal_for_a_rival_names_its_file_and_no_record(protocol: str, disk: Path, contend: Contend) -> None:
-    """Y1: there is no lock file, and so nobody's lock to break. Who is in the way is told, and by which file."""
+    """Y1: there is no lock file, so no lock to break. The refusal names the process in the way, and the file."""
     rival = temporary(disk / "l", os.getpid())
     result = contend(disk / "l", protocol=protocol, timeout=0).run()
     assert isinstance(result, Refusal)
@@ -121,7 +121,7 @@ def test_a_refusal_for_a_rival_names_its_file_and_no_record(protocol: str, disk:
 
 
 def test_a_rival_that_stays_refuses_a_try_once_its_patience_is_over(disk: Path, contend: Contend) -> None:
-    """Y1: once its patience is over, one who does not wait is refused."""
+    """Y1: a contender that does not wait is refused then."""
     temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", timeout=0)
     assert isinstance(contender.run(), Refusal)
@@ -129,7 +129,7 @@ def test_a_rival_that_stays_refuses_a_try_once_its_patience_is_over(disk: Path, 
 
 
 def test_a_wait_for_a_rival_is_announced(disk: Path, contend: Contend) -> None:
-    """Y1: after a second, as any other, and with who it is that one waits for."""
+    """Y1: after a second, as any other wait, and with the rival's process."""
     told: list[str] = []
     rival = temporary(disk / "l", os.getpid())
     contender = contend(disk / "l", timeout=1.2)
@@ -141,7 +141,7 @@ def test_a_wait_for_a_rival_is_announced(disk: Path, contend: Contend) -> None:
 
 
 def test_a_lock_is_not_taken_over_while_another_removes_it(dead: Path, reclaim: Path, contend: Contend) -> None:
-    """Y3: whoever finds the directory there goes back to waiting."""
+    """Y3: a contender that finds the directory goes back to waiting."""
     leave(reclaim, age=50)
     assert not isinstance(contend(dead, **SIDECAR).run(), FileHold)
     assert reclaim.exists()
@@ -164,7 +164,7 @@ def test_an_announcement_left_by_a_crash_does_not_stop_takeovers(
 
 
 def test_a_takeover_is_announced_from_the_last_look_to_the_write(dead: Path, reclaim: Path, contend: Contend) -> None:
-    """Y3, T7: there from before the last look until after the write, and gone before anybody is let in."""
+    """Y3, T7: from before the last look until after the write, and gone before any contender is let in."""
     contender = contend(dead, **SIDECAR)
     there: list[tuple[str, bool]] = []
     contender.env.at_step = lambda _number, name: there.append((name, reclaim.exists()))
@@ -178,7 +178,7 @@ def test_a_takeover_is_announced_from_the_last_look_to_the_write(dead: Path, rec
 
 
 def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
-    """Y3: who removes a lock on purpose says so, too."""
+    """Y3."""
     contender = contend(dead, **SIDECAR)
     seen: list[bool] = []
     lock_file = contender.request.path
@@ -194,7 +194,7 @@ def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, cont
 def test_an_interruption_leaves_no_announcement(
     what: str, late: bool, again: int, dead: Path, lock: Path, reclaim: Path, contend: Contend
 ) -> None:
-    """Y3: fs-safe would wait for it for ever. `again`: how many steps later there is a second one."""
+    """Y3: fs-safe would wait for it for ever. `again`: a second interruption that many steps later."""
     record = lock.read_bytes()
     for number in range(200):
         lock.write_bytes(record)
@@ -231,7 +231,7 @@ def test_an_interruption_leaves_no_announcement(
 
 
 def test_a_crash_of_ours_does_not_stop_takeovers(dead: Path, lock: Path, reclaim: Path, contend: Contend) -> None:
-    """Y4: killed before any of its steps, a contender leaves nothing that the next one could not make its own."""
+    """Y4: a contender killed before any of its steps leaves nothing that the next one cannot reuse."""
     old = lock.read_bytes()
     left, number = 0, 0
     while True:
@@ -260,7 +260,7 @@ def test_a_crash_of_ours_does_not_stop_takeovers(dead: Path, lock: Path, reclaim
 def test_one_of_two_contenders_takes_over_beside_an_announcement(
     dead: Path, lock: Path, reclaim: Path, contend: Contend
 ) -> None:
-    """Y4: whenever the second comes, with or without something that a crash has left, only one gets in."""
+    """Y4: whenever the second comes, with or without an announcement left by a crash, only one gets in."""
     old = lock.read_bytes()
     for sticky in (False, True):
         number, over = 0, False
@@ -291,7 +291,7 @@ def test_one_of_two_contenders_takes_over_beside_an_announcement(
 def test_an_announcement_that_vanishes_with_its_process_leaves_nothing(
     ends: str, dead: Path, lock: Path, reclaim: Path, contend: Contend
 ) -> None:
-    """Y8: after a kill at any step the next one takes over at once, though nothing there shows a death."""
+    """Y8: after a kill at any step the next contender takes over at once, though no file shows the death."""
     contender = contend(dead, **SIDECAR)
     vanishing: list[int] = []
 
@@ -323,7 +323,7 @@ def test_an_announcement_that_vanishes_with_its_process_leaves_nothing(
 
 
 def test_the_announcement_of_another_is_left_alone(dead: Path, reclaim: Path, contend: Contend) -> None:
-    """Y4: what the path names by then is not ours."""
+    """Y4: the path names another's by then."""
     contender = contend(dead, **SIDECAR)
 
     def replace(*_arguments: object) -> None:
@@ -341,7 +341,7 @@ def test_the_announcement_of_another_is_left_alone(dead: Path, reclaim: Path, co
 def test_a_new_lock_beside_an_announcement_is_entered_only_when_that_is_gone(
     removed: bool, disk: Path, lock: Path, reclaim: Path, contend: Contend
 ) -> None:
-    """Y5: published beside an announcement, nobody is let in before that is gone."""
+    """Y5: it was published beside the announcement."""
     leave(reclaim)
     contender = contend(disk / "target", protocol="sidecar", timeout=0.2)
     contender.env.stop_clocks()
@@ -357,7 +357,7 @@ def test_a_new_lock_beside_an_announcement_is_entered_only_when_that_is_gone(
 
 
 def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, reclaim: Path, contend: Contend) -> None:
-    """Y5: after a second it is a moment that is waited; fs-safe would wait for ever."""
+    """Y5: once it is older than a second; fs-safe would wait for ever."""
     leave(reclaim, age=2)
     contender = contend(disk / "target", **SIDECAR)
     contender.env.stop_clocks()
@@ -372,7 +372,7 @@ def test_an_announcement_that_stays_is_waited_for_only_a_moment(disk: Path, recl
 def test_an_announcement_left_by_a_crash_is_removed_by_a_publisher(
     left: dict[str, object], disk: Path, reclaim: Path, contend: Contend
 ) -> None:
-    """Y4: it is taken away by whoever publishes, or fs-safe would wait for it for ever."""
+    """Y4: otherwise fs-safe would wait for it for ever."""
     leave(reclaim, **left)
     contender = contend(disk / "target", **SIDECAR)
     assert contender.step() is None
@@ -384,7 +384,7 @@ def test_an_announcement_left_by_a_crash_is_removed_by_a_publisher(
 def test_without_guards_a_takeover_is_announced(
     kind: str, disk: Path, reclaim: Path, contend: Contend, environments: Callable[..., Stepped], dead_pid: int
 ) -> None:
-    """Y3: also where no kernel locks are; what is left is known by its age alone."""
+    """Y3: also without kernel locks; a leftover is judged by its age alone."""
     (disk / "target.lock").write_text(f'{{"pid": {dead_pid}}}')
     for age, there in ((None, False), (1, True), (61, False)):
         env = environments(kind="generic") if kind == "generic" else environments("flock")

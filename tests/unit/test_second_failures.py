@@ -1,5 +1,5 @@
-"""What goes wrong in the engine while it deals with something that has gone wrong already, and what comes between two
-steps that belong together: parts of many modules that no ordinary schedule reaches."""
+"""Failures in the engine while it handles another failure, and interruptions between two steps that belong together:
+parts of many modules that no ordinary schedule reaches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fails(word: str) -> Callable[..., Any]:
 
 
 def writes(*counts: int, real: Callable[..., int], then: int | str = 0) -> Callable[..., int]:
-    """Write so many bytes at each call; then fail, or write no more."""
+    """Write so many bytes at each call; then fail, or write nothing more."""
     left = [*counts]
 
     def write(fd: int, data: bytes, offset: int) -> int:
@@ -77,7 +77,7 @@ def writes(*counts: int, real: Callable[..., int], then: int | str = 0) -> Calla
 
 
 def test_a_write_of_nothing_is_an_error(path: Path, contend: Contend) -> None:
-    """A server may say that it has written no byte, and no error."""
+    """A server may report that no byte was written, without an error."""
     contender = contend(path)
     contender.env.instead["write"] = writes(3, real=contender.env.real.write)
     with pytest.raises(OSError, match="could not be written whole") as full:
@@ -91,7 +91,7 @@ def test_a_write_of_nothing_is_an_error(path: Path, contend: Contend) -> None:
 def test_half_a_counter_is_put_back_or_the_lock_is_free(
     then: int | str, restored: bool, path: Path, contend: Contend
 ) -> None:
-    """TK5: what somebody had put there is there again; and where that cannot be written either, the lock is free."""
+    """TK5: the earlier content is restored; where that cannot be written either, the lock is free."""
     counter = path.with_name("l.token")
     counter.write_bytes(b"5000\n")
     contender = contend(path, fencing=True)
@@ -111,7 +111,7 @@ def test_half_a_counter_is_put_back_or_the_lock_is_free(
 
 
 def test_a_directory_that_cannot_be_looked_at_is_an_error(path: Path, contend: Contend) -> None:
-    """ENOENT of the file, and another error of its directory: the latter is told."""
+    """ENOENT for the file, and another error for its directory: the latter is raised."""
     contender = contend(path, parents=True)
     contender.env.instead["open_unnamed"] = fails("ENOENT")
     contender.env.instead["stat"] = fails("EACCES")
@@ -144,7 +144,7 @@ def test_a_process_that_cannot_name_its_boot_removes_no_leftovers(
 
 
 def test_a_second_rival_is_judged_by_the_same_clock(disk: Path, contend: Contend, dead_pid: int) -> None:
-    """Y2: none of them is in the way; the age of each is by the clock that stamped our lock file."""
+    """Y2: neither is in the way; the age of each is by the clock that stamped our lock file."""
     for token in ("0123456789abcdef", "fedcba9876543210"):
         rival = disk / f"l.{dead_pid}.{token}.tmp"
         rival.write_text("x")
@@ -157,7 +157,7 @@ def test_a_second_rival_is_judged_by_the_same_clock(disk: Path, contend: Contend
 def test_an_announcement_left_by_a_crash_is_judged_by_its_age_without_kernel_locks(
     disk: Path, environments: Environments
 ) -> None:
-    """Y3, Y4: where no lock can be taken on it, its age alone counts."""
+    """Y3, Y4."""
     left = disk / "l.reclaim"
     left.mkdir()
     left.chmod(0o1755)
@@ -170,7 +170,7 @@ def test_an_announcement_left_by_a_crash_is_judged_by_its_age_without_kernel_loc
 
 
 def test_a_lock_is_broken_after_another_has_ended_its_removal(disk: Path, environments: Environments) -> None:
-    """Y3, R3: whoever announced it first goes first; we come back."""
+    """Y3, R3: the process that announced its removal first goes first; ours comes back."""
     lock, announced = disk / "target.lock", disk / "target.lock.reclaim"
     lock.write_text('{"pid": 1}')
     announced.mkdir()
@@ -186,7 +186,7 @@ def test_a_lock_is_broken_after_another_has_ended_its_removal(disk: Path, enviro
 
 
 def test_a_damaged_record_of_a_waiter_hides_nothing_but_the_tag(disk: Path, environments: Environments) -> None:
-    """Of a version to come, damaged, or not of the ticket's owner: the waiter is shown all the same."""
+    """The record is of a later version, damaged, or not of the ticket's owner; the waiter is shown all the same."""
     env = environments()
     place = Path(queue_of(str(disk), "l"))
     place.mkdir()
@@ -270,7 +270,7 @@ def test_giving_a_hold_back_again_does_nothing(path: Path, contend: Contend) -> 
 
 
 def test_a_release_during_a_failing_look_counts_as_released(path: Path, contend: Contend) -> None:
-    """H2: the error is of a descriptor that a signal handler's release has closed."""
+    """H2: the error is about a descriptor that a signal handler's release has closed."""
     contender = contend(path)
     held = contender.get()
 
@@ -314,7 +314,7 @@ def test_an_interruption_of_an_entry_releases_the_lock(path: Path) -> None:
 
 
 def test_a_block_that_another_thread_leaves_is_unlocked(path: Path) -> None:
-    """A generator may be closed in another thread than that which began it."""
+    """A generator may be closed by another thread than the one that began it."""
     lock = Lock(path)
 
     def inside() -> Iterator[None]:
@@ -350,7 +350,7 @@ def test_a_look_that_fails_does_not_keep_a_wait_from_being_reported(path: Path, 
 
 
 def test_an_end_is_reported_once_and_not_by_a_child(path: Path, contend: Contend) -> None:
-    """AE4, and both sides of a race for the last word."""
+    """AE4, and both sides of a race to report it."""
     heard: list[Event] = []
     contender = contend(path, on_event=heard.append)
     held = contender.get()
@@ -370,7 +370,7 @@ def test_an_end_is_reported_once_and_not_by_a_child(path: Path, contend: Contend
 
 
 def test_the_holder_of_a_kernel_lock_is_not_sought_for_an_event(path: Path, contend: Contend) -> None:
-    """That takes milliseconds, and most who listen do not want to know."""
+    """The search takes milliseconds, and most listeners do not need it."""
     heard: list[Event] = []
     holder = contend(path, protocol="flock")
     held = holder.get()
@@ -457,7 +457,7 @@ def test_the_loss_of_one_of_several_is_reported(disk: Path) -> None:
 
 
 def test_a_closed_acquire_all_releases_the_locks_that_it_had(disk: Path) -> None:
-    """`acquire_all` waits for the second; whoever is closed cannot wait for a thread."""
+    """It waits for the second lock; a coroutine that is being closed cannot wait for a thread."""
 
     async def main() -> None:
         with Lock(disk / "b"):
@@ -481,7 +481,7 @@ def refuse(*_args: object, **_options: object) -> None:
 def test_far_from_its_turn_a_waiter_that_polls_does_not_list_the_queue_each_time(
     path: Path, disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """Behind a ticket that it cannot open, it looks the less often, the more are ahead."""
+    """Behind a ticket that it cannot open, it looks the less often, the more waiters are ahead."""
     place = Path(queue_of(str(disk), "l"))
     place.mkdir()
     contend(path).get()
@@ -518,7 +518,7 @@ def test_a_child_leaves_its_parents_place_alone(path: Path, contend: Contend) ->
 
 
 def test_a_place_left_while_it_is_woken_wakes_the_next_one(path: Path, contend: Contend) -> None:
-    """A signal handler may leave it, between the two; its loop may be closed."""
+    """A signal handler may leave it between the two steps, and its loop may be closed."""
     holder = contend(path)
     held = holder.get()
     waiters = [contend(path, holder.env, timeout=None, fair=True) for _ in range(2)]
@@ -545,7 +545,7 @@ def test_a_place_left_while_it_is_woken_wakes_the_next_one(path: Path, contend: 
 
 @pytest.fixture
 def dead(path: Path, contend: Contend) -> Path:
-    """The lock of a holder that crashed: death is proven."""
+    """The lock of a crashed holder: its death is proven."""
     holder = contend(path, tag="the dead one")
     holder.get()
     holder.crash()
@@ -563,7 +563,7 @@ def unwritable(env: Stepped) -> Callable[..., int]:
 
 
 def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, contend: Contend) -> None:
-    """P6: only who may write there can finish it."""
+    """P6: only a user who may write to it can finish it."""
     path.touch()
     path.chmod(0o1644)
     contender = contend(path)
@@ -573,7 +573,7 @@ def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, cont
 
 
 def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dead: Path, contend: Contend) -> None:
-    """T6, T1: another one has it in that instant; and an error that is no lack of permission is told."""
+    """T6, T1: another contender has it in that instant; an error other than a lack of permission is raised."""
     contender = contend(dead)
     contender.env.instead["open_existing"] = unwritable(contender.env)
     with pytest.MonkeyPatch.context() as patch:
@@ -592,7 +592,8 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dea
 def test_the_first_of_three_failures_of_a_takeover_is_raised(
     dead: Path, contend: Contend, past_the_gates: Callable[..., None]
 ) -> None:
-    """T3: the disk is full in the midst of the record, the old one cannot be put back, and nothing can be removed."""
+    """T3: the disk becomes full in the middle of the record, the old one cannot be put back, and the file cannot be
+    removed."""
     contender = contend(dead, tag="a much longer tag than that of the dead one")
     most = len(dead.read_bytes()) - 3  # what differs between the two is the tag
 
@@ -609,7 +610,7 @@ def test_the_first_of_three_failures_of_a_takeover_is_raised(
 
 
 def test_an_interrupted_delivery_does_not_keep_later_events_from_being_reported(path: Path, contend: Contend) -> None:
-    """AE2: Ctrl-C between two steps of the delivery, before anybody was called."""
+    """AE2: Ctrl-C between two steps of the delivery, before any callback."""
     heard: list[Event] = []
     held = contend(path, on_event=heard.append).get()
     attempt_events = AttemptEvents.of(held)
@@ -637,7 +638,7 @@ def test_an_interrupted_delivery_does_not_keep_later_events_from_being_reported(
 def test_two_threads_that_hold_for_the_first_time_share_one_keeper(
     path: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would release all at exit, and beat for some only."""
+    """Each of two would release all holds at exit, and beat only for some."""
     other, prepared = keeper_of(environment()), []
 
     class Overtaken:
@@ -657,7 +658,7 @@ def test_two_threads_that_hold_for_the_first_time_share_one_keeper(
 
 
 def test_a_lock_on_files_can_be_released_with_a_wait(path: Path, contend: Contend) -> None:
-    """Whoever releases need not know of which kind a hold is."""
+    """So a caller need not know which kind of hold it releases."""
     held = contend(path).get()
     drive(held.releasing())
     assert not path.exists()

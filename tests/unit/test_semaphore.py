@@ -1,4 +1,4 @@
-"""The face of a semaphore (lock.py). What the engine does with several slots is in test_slots.py."""
+"""The face of a semaphore (lock.py). test_slots.py has the engine's work with several slots."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_hold_of_a_lock_has_no_slot(base: Path) -> None:
 
 
 def test_a_slot_is_the_lock_that_its_file_says(base: Path) -> None:
-    """Each slot is a lock file like any other: it can be looked at, waited for, and broken by its path."""
+    """Each slot is an ordinary lock file: its path can be looked at, waited for, and broken."""
     semaphore = Semaphore(base, 2)
     with Lock(f"{base}.0.lock"), semaphore as hold:
         assert hold.slot == 1
@@ -211,7 +211,7 @@ def test_a_pickled_semaphore_is_the_same_semaphore(face: Any, base: Path) -> Non
 
 
 class Named(Semaphore):
-    """A subclass, as an application may have it."""
+    """A subclass, as an application may define it."""
 
 
 def test_a_subclass_survives_a_pickle(base: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_refusal_says_that_all_are_taken_by_whom_and_what_next(face: Any, base
 
 
 def test_a_slot_whose_holder_is_unknown_is_named_in_the_refusal(face: Any, base: Path) -> None:
-    """Nobody who lives can be waited for there; that is the one about which something can be done."""
+    """It has no living holder to wait for, so it is the slot about which the caller can do something."""
     Path(f"{base}.1.lock").write_bytes(b"torn")
     with face.Semaphore(base, 2), pytest.raises(AcquireTimeout) as caught:
         face.Semaphore(base, 2).acquire(timeout=0)
@@ -393,7 +393,7 @@ def test_waiters_are_seen(base: Path) -> None:
 
 
 def test_a_look_tells_of_all_slots_where_a_wait_raises(face: Any, base: Path) -> None:
-    """Something else lies at a slot: a look tells of the others, too."""
+    """One slot's path has another kind of file; a look still reports the other slots."""
     Path(f"{base}.1.lock").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
     semaphore = face.Semaphore(base, 2)
     status = semaphore.status()

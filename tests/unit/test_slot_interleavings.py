@@ -1,4 +1,4 @@
-"""Two contenders for two slots, every schedule with two switches between them (see test_interleavings.py)."""
+"""Two contenders for two slots, in every schedule with two switches between them (see test_interleavings.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Environments = Callable[..., Stepped]
 
 
 class Stage:
-    """Environments that are used again and again, and the base of a semaphore."""
+    """Reusable environments, and the base of a semaphore."""
 
     def __init__(self, base: Path, environments: Environments, way: str) -> None:
         without = tuple(word for word in WAYS[way] if word != "generic")
@@ -84,7 +84,7 @@ CASES = [
 def test_a_slot_is_held_by_one_under_every_schedule(
     states: tuple[str, str], part: int, parts: int, stage: Stage
 ) -> None:
-    """Each try is refused only if both slots are taken by then, so as many are inside as there were slots."""
+    """Each try is refused only if both slots are taken by then, so the number of holders is that of the free slots."""
     stage.set(states)
     rehearsal = stage.contender(0)
     run(rehearsal)

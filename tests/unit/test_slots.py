@@ -1,4 +1,4 @@
-"""The engine with one lock file for each of several slots: processes played by hand, on a clock that a test turns."""
+"""The engine with one lock file for each slot: processes played by hand, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def base(disk: Path) -> str:
 
 @pytest.fixture
 def arrive(contend: Contend, clocked: Callable[..., Stepped], base: str) -> Contend:
-    """A fair contender for one of two slots, in a process of its own unless one is given."""
+    """A fair contender for one of two slots, in its own process unless one is given."""
 
     def make(env: Stepped | None = None, **options: object) -> Contender:
         return contend(base, env or clocked(), **{"slots": 2, "timeout": None, "fair": True, **options})
@@ -43,7 +43,7 @@ def full(arrive: Contend) -> list[Contender]:
 
 
 def slot(contender: Contender) -> int | None:
-    """Go on to the end, which must be a hold; the number of its slot."""
+    """Run to the end, which must be a hold; the number of its slot."""
     return contender.get().request.slot
 
 
@@ -53,7 +53,7 @@ def slot_of(contender: Contender) -> int | None:
 
 
 def woken(contender: Contender) -> bool:
-    """Whether what the contender waits for has happened."""
+    """Whether the contender's event has come."""
     wait = contender.waits[-1]
     if wait.signal is not None:
         return wait.signal.is_set
@@ -88,7 +88,7 @@ def test_the_lowest_free_slot_is_taken(arrive: Contend, options: dict[str, objec
 
 @pytest.mark.parametrize("options", [{}, {"owner": "me"}, {"timeout": 0}])
 def test_the_slot_of_a_crashed_holder_is_taken_over_at_once(arrive: Contend, options: dict[str, object]) -> None:
-    """It is as free as one that was released, at first contact, and whoever gets it hears of it."""
+    """At first contact it counts as free, and its new holder learns of the takeover."""
     killed, living = arrive(slots=3, tag="killed"), arrive(slots=3)
     killed.get()
     living.get()
@@ -101,7 +101,7 @@ def test_the_slot_of_a_crashed_holder_is_taken_over_at_once(arrive: Contend, opt
 
 
 def test_a_slot_lost_to_a_rival_does_not_end_the_search(arrive: Contend, clock: Clock) -> None:
-    """The rival gets slot 0 between our look and our attempt: there is a slot 1."""
+    """The rival gets slot 0 between our look and our attempt: slot 1 is still free."""
     rival, other = arrive(), arrive()
     other.env.once(other.env.before, "open_unnamed", rival.get)
     assert slot(other) == 1
@@ -140,7 +140,7 @@ def test_a_filesystem_that_lacks_something_keeps_the_slots_apart(
 
 
 def test_a_slot_of_another_protocol_is_an_error(arrive: Contend, base: str) -> None:
-    """Nobody would ever free it: two protocols on one base are a mistake to be told of."""
+    """No release would ever come: two protocols on one base are a mistake to be reported."""
     Path(f"{base}.0.lock").write_text('{"holder": "bd", "pid": 1, "hostname": "h", "started_at": "x", "version": "1"}')
     with pytest.raises(ProtocolMismatch):
         arrive().run()
@@ -153,7 +153,7 @@ def test_a_slot_of_another_protocol_is_an_error(arrive: Contend, base: str) -> N
 def test_the_release_of_any_slot_wakes_only_the_first(
     number: int, arrive: Contend, full: list[Contender], queued: Contend, base: str
 ) -> None:
-    """Q7: the first watches all slots, the others the one before them."""
+    """Q7: the first waiter watches all slots, and the others watch the one before them."""
     waiting = [queued() for _ in range(3)]
     assert len(tickets(base)) == 3
     assert not any(map(woken, waiting))
@@ -171,7 +171,7 @@ def test_the_release_of_any_slot_wakes_only_the_first(
 
 
 def test_two_slots_released_at_once_let_in_two(arrive: Contend, full: list[Contender], queued: Contend) -> None:
-    """Q7: whoever gets one leaves the queue there and then, and the next one looks."""
+    """Q7: a waiter that gets a slot leaves the queue at once, and the next one looks."""
     first, second, third = queued(), queued(), queued()
     for holder in full:
         release(holder)
@@ -187,7 +187,7 @@ def test_two_slots_released_at_once_let_in_two(arrive: Contend, full: list[Conte
 def test_a_lock_named_like_the_pattern_of_the_slots_keeps_no_waiter_from_a_slot(
     full: list[Contender], queued: Contend, contend: Contend, clocked: Callable[..., Stepped], base: str
 ) -> None:
-    """Its holder keeps a place in the lock's queue, in which it would not look at the slots."""
+    """Its holder has a place in the lock's own queue, where it would never look at the slots."""
     holder, heir = (contend(f"{base}.#.lock", clocked(), timeout=None, fair=True) for _ in range(2))
     holder.get()
     assert heir.step() is not None
@@ -233,7 +233,7 @@ def test_a_killed_holder_is_not_waited_for(full: list[Contender], queued: Conten
 
 
 def test_a_release_before_the_watch_is_seen(arrive: Contend, full: list[Contender]) -> None:
-    """WF1, for each of them: the watch on the second is armed before the look that decides to wait."""
+    """WF1, for each slot: the watch on the second is armed before the look that decides to wait."""
     for number, holder in enumerate(full):
         waiter = arrive()
         watches: list[object] = []
@@ -253,7 +253,7 @@ def test_a_release_before_the_watch_is_seen(arrive: Contend, full: list[Contende
 def test_an_event_on_one_slot_does_not_hide_that_on_another(
     order: tuple[int, int], arrive: Contend, full: list[Contender]
 ) -> None:
-    """WF1: taken between the events of the first and those of the second, nothing is lost."""
+    """WF1: events of both slots are taken one after the other, and none is lost."""
     waiter = arrive()
     assert waiter.step() is not None
     assert not woken(waiter)
@@ -280,7 +280,7 @@ def test_a_cancelled_wait_closes_its_descriptors(arrive: Contend, full: list[Con
 
 
 def test_a_wait_for_many_slots_has_each_descriptor_once_and_a_deadline(arrive: Contend, full: list[Contender]) -> None:
-    """A2: it ends at the re-check deadline, or at the waiter's own."""
+    """A2: the re-check deadline, or the waiter's own."""
     waiter = arrive(timeout=5.0)
     wait = waiter.step()
     assert wait is not None
@@ -291,7 +291,7 @@ def test_a_wait_for_many_slots_has_each_descriptor_once_and_a_deadline(arrive: C
 
 
 def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: str) -> None:
-    """Killed at any step of its wait, its acquisition or its release, a contender costs nobody a slot."""
+    """A contender killed at any step of its wait, acquisition or release costs no other a slot."""
     number = 0
     while True:
         number += 1
@@ -338,7 +338,7 @@ def test_a_crash_at_any_step_loses_no_slot(arrive: Contend, clock: Clock, base: 
 def test_waiters_that_know_of_fewer_slots_do_not_keep_others_out_of_the_rest(
     arrive: Contend, full: list[Contender], queued: Contend, clock: Clock
 ) -> None:
-    """One who knows three slots passes, after a moment, those who wait for the two that they know of."""
+    """A waiter with three slots passes, after a moment, waiters that know of two."""
     narrow = queued()
     wide = arrive(slots=3)
     assert wide.step() is not None
@@ -351,7 +351,7 @@ def test_waiters_that_know_of_fewer_slots_do_not_keep_others_out_of_the_rest(
 
 
 def test_a_holder_that_knows_of_one_slot_is_not_ahead_of_waiters_that_know_of_more(arrive: Contend) -> None:
-    """Q7: else a waiter behind it would not watch the slots that the holder does not know of."""
+    """Q7: otherwise a waiter behind it would not watch the slots that the holder does not know of."""
     before, narrow = arrive(slots=1), arrive(slots=1)
     assert slot(before) == 0
     assert narrow.step() is not None
@@ -368,7 +368,7 @@ def test_a_holder_that_knows_of_one_slot_is_not_ahead_of_waiters_that_know_of_mo
 
 
 def test_a_waiter_for_one_slot_sees_that_it_is_broken(arrive: Contend, contend: Contend, base: str) -> None:
-    """Q7: whoever breaks it by its own name does not know of the queue."""
+    """Q7: a process that breaks it by its own path does not know of the queue."""
     before, holder, waiter = arrive(slots=1), arrive(slots=1), arrive(slots=1)
     assert slot(before) == 0
     assert holder.step() is not None
@@ -390,7 +390,8 @@ def test_a_waiter_for_one_slot_sees_that_it_is_broken(arrive: Contend, contend: 
 def test_a_slot_unknown_to_the_waiters_ahead_is_found_as_soon_after_a_long_wait(
     arrive: Contend, full: list[Contender], queued: Contend, clock: Clock, narrow: int
 ) -> None:
-    """A second for each of them, ten at most: its release wakes nobody, as the first waiter does not watch it."""
+    """Within a second for each of them, ten at most: its release wakes no waiter, as the first one does not watch
+    it."""
     third = arrive(slots=3)
     assert slot(third) == 2
     for _ in range(narrow):
@@ -458,7 +459,7 @@ def test_an_owner_takes_one_slot(arrive: Contend, clocked: Callable[..., Stepped
 
 
 def test_an_owner_that_lost_a_race_joins_the_first(arrive: Contend, clocked: Callable[..., Stepped]) -> None:
-    """Both of one owner see slot 0 free: the one that comes second joins the first there, and not slot 1."""
+    """Two contenders of one owner see slot 0 free: the second joins the first there, and does not take slot 1."""
     env = clocked()
     first, second = arrive(env, owner="me", timeout=0), arrive(env, owner="me", timeout=0)
     second.env.once(second.env.before, "open_unnamed", first.get)
@@ -469,7 +470,7 @@ def test_an_owner_that_lost_a_race_joins_the_first(arrive: Contend, clocked: Cal
 def test_waiters_of_one_owner_join_the_first_inside(
     full: list[Contender], queued: Contend, clocked: Callable[..., Stepped]
 ) -> None:
-    """Q7: re-entrancy goes before order."""
+    """Q7: re-entrancy takes precedence over order."""
     env = clocked()
     first, stranger, same = queued(env, owner="me"), queued(env), queued(env, owner="me")
     release(full[0])

@@ -1,4 +1,4 @@
-"""What a start loads: no more than it uses. Each module costs a tenth of a millisecond or more."""
+"""Modules loaded at a start: no more than are used. Each one costs a tenth of a millisecond or more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ONCE = "import sys, holdfast; holdfast.Lock(sys.argv[1], heartbeat=0).acquire().
 
 
 def loaded(code: str, *words: object) -> set[str]:
-    """The modules that a process loads for this code, and all that it forks, besides those of the interpreter."""
+    """The modules loaded for this code by a process and its forks, besides those of the interpreter."""
     kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     found = []
     for one in ("pass", code):

@@ -1,4 +1,4 @@
-"""What a mount means for locks (storage.py), and what is made of it: the refusal of a guard that others do not see."""
+"""The meaning of a mount for locks (storage.py), and its effect: guards that others do not see are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NFS = "rw,vers={},rsize=1048576,namlen=255,hard,proto=tcp,timeo=600,sec=sys,clie
 
 
 def read(right: str, *, release: str = "6.18.0") -> Storage:
-    """What a line of a mountinfo means, of which this is the part behind the dash."""
+    """The `Storage` for a mountinfo line with this part after the dash."""
     table = parse_mounts(f"41 27 0:41 / /srv/locks rw,relatime shared:1 - {right}\n")
     return storage_at(table[0], table, release)
 
@@ -78,7 +78,7 @@ def read(right: str, *, release: str = "6.18.0") -> Storage:
     ],
 )
 def test_the_type_and_options_of_a_shared_mount_tell_who_sees_a_kernel_lock(right: str, guards: bool | None) -> None:
-    """ST1, ST2, ST3: unknown is what the type and the options do not say."""
+    """ST1, ST2, ST3: unknown where neither the type nor the options say."""
     found = read(right)
     assert (found.guards, found.shared, found.events) == (guards, True, False), found
     assert found.text.startswith("shared with other machines; ")
@@ -99,7 +99,7 @@ def test_the_type_and_options_of_a_shared_mount_tell_who_sees_a_kernel_lock(righ
     ],
 )
 def test_servers_that_keep_the_kernel_locks_of_a_dead_machine_are_known(right: str, lasting: bool) -> None:
-    """ST1: by what was seen of them (docs/howto/shared-storage.md)."""
+    """ST1: from observations (docs/howto/shared-storage.md)."""
     found = read(right)
     assert found.lasting is lasting
     assert ("a machine that has died" in found.text) is lasting
@@ -199,7 +199,7 @@ def test_a_type_that_the_system_calls_not_local_is_shared() -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], None]:
-    """Have the mount table show the filesystem of a directory so."""
+    """Let the mount table show this filesystem for a directory."""
 
     def show(directory: Path, right: str) -> None:
         device = os.stat(directory).st_dev
@@ -214,7 +214,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, 
 def test_a_kernel_lock_that_other_machines_do_not_see_is_refused(
     disk: Path, contend: Contend, mounted: Callable[[Path, str], None], more: dict[str, Any]
 ) -> None:
-    """F4: with what to do; and the file that was made for it is gone."""
+    """F4: the error says what to do, and the file made for the lock is gone."""
     mounted(disk, f"nfs 10.9.0.1:/srv {NFS.format('3')},nolock,local_lock=all")
     for _ in range(2):
         with pytest.raises(UnsupportedFilesystem, match=r"nfs is shared .* \(local_lock=all\)\. To do: m") as caught:
@@ -228,7 +228,7 @@ def test_a_kernel_lock_that_other_machines_do_not_see_is_refused(
 def test_lock_files_are_refused_where_they_could_not_be_opened(
     disk: Path, contend: Contend, environments: Environments, protocol: str
 ) -> None:
-    """P9: nothing is made, and what works there is named."""
+    """P9: no file is made, and the error names what works there."""
     env = environments("unnamed")
     env.instead["storage"] = lambda *_: read("cifs //h/s rw,cache=strict")
     with pytest.raises(UnsupportedFilesystem, match="protocol='flock'") as caught:
@@ -276,7 +276,7 @@ def test_a_type_that_is_always_local_needs_no_mount_table(
 def test_the_mount_table_is_read_once_for_many_acquisitions(
     disk: Path, environments: Environments, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A free lock costs no call more for the check: the descriptor's own device says which mount it is."""
+    """The check costs a free lock no further call: the descriptor's own device identifies the mount."""
     reads: list[str] = []
     read_file = procfs.read
     monkeypatch.setattr(procfs, "read", lambda path: reads.append(path) or read_file(path))

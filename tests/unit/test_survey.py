@@ -1,4 +1,4 @@
-"""Finding lock files without being told of them (scan.py, detect.py, proc_locks.py)."""
+"""Finding lock files without being told their paths (scan.py, detect.py, proc_locks.py)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def conditions(env: Stepped, directory: Path) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("name", STRAYS)
 def test_a_stray_file_is_not_called_a_lock(shm: Path, environments: Environments, name: str) -> None:
-    """E2: by a lock's name with something else in it, or by something like a record under another name."""
+    """E2: the name is a lock's but not the content, or the content resembles a record under another name."""
     (shm / name).write_bytes(STRAYS[name])
     assert found_in(environments(), shm) == {}
     (shm / name).unlink()
@@ -82,7 +82,7 @@ def test_a_stray_file_is_not_called_a_lock(shm: Path, environments: Environments
 def test_a_lock_of_any_protocol_is_found(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int
 ) -> None:
-    """E2: each protocol's lock files, held and not, are found and called what they are."""
+    """E2: held or not, under the name of its protocol."""
     (disk / "db").mkdir()
     for protocol, name in (("sema", "a"), ("semats", "b"), ("sidecar", "c"), ("beads", "db"), ("flock", "f")):
         contend(disk / name, protocol=protocol, tag="why").get()
@@ -127,7 +127,7 @@ def test_a_lock_of_any_protocol_is_found(
 def test_a_file_of_data_that_the_kernel_locks_is_found(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """E2: also an empty one, and under any name; and when it is released, it is a file of data again."""
+    """E2: also if it is empty, under any name; once unlocked, it is a file of data again."""
     for name, data in (("script.sh", b"#!/bin/sh\n"), ("nothing", b""), ("large", b"x" * (1 << 21))):
         (disk / name).write_bytes(data)
         held = contend(disk / name, protocol="flock").get()
@@ -138,7 +138,7 @@ def test_a_file_of_data_that_the_kernel_locks_is_found(
 
 
 def test_objects_that_cannot_be_lock_files_are_not_opened(disk: Path, environments: Environments) -> None:
-    """E1: a FIFO, a link, a socket, a directory under a lock's name; what is empty or too large; `..` and loops."""
+    """E1: a FIFO, a link, a socket or a directory under a lock's name; empty or overlarge files; `..` and loops."""
     os.mkfifo(disk / "fifo.lock")
     (disk / "directory.lock").mkdir()
     (disk / "empty.lock").touch()
@@ -153,7 +153,7 @@ def test_objects_that_cannot_be_lock_files_are_not_opened(disk: Path, environmen
 
 
 def test_an_old_empty_lock_file_is_called_empty(disk: Path, contend: Contend, environments: Environments) -> None:
-    """E7: an old *.lock that nobody has locked; no young one, none that holdfast created, nor under other names."""
+    """E7: an old *.lock without a kernel lock; not a young one, one that holdfast created, or other names."""
     env = environments()
     env.stop_clocks()
     for name in ("old.lock", "late.lock", "young.lock", "ours.lock", "held.lock", "unseen.lock", "empty", BEADS_NAME):
@@ -181,7 +181,7 @@ def test_an_old_empty_lock_file_is_called_empty(disk: Path, contend: Contend, en
 def test_a_kernels_lock_that_the_tables_do_not_show_is_called_held(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """E1: its holder is in another PID namespace. The probe tells that there is one, but not who."""
+    """E1: its holder is in another PID namespace. The probe tells that there is one, but not which."""
     (disk / "l").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     env = environments()
     env.instead["guarded"] = lambda _fd: True
@@ -194,7 +194,7 @@ def test_a_kernels_lock_that_the_tables_do_not_show_is_called_held(
 def test_a_kernels_lock_that_is_taken_during_the_look_is_its_holders(
     disk: Path, environments: Environments, *, lasts: bool
 ) -> None:
-    """E3: the tables were read before, and show nobody. If it is dropped again at once, nobody has it."""
+    """E3: the tables were read before, and show no holder. If it is dropped again at once, it has none."""
     (disk / "l").write_bytes(b"protocol=flock\npid=1\ntimestamp=1\n")
     env = environments()
     with open(disk / "l") as file:
@@ -209,7 +209,7 @@ def test_a_kernels_lock_that_is_taken_during_the_look_is_its_holders(
 def test_a_directory_that_is_locked_after_the_tables_were_read_is_its_holders(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """E3: as of a file."""
+    """E3: as a file is."""
     (disk / "t").touch()
     survey = Survey(environments())
     assert survey.owners(f"{disk}/t") == []
@@ -224,7 +224,7 @@ def test_a_directory_that_is_locked_after_the_tables_were_read_is_its_holders(
 def test_a_dead_holder_is_not_mixed_up_with_the_one_that_takes_over_during_the_look(
     disk: Path, contend: Contend, environments: Environments, way: str
 ) -> None:
-    """L13: the guard is the new one's, and the record that was read the old one's."""
+    """L13: the guard is the new holder's, and the record that was read the old one's."""
     peer = Peer("Lock(path, tag='old').acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
     peer.expect("held")
     peer.destroy()
@@ -239,7 +239,7 @@ def test_a_dead_holder_is_not_mixed_up_with_the_one_that_takes_over_during_the_l
 def test_a_look_at_an_heir_whose_record_cannot_be_read_again_shows_the_first_reading(
     disk: Path, contend: Contend, environments: Environments, way: str
 ) -> None:
-    """L13: its server has removed the file meanwhile, for example."""
+    """L13: for example, because its server has removed the file meanwhile."""
     peer = Peer("Lock(path, tag='old').acquire(); say('held'); hear()", [disk / "l"], env=LINUX)
     peer.expect("held")
     peer.destroy()
@@ -260,7 +260,7 @@ def test_a_look_at_an_heir_whose_record_cannot_be_read_again_shows_the_first_rea
 def test_an_empty_file_of_flock_is_not_free_for_other_protocols(
     disk: Path, contend: Contend, environments: Environments
 ) -> None:
-    """E7: the contender of any protocol but `flock` is refused, and cleaning finds nothing to remove."""
+    """E7: contenders of other protocols are refused, and cleaning finds nothing to remove."""
     (disk / "l.lock").touch()
     os.utime(disk / "l.lock", (NOW - 9999, NOW - 9999))
     env = environments()
@@ -297,7 +297,7 @@ def test_a_look_wakes_no_waiter(disk: Path, contend: Contend, environments: Envi
 def test_the_process_table_is_asked_once_for_many_files(
     disk: Path, environments: Environments, live_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E3, W7: fifty files of one process cost one look at that process, and one at the kernel's tables."""
+    """E3, W7: fifty files of one process cost one look at that process and one at the kernel's tables."""
     for number in range(50):
         (disk / f"l{number}").write_text(f"pid={live_pid}\ntimestamp={NOW + 10}\n")
     read: list[str] = []
@@ -314,7 +314,7 @@ def test_the_process_table_is_asked_once_for_many_files(
 def test_a_lock_on_a_subvolume_is_found_and_told_apart(
     disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W8: where the tables name the device otherwise, an inode number is a hint, and the file is asked about itself."""
+    """W8: where the tables show another device number, the inode number is a hint, and the file itself is checked."""
     (disk / "data").write_bytes(b"data")
     abilities.need_own_device(disk / "data")
     (disk / "other").write_bytes(b"data")
@@ -376,7 +376,7 @@ def test_a_lock_released_meanwhile_is_not_called_dead(disk: Path, contend: Conte
 def test_a_lock_released_by_a_process_that_ended_meanwhile_is_not_listed(
     disk: Path, environments: Environments, name: str
 ) -> None:
-    """L12: neither as held by a process that is dead, nor as stale."""
+    """L12: neither as held by a dead process nor as stale."""
     sidecar = name != "l"
     path = disk / name
     path.write_text('{"pid": 7, "createdAt": "2026-01-01T00:00:00.000Z"}' if sidecar else f"pid=7\ntimestamp={NOW}\n")
@@ -393,7 +393,7 @@ def test_a_lock_released_by_a_process_that_ended_meanwhile_is_not_listed(
 
 @needs_root
 def test_a_lock_that_may_not_be_read_is_listed(disk: Path, contend: Contend) -> None:
-    """E2: by its name, or by the kernel's tables; other files that may not be read are nobody's business."""
+    """E2: by its name, or by the kernel's tables; other unreadable files are ignored."""
     for name in ("theirs.lock", "diary", "locked"):
         (disk / name).write_text("secret")
         (disk / name).chmod(0o600)
@@ -437,7 +437,7 @@ def test_an_unreadable_directory_does_not_hide_the_others(disk: Path, environmen
 
 
 def test_a_lock_held_by_a_child_that_inherited_it_names_the_child(disk: Path, environments: Environments) -> None:
-    """W3: the one who took it has ended; the lock lives on in its child."""
+    """W3: the process that acquired it has ended."""
     (disk / "l").write_bytes(b"data")
     done = subprocess.run(
         ["sh", "-c", 'exec 9<>"$1"; flock 9; sleep 1000 >/dev/null 2>&1 & echo $!', "sh", str(disk / "l")],

@@ -1,4 +1,4 @@
-"""What is made of the kernel's tables of locks and of watches (proc_locks.py, procfs.py)."""
+"""Interpretation of the kernel's tables of locks and of watches (proc_locks.py, procfs.py)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ ME = LockOwner(os.getpid(), exclusive=False)
 
 
 def child(action: Callable[[], object]) -> int:
-    """Fork a child that does it, and then waits to be killed."""
+    """Fork a child that runs this, and then waits to be killed."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -201,7 +201,8 @@ def watched(place: Path) -> Iterator[Path]:
 def test_a_file_on_a_dead_server_does_not_hang_the_look(
     locked: tuple[Path, int], watched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W1: no file is asked where its device is that of the tables, and none that is not on one of the few others."""
+    """W1: no file is queried whose device is the one in the tables, nor any outside the few filesystems that need
+    it."""
     wanted, watch = identity(locked[0]), identity(watched)
 
     def hang(path: object, **_options: object) -> os.stat_result:
@@ -222,7 +223,7 @@ def test_a_file_on_a_dead_server_does_not_hang_the_look(
 def test_a_process_that_ends_in_the_middle_or_is_closed_to_us_is_no_error(
     locked: tuple[Path, int], watched: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W1: what cannot be looked at is left out, wherever in the look that turns out."""
+    """W1: it is left out, at whichever point of the look that shows."""
     abilities.need_own_device(watched)
     env, wanted = LinuxEnvironment(), identity(locked[0])
     monkeypatch.setattr(procfs, "pids", lambda: iter([dead_pid, 0, os.getpid(), 2**31 - 1]))
@@ -265,7 +266,7 @@ def test_a_full_descriptor_table_is_no_error(locked: tuple[Path, int], watched: 
 
 @needs_root
 def test_a_holder_is_found_where_the_device_is_another() -> None:
-    """W2: on an overlay of two filesystems, `st_dev` is not the device of the tables."""
+    """W2: on an overlay of two filesystems, `st_dev` is not the device in the tables."""
 
     def mounts() -> None:
         mount("t", "/mnt", "tmpfs")
@@ -297,7 +298,7 @@ def test_a_holder_is_found_where_the_device_is_another() -> None:
 def test_an_entry_of_another_file_of_that_number_is_not_taken_for_ours(
     locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W2: where devices differ, who is seen to keep such a lock on another file does not count."""
+    """W2: where devices differ, a process seen with such a lock on another file does not count."""
     abilities.need_own_device(locked[0])
     device, inode = identity(locked[0])
     # As if the superblock of two subvolumes were the same.
@@ -309,7 +310,7 @@ def test_an_entry_of_another_file_of_that_number_is_not_taken_for_ours(
 def test_a_number_that_is_another_process_by_now_is_not_named(
     locked: tuple[Path, int], live_pid: int, dead_pid: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W3: the table names who took the lock; whoever has that number and not the lock is not named."""
+    """W3: the table names the process that acquired the lock; a later process with its pid is not named."""
     abilities.need_own_device(locked[0])
     path, fd = locked
     wanted = identity(path)
@@ -327,7 +328,7 @@ def test_a_number_that_is_another_process_by_now_is_not_named(
 def test_a_lock_that_is_dropped_with_its_holders_end_after_the_table_was_read_is_nobodys(
     place: Path, *, dropped: bool
 ) -> None:
-    """W3, W7: without that end it is still held, if not by a process that can be seen."""
+    """W3, W7: if the holder had not ended, the lock would still be held, though by no visible process."""
     (place / "l").touch()
     abilities.need_own_device(place / "l")
     with open(place / "l") as file:
@@ -352,7 +353,7 @@ def test_a_lock_that_is_dropped_with_its_holders_end_after_the_table_was_read_is
 def test_a_lock_that_changes_hands_while_the_table_is_read_has_one_owner(
     before: str, after: str, shown: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch, *, few: bool
 ) -> None:
-    """W10: readers share it."""
+    """W10: only readers share it."""
     texts = [f"1: FLOCK  ADVISORY  {one} 08:01:77 0 EOF\n" for one in (before, after)]
     real = procfs.read
     monkeypatch.setattr(procfs, "read", lambda path: texts.pop(0) if path == "/proc/locks" else real(path))
@@ -361,7 +362,7 @@ def test_a_lock_that_changes_hands_while_the_table_is_read_has_one_owner(
 
 
 def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, live_pid: int, dead_pid: int) -> None:
-    """W3: a process that lives and may not be looked at is named; one that has ended is not."""
+    """W3: a living process that may not be looked at is named; one that has ended is not."""
     path = place / "l"
     path.touch()
     wanted = identity(path)
@@ -381,7 +382,7 @@ def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, 
 
 
 def test_a_lock_released_at_this_moment_has_no_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W3: an entry that nobody keeps is looked up again before anybody is told of it."""
+    """W3: an entry without a process is looked up again before it is reported."""
     path = place / "l"
     path.touch()
     wanted = identity(path)
@@ -392,7 +393,7 @@ def test_a_lock_released_at_this_moment_has_no_owner(place: Path, monkeypatch: p
 
 
 def test_a_holder_that_the_table_leaves_out_is_found(locked: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """W4, W5: whether left out because of a container or by bad luck, the descriptors of the holder tell."""
+    """W4, W5: by its descriptors, whether it was left out because of a container or by bad luck."""
     path, fd = locked
     real = procfs.read
     monkeypatch.setattr(procfs, "read", lambda name: "" if name == "/proc/locks" else real(name))
@@ -413,7 +414,7 @@ def test_a_holder_that_the_table_leaves_out_is_found(locked: tuple[Path, int], m
 
 
 def test_a_missing_or_doubled_entry_is_read_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W5: the table is read again until it says the same of this file twice, but not for ever."""
+    """W5: the table is read until two readings agree on this file, but not for ever."""
     path = place / "l"
     path.touch()
     wanted = identity(path)
@@ -506,7 +507,7 @@ def test_a_watch_that_is_gone_is_no_longer_shown(place: Path) -> None:
 
 
 def test_a_descriptor_closed_meanwhile_does_not_stop_a_look_at_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W1, where a file is asked about by itself: it is left out."""
+    """W1, where each file is checked: it is left out."""
     process = OpenFiles(os.getpid())
     monkeypatch.setattr(process, "mount", lambda _information: (1, "btrfs"))
     assert process.leads_to("0", "", (0, 0)) is False

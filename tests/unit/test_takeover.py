@@ -24,7 +24,7 @@ FOREIGN = sema_record(1, 9_000_000_000, "a foreign process was here")
 
 @pytest.fixture
 def dead(disk: Path, contend: Contend) -> Path:
-    """The lock of a holder that crashed: death is proven."""
+    """The lock of a crashed holder: its death is proven."""
     holder = contend(disk / "l", tag="the dead one")
     holder.get()
     holder.crash()
@@ -33,13 +33,13 @@ def dead(disk: Path, contend: Contend) -> Path:
 
 @pytest.fixture
 def stale(disk: Path, dead_pid: int) -> Path:
-    """A foreign lock that is stale by rule: its process is gone, its record is old."""
+    """A foreign lock that is stale by rule: its process is gone and its record is old."""
     (disk / "l").write_bytes(sema_record(dead_pid, 1000, "the stale one"))
     return disk / "l"
 
 
 def test_one_of_two_contenders_takes_over_a_dead_lock(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T1: the second comes while the first has the guard, and is refused it."""
+    """T1: the second comes while the first has the guard, and is refused."""
     first, second = contend(dead), contend(dead)
     results: list[object] = []
     past_the_gates(first.env, lambda: results.append(second.run()))
@@ -52,7 +52,7 @@ def test_one_of_two_contenders_takes_over_a_dead_lock(dead: Path, contend: Conte
 
 
 def test_one_of_two_that_judged_before_either_had_the_guard_takes_over(dead: Path, contend: Contend) -> None:
-    """T1: both have judged the lock dead; the second has the guard by the time the first asks for it."""
+    """T1: the second has the guard by the time the first tries to take it."""
     first, second = contend(dead), contend(dead)
     openings: list[bool] = []
 
@@ -67,7 +67,7 @@ def test_one_of_two_that_judged_before_either_had_the_guard_takes_over(dead: Pat
 
 
 def test_a_loser_goes_back_to_waiting(dead: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T1: refused the guard, a contender with time goes back to waiting, and gets the lock when it is free."""
+    """T1: a contender with time left waits when it is refused the guard, and gets the lock once it is free."""
     first, second = contend(dead), contend(dead, timeout=None)
     waits: list[object] = []
     past_the_gates(first.env, lambda: waits.append(second.step()))
@@ -78,7 +78,7 @@ def test_a_loser_goes_back_to_waiting(dead: Path, contend: Contend, past_the_gat
 
 
 def test_a_holder_that_came_back_is_not_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T2: the record is no longer, byte for byte, the one that was judged."""
+    """T2: the record is not, byte for byte, the one that was judged."""
     for changed in (sema_record(1, 9e9), b"\n" + sema_record(1, 9e9), b""):
         contender = contend(stale)
         past_the_gates(contender.env, lambda changed=changed: stale.write_bytes(changed))
@@ -90,7 +90,7 @@ def test_a_holder_that_came_back_is_not_robbed(stale: Path, contend: Contend, pa
 
 
 def test_a_new_holder_at_the_same_path_is_not_robbed(stale: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T2: the path names another inode, with the very same record in it."""
+    """T2: the path names another inode, with the same record in it."""
     content = stale.read_bytes()
     contender = contend(stale)
 
@@ -106,7 +106,7 @@ def test_a_new_holder_at_the_same_path_is_not_robbed(stale: Path, contend: Conte
 
 @pytest.mark.parametrize("length", [1, 100, 10_000])
 def test_the_end_of_the_old_record_does_not_show_after_the_new_one(length: int, disk: Path, contend: Contend) -> None:
-    """T3: a longer old record is covered by one write, with what readers ignore."""
+    """T3: one write covers a longer old record, with padding that readers ignore."""
     path = disk / "l"
     old = sema_record(2**22 + 5, 1000, "x" * length + "\u20ac" * length)
     path.write_bytes(old)
@@ -138,7 +138,7 @@ def test_a_reader_sees_the_old_record_or_the_new_one(stale: Path, contend: Conte
 def test_a_lock_removed_under_the_takeover_is_not_entered(
     content: bytes | None, which: str, contend: Contend, request: pytest.FixtureRequest
 ) -> None:
-    """T4: after the write the path is checked again, and what is there by now is left alone."""
+    """T4: the path is checked again after the write, and a new file there is left alone."""
     path = request.getfixturevalue(which)
     contender = contend(path)
 
@@ -162,7 +162,7 @@ def test_a_lock_removed_under_the_takeover_is_not_entered(
 
 
 def test_after_a_judgement_by_rule_the_new_hold_settles(stale: Path, contend: Contend) -> None:
-    """T5: the new hold settles, long enough for a foreign process to act on the same judgement."""
+    """T5: long enough for a foreign process to act on the same judgement."""
     contender = contend(stale)
     wait = contender.step()
     assert wait is not None
@@ -175,14 +175,14 @@ def test_after_a_judgement_by_rule_the_new_hold_settles(stale: Path, contend: Co
 
 
 def test_after_a_proof_there_is_no_wait(dead: Path, contend: Contend) -> None:
-    """T5: nothing that a foreign process does can outdate a proof, as long as it goes by a rule that does not hold."""
+    """T5: a foreign process cannot outdate a proof, as long as its own rule does not hold."""
     contender = contend(dead)
     assert contender.step() is None
     assert contender.inside
 
 
 def test_a_proof_settles_where_the_rule_holds_as_well(dead: Path, contend: Contend) -> None:
-    """T5: a dead holder's lock that is old as well may be a foreign process's to remove at this very moment."""
+    """T5: a foreign process may be about to remove a dead holder's lock that is old as well."""
     contender = contend(dead)
     contender.env.instead["time"] = lambda: time.time() + 4000
     wait = contender.step()
@@ -194,7 +194,7 @@ def test_a_proof_settles_where_the_rule_holds_as_well(dead: Path, contend: Conte
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "overwritten"])
 def test_a_lock_taken_while_settling_is_not_entered(how: str, stale: Path, contend: Contend) -> None:
-    """T5: a foreign process acted on the same judgement; it is inside, and this contender is not."""
+    """T5: a foreign process acted on the same judgement and is inside, so this contender is not."""
     contender = contend(stale, timeout=0.05)
     assert contender.step() is not None
     if how != "overwritten":
@@ -251,7 +251,7 @@ def test_a_dead_lock_that_may_only_be_removed_is_published_anew(dead: Path, cont
 
 
 def test_a_faster_contender_is_not_robbed_by_a_slower_that_may_only_remove(dead: Path, contend: Contend) -> None:
-    """T6: between removal and publishing anew, another may come; also T1 and T2 hold on this way."""
+    """T6: another may come between the removal and the new publication; T1 and T2 hold here too."""
     contender, faster = contend(dead), contend(dead)
     forbid_writing(contender.env)
     got: list[FileHold] = []
@@ -263,7 +263,7 @@ def test_a_faster_contender_is_not_robbed_by_a_slower_that_may_only_remove(dead:
 
 @pytest.mark.parametrize("how", ["rewritten", "replaced"])
 def test_a_removal_hits_only_the_judged_lock(how: str, stale: Path, contend: Contend, past_the_gates: Gates) -> None:
-    """T6, by T2: between the judgement and the removal, another made the path or the record its own."""
+    """T6, by T2: between the judgement and the removal, another process replaced the path or the record."""
     contender = contend(stale)
     forbid_writing(contender.env)
 
@@ -301,7 +301,7 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(dead: Path,
 def test_a_dead_lock_on_a_read_only_filesystem_is_not_waited_for(
     dead: Path, contend: Contend, timeout: float | None
 ) -> None:
-    """T6: an error, as for a lock that would be new there. Nobody holds it, and nobody would ever release it."""
+    """T6: an error, as for a new lock there. It has no holder, so no release would come."""
 
     def refuse(path: str, *_more: object, **_options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
@@ -316,7 +316,7 @@ def test_a_dead_lock_on_a_read_only_filesystem_is_not_waited_for(
 
 @needs_root
 def test_another_users_dead_lock_in_a_sticky_directory_is_explained(dead: Path, environments: Environments) -> None:
-    """T6 for real: in a sticky directory nobody may neither write root's file nor remove it."""
+    """T6 for real: in a sticky directory the user nobody may neither write root's file nor remove it."""
     dead.parent.chmod(0o1777)
     dead.chmod(0o644)
 
@@ -339,7 +339,7 @@ def test_another_users_dead_lock_in_a_sticky_directory_is_explained(dead: Path, 
 
 @needs_root
 def test_another_users_dead_lock_does_not_block_a_shared_directory(dead: Path, environments: Environments) -> None:
-    """T6 for real: in a directory that everybody may write to, the file goes and a new one comes."""
+    """T6 for real: in a world-writable directory, the file is removed and a new one made."""
     dead.parent.chmod(0o777)
     dead.chmod(0o644)
 
@@ -365,7 +365,7 @@ def test_another_users_dead_lock_does_not_block_a_shared_directory(dead: Path, e
 def test_a_file_that_has_another_name_is_replaced_and_not_written_to(
     which: str, without: tuple[str, ...], request: pytest.FixtureRequest, contend: Contend, environments: Environments
 ) -> None:
-    """T18: somebody may have linked it here; only the name here goes."""
+    """T18: it may have been linked here; only this name is removed."""
     path: Path = request.getfixturevalue(which)
     elsewhere_, before = path.with_name("elsewhere"), path.read_bytes()
     os.link(path, elsewhere_)
@@ -404,7 +404,7 @@ def test_a_file_that_is_given_another_name_meanwhile_is_not_written_to(
 
 @pytest.mark.needs("link")
 def test_the_names_of_a_file_are_counted_when_the_path_is_one_of_them(stale: Path, contend: Contend) -> None:
-    """T18: whenever the descriptor is asked, the file has one name, which is elsewhere."""
+    """T18: whenever the descriptor is checked, the file has one name, which is elsewhere."""
     contender, elsewhere_, before = contend(stale), stale.with_name("elsewhere"), stale.read_bytes()
     os.link(stale, elsewhere_)
     by_turns(contender.env, stale, elsewhere_)
@@ -434,7 +434,7 @@ def test_a_file_with_another_name_that_may_not_be_removed_is_explained(dead: Pat
 def test_the_lock_of_a_publisher_that_died_between_its_two_names_can_be_acquired(
     disk: Path, contend: Contend, environments: Environments, dead_pid: int
 ) -> None:
-    """T18: its temporary name is another name of the lock file, for as long as nobody removes it."""
+    """T18: its temporary name stays a second name of the lock file until it is removed."""
     publisher = contend(disk / "l", environments("unnamed", pid=dead_pid))
     publisher.request.method = "named"
     publisher.env.once(publisher.env.after, "link", publisher.crash)
@@ -463,7 +463,7 @@ def test_after_a_takeover_without_a_guard_the_record_promises_none(
 
 
 def test_a_durable_lock_is_on_the_disk_after_a_takeover(dead: Path, contend: Contend) -> None:
-    """The dead holder may not have asked for that."""
+    """The dead holder may not have asked for durability."""
     contender = contend(dead, durable=True)
     synced: list[str] = []
     for step in ("sync", "sync_directory"):

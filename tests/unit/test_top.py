@@ -1,4 +1,4 @@
-"""What `top` decides apart from any terminal: rows, their order, what fits, and when something is looked at."""
+"""Decisions of `top` that need no terminal: rows, their order, which of them fit, and when it looks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 
 def row(name: str, held: float | None = None, *waits: float, **more: Any) -> Row:
-    """A lock that has been held, and waited for, for so many seconds."""
+    """A lock that has been held, and waited for, for that many seconds."""
     since = None if held is None else NOW - held
     waiting = tuple((NOW - seconds, 100 + number) for number, seconds in enumerate(waits))
     return Row(**{"path": f"/r/{name}", "state": "held", "protocol": "sema", "since": since, "waits": waiting, **more})
@@ -181,7 +181,7 @@ def test_holders_and_waiters_are_shown(disk: Path, contend: Contend, follow: Any
 
 
 def test_a_redraw_does_not_look_at_known_locks_again(disk: Path, contend: Contend, follow: Any) -> None:
-    """The clock alone moves: the environment is asked for nothing, and a row is made once."""
+    """Only the clock moves: the environment gets no call, and the row is reused."""
     held = contend(disk / "l").get()
     follower = follow(disk)
     follower.first_look()
@@ -198,7 +198,7 @@ def test_a_redraw_does_not_look_at_known_locks_again(disk: Path, contend: Conten
 
 
 class Paper:
-    """A screen that is only written on."""
+    """A screen that only records."""
 
     retry: float | None = None
     colours = False
@@ -223,7 +223,7 @@ class Paper:
 
 
 def test_the_screen_wakes_only_when_something_could_change(disk: Path, contend: Contend, follow: Any) -> None:
-    """Without rows and events nothing moves, so no clock is set; with a row, one for each second."""
+    """Without rows and events no timer is set; with a row, one for each second."""
     follower = follow(disk)
     follower.first_look()
     board = Board(follower, [str(disk)], "wait", backwards=False)
@@ -250,7 +250,7 @@ def test_a_storm_of_events_is_no_storm_of_pictures(disk: Path, follow: Any) -> N
 
 
 def test_another_size_redraws_the_whole_screen_and_is_no_key(disk: Path, follow: Any) -> None:
-    """Where no signal tells of it, as in a console of Windows. A key would leave the help."""
+    """Where no signal reports it, as in a Windows console. A key would leave the help."""
     follower = follow(disk)
     follower.first_look()
     board = Board(follower, [str(disk)], "wait", backwards=False)
@@ -388,7 +388,6 @@ def test_rows_beyond_the_screen_can_be_reached() -> None:
 
 
 def test_only_the_visible_ones_of_ten_thousand_locks_are_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the rows on the screen are put into words."""
     worded: list[str] = []
 
     def count(one: Row, now: float) -> object:
@@ -443,7 +442,7 @@ class Pty:
         self.full = FullScreen(self.slave)
 
     def says(self) -> bytes:
-        """What has been written to it, up to a mark that is made now."""
+        """The text written since the last call, up to a mark made now."""
         os.write(self.slave, b"\0")
         found = b""
         while not found.endswith(b"\0"):
@@ -474,13 +473,13 @@ def test_only_changed_lines_are_written(pty: Pty) -> None:
 
 
 def test_a_line_as_wide_as_the_screen_keeps_its_last_character(pty: Pty) -> None:
-    """To erase the rest of a line erases the last column when the cursor stands there."""
+    """Erasing the rest of the line would erase the last column while the cursor is in it."""
     pty.full.draw(["x" * 79, "x" * 80])
     assert pty.says() == b"\x1b[0m\x1b[2J\x1b[1;1H" + b"x" * 79 + b"\x1b[K\x1b[2;1H" + b"x" * 80
 
 
 def test_a_blocked_terminal_does_not_hang_the_screen(pty: Pty) -> None:
-    """What is not taken is tried again, later and later; the terminal can still be left."""
+    """Unwritten text is tried again, at growing intervals; the terminal can still be left."""
     pty.full.enter()
     for number in range(100):
         pty.full.draw([f"{number}" + "x" * 70] * 24)

@@ -42,7 +42,7 @@ def provider(exported: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 @pytest.fixture
 def spans(provider: TracerProvider, exported: InMemorySpanExporter) -> Spans:
-    """Those that have ended, since the last call, without the test's own."""
+    """The spans that have ended since the last call, without the test's own."""
 
     def take() -> list[ReadableSpan]:
         found = [span for span in exported.get_finished_spans() if span.name.startswith("holdfast.")]
@@ -85,7 +85,7 @@ def test_every_hold_makes_a_span(disk: Path, provider: TracerProvider, spans: Sp
 
 
 def test_a_wait_makes_a_span_of_its_own(disk: Path, provider: TracerProvider, spans: Spans) -> None:
-    """It is acquired, and released, in different threads, each with its own current span."""
+    """The lock is acquired and released in different threads, each with its own current span."""
     tracer = provider.get_tracer("test")
     waiting, got = threading.Event(), []
     lock = Lock(disk / "l", on_event=lambda event: event.kind == "waiting" and waiting.set())

@@ -1,4 +1,4 @@
-"""The processes below this one, where the system shows less of them than Linux usually does (tree.py)."""
+"""The processes below this one, where the system shows less than Linux usually does (tree.py)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_system_that_gives_no_orphans_is_no_error(monkeypatch: pytest.MonkeyPa
 def test_children_are_found_where_the_kernel_keeps_no_list_of_them(
     child: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CONFIG_PROC_CHILDREN is not everywhere: then all processes are asked for their parent."""
+    """Without CONFIG_PROC_CHILDREN, the parent of every process is looked up."""
     listed = os.listdir
 
     def without_tasks(path: str) -> list[str]:
@@ -97,7 +97,7 @@ def test_without_pidfd_a_later_process_does_not_get_the_signal(child: Member, mo
 def test_a_signal_is_sent_although_pidfds_are_refused(
     child: Member, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    """By a filter of system calls, or a kernel that has none; a PermissionError would mean another user's process."""
+    """By a system call filter, or a kernel without them; a PermissionError would mean another user's process."""
 
     def refused(*_given: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -1,4 +1,4 @@
-"""Turns between machines (turns.py): fair, cheap for the server, and gone when their owners are."""
+"""Turns between machines (turns.py): fair, cheap for the server, and removed with their owners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from unit.stepping import Clock, Contender, Stepped, failing, is_ready
 
 
 class Machines:
-    """Processes of several machines that share a directory, and live by one clock that the test turns."""
+    """Processes of several machines that share a directory, on one clock that the test sets."""
 
     def __init__(self, environments: Callable[..., Stepped], path: Path) -> None:
         self._environments = environments
@@ -48,7 +48,7 @@ class Machines:
         return env
 
     def contend(self, env: Stepped, **options: Any) -> Contender:
-        """One that wants the lock from now on."""
+        """A contender that wants the lock from now on."""
         contender = Contender(env, self.path, timeout=None, fair=True, lease=0, **options)
         self.waiting.append(contender)
         self._step(contender)
@@ -63,13 +63,13 @@ class Machines:
             self.due[contender] = wait
 
     def _when(self, contender: Contender) -> float:
-        """When it is to go on."""
+        """The time at which it is to go on."""
         wait = self.due[contender]
         ready = wait.signal.is_set if wait.signal is not None else bool(wait.fds) and is_ready(wait)
         return 0.0 if ready else wait.deadline
 
     def pass_time(self, seconds: float, *, until: Callable[[], object] = lambda: False) -> float:
-        """Let all go on that wait, each when it is due; returns the seconds that it took."""
+        """Step all contenders when due; the seconds that this takes."""
         began = self.clock.now
         while not until():
             first = min(self.waiting, key=self._when, default=None)
@@ -81,7 +81,7 @@ class Machines:
         return self.clock.now - began
 
     def dies(self, env: Stepped) -> None:
-        """The machine has lost its power."""
+        """Cut the machine's power."""
         self.waiting = [one for one in self.waiting if one.env is not env]
         env.crash()
 
@@ -104,7 +104,7 @@ def nothing_left(machines: Machines) -> bool:
 
 
 def test_machines_are_served_by_their_turns(machines: Machines) -> None:
-    """MT2, MT3, MT6, MT7: one that takes the lock again goes behind the others."""
+    """MT2, MT3, MT6, MT7: a machine that takes the lock again goes behind the others."""
     first, second, third = (machines.machine(number) for number in range(3))
     holder = machines.contend(first)
     order: list[str] = []
@@ -127,7 +127,7 @@ def test_machines_are_served_by_their_turns(machines: Machines) -> None:
 
 
 def test_a_machine_has_one_turn_however_many_wait_there(machines: Machines) -> None:
-    """MT7: the queue of the machine says who has it."""
+    """MT7: the machine's queue says which process has it."""
     first, second = machines.machine(1), machines.machine(2)
     holder = machines.contend(first)
     many = [machines.contend(second) for _ in range(3)]
@@ -165,7 +165,7 @@ def test_a_waiter_far_from_its_turn_asks_the_server_twice_a_second_at_most(machi
 
 
 def test_a_first_waiter_removes_the_tickets_of_the_dead_only_once(machines: Machines) -> None:
-    """Else each of its looks would ask the server about the tickets of all other machines."""
+    """Otherwise each of its looks would ask the server about the tickets of all other machines."""
     holder = machines.contend(machines.machine(0))
     env = machines.machine(2)
     later = machines.contend(machines.machine(1))  # its ticket is ahead, its turn is not
@@ -181,7 +181,7 @@ def test_a_first_waiter_removes_the_tickets_of_the_dead_only_once(machines: Mach
 
 
 def test_a_queue_that_another_machine_has_just_made_is_found(machines: Machines) -> None:
-    """MT7: a client remembers that there was none, until it opens the directory that it is in."""
+    """MT7: a client remembers that it was missing until it opens the parent directory."""
     holder = machines.contend(machines.machine(0))
     machines.contend(machines.machine(1))
     env, remembered = machines.machine(2), [False]
@@ -191,7 +191,7 @@ def test_a_queue_that_another_machine_has_just_made_is_found(machines: Machines)
 
 
 def test_the_turn_of_a_dead_machine_holds_up_the_others_for_a_bounded_time(machines: Machines) -> None:
-    """MT4: by the clock of who waits, and not while the machine lives and beats."""
+    """MT4: by the waiter's clock, and not while the machine lives and beats."""
     holder_env, dead, alive, last = (machines.machine(number) for number in range(4))
     holder = machines.contend(holder_env)
     for env in (dead, alive, last):
@@ -240,7 +240,7 @@ def test_an_observer_that_was_away_does_not_count_that_time(machines: Machines) 
 
 
 def test_a_free_lock_is_not_left_to_an_idle_turn(machines: Machines) -> None:
-    """MT5: and a turn that is old by the server's clock is removed then."""
+    """MT5: a turn that is old by the server's clock is then removed."""
     dead, newcomer = machines.machine(1), machines.machine(2)
     holder = machines.contend(newcomer)
     machines.contend(dead)
@@ -259,7 +259,7 @@ def test_a_free_lock_is_not_left_to_an_idle_turn(machines: Machines) -> None:
 
 
 def test_a_turn_that_one_reading_does_not_show_is_still_there(machines: Machines) -> None:
-    """MT8: as when its owner sends a beat at that moment."""
+    """MT8: as when its owner is sending a beat."""
     first, second, third = (machines.machine(number) for number in range(3))
     holder = machines.contend(first)
     ahead = machines.contend(second)
@@ -347,7 +347,7 @@ def test_the_names_of_turns_sort_by_number_and_are_known() -> None:
 
 
 def test_a_local_filesystem_has_no_turns(environments: Callable[..., Stepped], machines: Machines) -> None:
-    """Nor have readers, who do not wait for each other, and those who do not wait."""
+    """Nor have readers, which do not wait for each other, and contenders that do not wait."""
     shared, local = machines.machine(1), environments()
     entries = []
     for env, timeout, options in (

@@ -1,10 +1,8 @@
-"""Harmless, whatever others do in the directory (docs/security.md): each operation, with something else in place of
-what its next step is about, at any of its steps.
-
-Nothing outside differs by a byte, a mode, an owner, a time or a name; nothing hangs; the only errors are those that are
-documented; and a lock that was left alone stays its holder's. Without root, the links are the own user's, and semats
-follows those. HOLDFAST_TEST_SWAPS=10000 runs all cases, not 40 of each.
-"""
+"""Harmlessness, whatever others do in the directory (docs/security.md): each operation, with another object in place of
+the one that its next step is about, at any of its steps. Nothing outside may differ by a byte, a mode, an owner, a time
+or a name; nothing may hang; only documented errors may be raised; and a lock that was left alone stays its holder's.
+Without root, the links belong to the user, and semats follows those. HOLDFAST_TEST_SWAPS=10000 runs all cases, not 40
+of each."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def test_a_swap_at_any_step_changes_nothing_outside_and_hangs_nothing(
 @pytest.mark.needs("unnamed", "flock", "proc")
 @pytest.mark.parametrize("kind", [AcquireFenced, TakeOverDead], ids=lambda kind: kind.name)
 def test_a_file_that_is_linked_here_is_not_written_over(kind: type[Operation], shm: Path, outside: Outside) -> None:
-    """Where the system lets others link what they can neither write nor own (fs.protected_hardlinks)."""
+    """Where the system lets users link files that they neither own nor may write (fs.protected_hardlinks)."""
     place = shm / "shared"
     place.mkdir()
     with watchful() as steps:
@@ -100,7 +98,7 @@ def _once(
     steps: Watchful,
     case: tuple[int, str, str] | None,
 ) -> int:
-    """One run of an operation; how many steps it took."""
+    """Run the operation once; the number of its steps."""
     operation, tap = kind(), Tap()
     scene = Scene(place, tap, way, **operation.options)
     swapped: list[str] = []
@@ -165,7 +163,7 @@ def _require_documented(error: Exception) -> None:
 
 
 def _require_one_holder(scene: Scene, result: Any, swapped: list[str]) -> None:
-    """Where the lock file itself was left alone, there is one holder."""
+    """Require one holder, if the lock file itself was left alone."""
     if scene.slots is not None or scene.lock_file in swapped:
         return
     held = {

@@ -1,4 +1,4 @@
-"""What all tell (model.py, events.py, remote.py), where it is used as it is not meant to be."""
+"""Values that all layers use (model.py, events.py, remote.py), misused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_value_is_made_of_its_own_fields() -> None:
 
 
 def test_a_complaint_that_cannot_be_written_does_not_reach_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The callback fails, and so does the handler of the log: the lock is not to suffer for either."""
+    """The callback fails, and so does the log handler: the lock must not suffer from either."""
 
     class Broken(logging.Handler):
         def handle(self, record: logging.LogRecord) -> bool:

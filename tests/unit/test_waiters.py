@@ -1,4 +1,4 @@
-"""Who waits for a lock, as `status()` tells it (queue.py)."""
+"""Waiters for a lock, as `status()` reports them (queue.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walking through a tree of which hardly any file is a lock file (scan.py)."""
+"""Walks through trees with hardly any lock files (scan.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found_in(env: Stepped, top: Path) -> list[str]:
 
 
 def scanned(env: Stepped) -> list[str]:
-    """The directories that are listed from now on, by their last names."""
+    """The last names of directories listed from now on."""
     listed: list[str] = []
     env.before["scan"] = lambda path, _kept: listed.append(os.path.basename(path))
     return listed
@@ -38,7 +38,7 @@ def scanned(env: Stepped) -> list[str]:
 def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
     disk: Path, environments: Environments
 ) -> None:
-    """E4: nor is what was a directory when its parent was listed, and is a link by now."""
+    """E4: nor is a path that was a directory when its parent was listed, and is a link by now."""
     for name in ("here", "proc", "swapped"):
         (disk / name).mkdir()
         (disk / name / "l").write_bytes(RECORD)
@@ -68,7 +68,7 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
 
 
 def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, environments: Environments) -> None:
-    """E4: it is the walk's own slowness that it is gone; but what was asked for by name must be there."""
+    """E4: it vanished because the walk is slow, but a path given by name must exist."""
     (disk / "a").mkdir()
     (disk / "b").mkdir()
     (disk / "b" / "l").write_bytes(RECORD)
@@ -81,7 +81,7 @@ def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, 
 
 
 def test_locks_are_found_in_the_order_of_their_paths(disk: Path, environments: Environments) -> None:
-    """E5: also where a name has characters that sort before the `/`."""
+    """E5: also under names with characters that sort before the `/`."""
     for path in ("a", "a-", "a!b", "a.d", "a0", "b"):
         (disk / path).mkdir()
         for name in ("z", "-", "y.lock", ".h"):
@@ -97,7 +97,7 @@ def test_locks_are_found_in_the_order_of_their_paths(disk: Path, environments: E
 
 
 def test_locks_are_reported_before_the_whole_tree_is_listed(disk: Path, environments: Environments) -> None:
-    """E5: nothing further down is listed before it is its turn."""
+    """E5: nothing further down is listed before its turn."""
     for name in ("a", "b", "c"):
         (disk / name).mkdir()
         (disk / name / "l").write_bytes(RECORD)
@@ -113,7 +113,7 @@ def test_locks_are_reported_before_the_whole_tree_is_listed(disk: Path, environm
 
 
 def test_the_files_of_a_source_tree_are_not_asked_about(disk: Path, environments: Environments) -> None:
-    """E6: what is called like text or a program is neither opened nor asked about, however many there are."""
+    """E6: files with names of texts or programs are neither opened nor asked about, however many there are."""
     for number in range(50):
         (disk / f"f{number}.py").write_bytes(b"x = 1\n")
     (disk / "record.txt").write_bytes(RECORD)
@@ -129,7 +129,7 @@ def test_the_files_of_a_source_tree_are_not_asked_about(disk: Path, environments
 def test_a_held_lock_is_found_whatever_its_name(
     numbers: bool, disk: Path, contend: Contend, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E6: the kernel's table shows it; and where a directory's numbers mean nothing, each file is looked at."""
+    """E6: the kernel's table shows it; where inode numbers are no use, each file is looked at."""
     (disk / "deep").mkdir()
     contend(disk / "deep" / "data.json").get()
     (disk / "deep" / "db.sqlite").write_bytes(b"data")
@@ -147,7 +147,7 @@ def test_a_held_lock_is_found_whatever_its_name(
 def test_each_file_is_looked_at_where_services_keep_their_locks(
     disk: Path, environments: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E8: whatever it is called. Elsewhere, such a name is passed over (E6)."""
+    """E8: under any name. Elsewhere, such names are passed over (E6)."""
     monkeypatch.setattr(kinds, "_RUN_LOCK", (str(disk / "locks"),))
     for where in ("locks", "locks/deep", "locks-too"):
         (disk / where).mkdir()
@@ -156,7 +156,7 @@ def test_each_file_is_looked_at_where_services_keep_their_locks(
 
 
 def test_a_large_or_read_only_file_is_not_read(disk: Path, contend: Contend, environments: Environments) -> None:
-    """E6: unless its name says that it is a lock file, or the kernel that it is locked."""
+    """E6: unless its name is a lock file's, or the kernel shows that it is locked."""
     for name in ("large", "large.lock", "large.held"):
         (disk / name).write_bytes(RECORD + b"#" * 70_000 + b"\n")
     for name in ("object", "object.lock"):

@@ -1,4 +1,4 @@
-"""`holdfast top` on a console of Windows, as far as a made-up one shows it; tests/platforms has real ones."""
+"""`holdfast top` on a Windows console, as far as a made-up one shows it; tests/platforms has real ones."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def console() -> MadeUpConsole:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole) -> Iterator[ConsoleScreen]:
-    """A busy machine does not make it leave too early."""
+    """The time limit is generous, so that a busy machine does not make it leave too early."""
     monkeypatch.setattr(windows_screen, "PARTING", 20.0)
     made_up: Any = console
     screen = ConsoleScreen(made_up)
@@ -78,7 +78,7 @@ def full(monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole) -> Iterator[Co
 
 
 def draw(full: ConsoleScreen, *lines: str) -> None:
-    """Until the console has taken it, however busy the machine is."""
+    """Draw until the console has taken it, however busy the machine is."""
     full.draw(lines)
     eventually(lambda: not full.retry or full.draw(lines) or not full.retry)
 
@@ -122,7 +122,7 @@ def test_only_changed_lines_are_written_until_the_screen_is_given_back(
 def test_a_blocked_console_does_not_hang_the_screen(
     monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole, full: ConsoleScreen
 ) -> None:
-    """As while somebody selects text in it. It is tried again, later and later; the console can still be left."""
+    """As while a user selects text in it. Text is tried again, at growing intervals; the console can still be left."""
     full.enter()
     console.takes.clear()
     waits = []
@@ -186,7 +186,7 @@ def test_an_interrupted_restoration_is_repeated_at_the_end(console: MadeUpConsol
 def test_a_second_ctrl_c_while_drawing_does_not_prevent_the_restoration(
     monkeypatch: pytest.MonkeyPatch, console: MadeUpConsole, is_given: bool
 ) -> None:
-    """It comes before or after a text is given to the thread that writes."""
+    """It comes before or after a text is handed to the writing thread."""
 
     pressed: list[KeyboardInterrupt] = []
 
@@ -220,7 +220,7 @@ def test_another_size_of_the_window_is_noticed_once(console: MadeUpConsole, full
 
 
 def test_every_key_is_recognised() -> None:
-    """A held key repeats; Shift alone is none, and an arrow on the number block neither."""
+    """A held key repeats, and Shift alone is no key."""
     arrows = [(code, 0, 1) for code in (0x26, 0x28, 0x21, 0x22, 0x24, 0x23)]
     assert named(arrows) == ["up", "down", "page up", "page down", "home", "end"]
     assert named([(0x1B, 0x1B, 1), (0x4C, 0x0C, 1)]) == ["escape", "redraw"]
@@ -233,7 +233,7 @@ def test_every_key_is_recognised() -> None:
 
 @pytest.fixture
 def signals() -> Iterator[Signals]:
-    """As they are there: no pipe, as a wait ends by Ctrl-C itself."""
+    """Signals as on Windows: without a pipe, as Ctrl-C itself ends a wait."""
     before = signal.getsignal(signal.SIGINT)
     signals = Signals()
     signals.open()

@@ -1,4 +1,4 @@
-"""Our own reading of what is typed reads it as argparse does, which reads what is out of the ordinary (options.py)."""
+"""Our own reading of the command line agrees with argparse's, which reads unusual lines (options.py)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LIKELY = st.one_of(
 
 
 def by_argparse(words: list[str]) -> dict[str, object] | None:
-    """What argparse makes of them; None where it refuses them, or shows its help."""
+    """The options as argparse reads them; None where it refuses them, or shows its help."""
     try:
         return vars(parser.parse(words))
     except SystemExit:
@@ -65,7 +65,7 @@ def by_argparse(words: list[str]) -> dict[str, object] | None:
 
 
 def read(words: list[str]) -> dict[str, object] | None:
-    """What we make of them without argparse; None where that is to read them."""
+    """The options as read without argparse; None where argparse is to read them."""
     found = options.read(words)
     return None if found is None else vars(found)
 
@@ -82,7 +82,7 @@ def test_a_line_read_without_argparse_is_read_as_argparse_reads_it(
 
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_each_option_is_read_without_argparse(name: str) -> None:
-    """Those that only some protocols have, with one that has them."""
+    """Options of some protocols only, with a protocol that has them."""
     of = {
         "payload": "sidecar",
         "holder": "beads",
@@ -155,7 +155,7 @@ def test_the_command_begins_behind_the_dashes_or_behind_the_one_lock(line: str) 
 def test_a_program_in_front_of_the_dashes_is_asked_about(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its `--` may be its own: whether it is a second LOCK or the command cannot be told."""
+    """The `--` may be the program's own, so the program may be a second LOCK or the command."""
     for name in ("git", "x.sh"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         program = (tmp_path if "/" in place else tmp_path / "bin") / name

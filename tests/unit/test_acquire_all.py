@@ -159,7 +159,7 @@ def test_all_pairs_of_locks_agree_on_one_order(disk: Path) -> None:
         assert ordered == sorted(ordered, key=together.index)
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_lock_twice_is_an_error(face: Any, disk: Path) -> None:

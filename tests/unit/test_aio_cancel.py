@@ -53,7 +53,7 @@ def assert_nothing_left(before: dict[str, Any], loop: asyncio.AbstractEventLoop 
         assert traces(loop) == before
 
 
-# -- ways to stop a task at the moment at which it goes to sleep -------------------------------------------------------
+# -- ways to stop a task as it goes to sleep ---------------------------------------------------------------------------
 
 
 def at_once(task: asyncio.Task[Any], _sleep: Future) -> None:
@@ -242,8 +242,8 @@ def close_the_loop_at_every_step(
         rival.start()
         task = loop.create_task(contended.contend())
         task.add_done_callback(lambda _: loop.stop())
-        # What a thread has acquired, and told the loop, in the instant in which that is closed, is given back only when
-        # the task is collected: so, if it is not, the lock is not released before.
+        # A lock acquired by a thread, and reported to the loop in the instant of its closing, is given back only when
+        # the task is collected. So the lock is not released before, if it is not collected.
         pulse = loop.create_task(contended.pulse(ROUNDS if collected else 10 * ROUNDS))
         loop.run_forever()
         loop.close()

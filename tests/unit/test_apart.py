@@ -134,7 +134,7 @@ def seconds(call: Callable[[], object], error: type[BaseException]) -> tuple[flo
     return time.monotonic() - began, str(raised.value)
 
 
-# -- which mounts ------------------------------------------------------------------------------------------------------
+# -- mounts ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_mount_is_recognised_without_asking_its_server(
@@ -1063,7 +1063,7 @@ def test_a_process_ends_though_a_server_is_silent(what: str, status: int, shm: P
         assert [name for name in os.listdir(shm) if not name.endswith(".token")] == ["l"]
 
 
-# -- what comes at one moment only -------------------------------------------------------------------------------------
+# -- events at one moment only -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_a_name_cannot_break_out_of_the_page(run: dict[str, Any]) -> None:
     assert "".join(cells(found)["FileLock"]).startswith("not measured: </title><script>")
 
 
-# -- its numbers -------------------------------------------------------------------------------------------------------
+# -- the numbers on the page -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_every_number_has_several_rounds(stored: dict[str, Any]) -> None:
             assert all(len(point.rounds) >= 2 for point in line.points.values()), figure.key
 
 
-# -- what is missing ---------------------------------------------------------------------------------------------------
+# -- missing measurements ----------------------------------------------------------------------------------------------
 
 
 def test_a_missing_peer_is_said_to_be_not_measured(run: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ def test_a_peer_that_cannot_be_measured_has_a_reason(root: ElementTree.Element) 
     assert {one.label for one in LIBRARIES} <= set(table)
 
 
-# -- who is better -----------------------------------------------------------------------------------------------------
+# -- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def figure_of(ours: list[float], theirs: list[float], more_is_better: bool = False) -> Figure:

@@ -58,7 +58,7 @@ class Trigger:
         else:
             self.ends = [*socket.socketpair()]
             self.cancel = self.ends[0]
-            self.set = self.ends[1].close  # the end of the other side is an event as well
+            self.set = self.ends[1].close  # closing the other end is an event as well
 
     def close(self) -> None:
         for end in self.ends:
@@ -127,10 +127,10 @@ def test_a_cancelled_wait_ends_with_an_error_and_leaves_nothing(tmp_path: Path, 
         assert isinstance(error, HoldfastError)
         assert "was cancelled by the caller after " in str(error)
         assert str(error.path).startswith(str(tmp_path))
-        assert not set(threading.enumerate()) - threads  # of which one of an earlier test may end meanwhile
+        assert not set(threading.enumerate()) - threads  # a thread of an earlier test may end meanwhile
         eventually(lambda: leftovers(tmp_path) == before)
     with hold_it(path):
-        pass  # nobody is in the way
+        pass  # no other holder is in the way
 
 
 @pytest.mark.parametrize("kind", ["event", pytest.param("pipe", marks=DESCRIPTORS)])

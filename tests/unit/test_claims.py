@@ -77,10 +77,10 @@ def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
     fd = os.open(path, os.O_RDWR if kind == fcntl.F_WRLCK else os.O_RDONLY)
 
     def end() -> None:
-        with contextlib.suppress(BlockingIOError):  # there is none any more
+        with contextlib.suppress(BlockingIOError):  # the lease has ended already
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # by which it is asked to give it up; SIGIO would end this process
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # asks for the lease back; SIGIO would end this process
     try:
         try:
             fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
@@ -92,7 +92,7 @@ def leased(path: Path, kind: int) -> Iterator[Callable[[], None]]:
         os.close(fd)
 
 
-# -- where one of them has no kernel locks -----------------------------------------------------------------------------
+# -- a contender without kernel locks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first_has_locks", [True, False])
@@ -419,7 +419,7 @@ def test_the_guard_alone_is_enough_to_take_over_from_a_guarded_holder(
     assert elsewhere(try_it, user=NOBODY)
 
 
-# -- where others read -------------------------------------------------------------------------------------------------
+# -- readers beside a takeover -----------------------------------------------------------------------------------------
 
 
 def test_a_reader_does_not_keep_a_dead_lock(guarded: Path, contend: Contend) -> None:
@@ -684,7 +684,7 @@ def test_one_of_two_enters_when_a_reader_lets_go(step: str, guarded: Path, conte
 
     def let_go(*_args: object, **_options: object) -> None:
         nonlocal fd
-        if remover.env.steps.count("is_written") > 4 and fd >= 0:  # it has passed the gate that it was refused
+        if remover.env.steps.count("is_written") > 4 and fd >= 0:  # it has passed the gate at which it was refused
             os.close(fd)
             fd = -1
             other.step()
@@ -738,7 +738,7 @@ def test_a_lease_broken_while_asking_for_writers_ends_no_process(disk: Path, env
     env.close(fd)
 
 
-# -- where the file's owner has a lease on it --------------------------------------------------------------------------
+# -- leases of the file's owner ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("linux")
@@ -757,7 +757,7 @@ def test_a_lease_is_waited_for_and_named_in_a_refusal(protocol: str, disk: Path,
         waits = [waiter.step() for _ in range(20)]
         assert all(wait is not None and wait.deadline - time.monotonic() < 0.1 for wait in waits)
         end()
-        if protocol == "sidecar":  # what is empty is nobody's to take
+        if protocol == "sidecar":  # an empty file must not be taken over
             path.unlink()
         assert waiter.get().verify()
 
@@ -817,7 +817,7 @@ def test_a_takeover_does_not_enter_a_lock_broken_under_its_guard(
 def test_a_takeover_does_not_enter_a_lock_about_to_be_removed(guarded: Path, contend: Contend) -> None:
     """T8: it writes its record after the breaker has read the old one, and before the breaker removes the file."""
     remover, contender = contend(guarded), contend(guarded, timeout=1)
-    holder = reading(guarded, fcntl.LOCK_EX)  # what looks like a living holder to the breaker, and then dies
+    holder = reading(guarded, fcntl.LOCK_EX)  # a living holder, as the breaker sees it, which then dies
     inside: list[bool] = []
 
     def take_over(path: str) -> None:

@@ -210,7 +210,7 @@ def test_a_removal_is_announced(disk: Path, environments: Environments, contend:
     assert os.listdir(disk) == []
 
 
-# -- what may go -------------------------------------------------------------------------------------------------------
+# -- removable leftovers -----------------------------------------------------------------------------------------------
 
 
 def test_only_locks_proven_dead_or_stale_are_removed(
@@ -308,7 +308,7 @@ def test_a_reader_that_shares_the_guard_prevents_no_removal(
     assert os.listdir(disk) == []
 
 
-# -- what lies beside --------------------------------------------------------------------------------------------------
+# -- files beside a lock file ------------------------------------------------------------------------------------------
 
 
 def test_only_temporary_files_of_ended_processes_go(
@@ -548,7 +548,7 @@ def test_a_file_that_becomes_data_after_the_look_is_kept(disk: Path, environment
     assert stale.read_bytes().endswith(b"[section]\n")
 
 
-# -- errors and changes in the midst of it -----------------------------------------------------------------------------
+# -- errors and changes during the work --------------------------------------------------------------------------------
 
 LOOKS = frozenset({"stat", "open_existing", "open_directory", "fstat", "read", "list_directory", "scan", "guarded"})
 """The steps of a look that the system may refuse."""
@@ -626,7 +626,7 @@ def test_a_leftover_that_was_changed_after_the_look_is_kept(everything: Path, en
     for one in every:
         path = Path(one.path)
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if one.kind != TICKET:  # gone is gone: the rest of its queue goes with it
+        if one.kind != TICKET:  # a missing ticket needs no removal, and the rest of its queue goes with it
             assert drive(remove(env, one, approved=False)).result == CHANGED
         if one.kind == QUEUE:
             path.write_text("a file")

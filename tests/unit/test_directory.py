@@ -621,7 +621,7 @@ def test_a_directory_can_be_broken(contender: Directory, lock: Path) -> None:
     assert not held.verify()
 
 
-# -- what fails while it is made or taken over -------------------------------------------------------------------------
+# -- failures of creation and takeover ---------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("flock")

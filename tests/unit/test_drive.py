@@ -120,7 +120,7 @@ def test_a_signal_ends_the_wait() -> None:
 def test_a_signal_set_before_the_wait_ends_it() -> None:
     signal, began = Signal(), time.monotonic()
     assert signal.set()
-    assert signal.set()  # twice is harmless, also where a wait is under way
+    assert signal.set()  # a second time is harmless, even during a wait
     wait_for(Wait((), began + 100, signal))
     assert time.monotonic() - began < 10
 
@@ -133,7 +133,7 @@ def test_a_signal_reports_that_it_did_not_reach_a_closed_loop() -> None:
     signal.subscribe(closed)
     assert not signal.set()
     signal.unsubscribe()
-    assert signal.set()  # nobody waits yet: who comes finds it set
+    assert signal.set()  # without a waiter: the next one finds it set
 
 
 def test_a_system_without_poll_waits_for_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,7 +300,7 @@ def agent() -> Iterator[Agent]:
     if waits is not None:
         waits.close()
     for fd in doorbell or ():
-        environment().close(fd)  # which would close that number in each forked child, whatever has it by then
+        environment().close(fd)  # or each forked child would close that number, whatever uses it by then
 
 
 def test_a_job_runs_and_is_closed_in_the_agents_thread(agent: Agent) -> None:

@@ -42,7 +42,7 @@ def path(disk: Path) -> Path:
 @pytest.fixture
 def told() -> Iterator[list[Event]]:
     """All events of this process during the test."""
-    gc.collect()  # a hold that an earlier test has dropped, in a traceback, is released now
+    gc.collect()  # releases a hold that an earlier test has left in a traceback
     heard: list[Event] = []
     end = listen(heard.append)
     yield heard
@@ -62,7 +62,7 @@ def dead_lock(path: Path) -> int:
     return child.pid
 
 
-# -- what is told, and in which order ----------------------------------------------------------------------------------
+# -- events and their order --------------------------------------------------------------------------------------------
 
 
 def test_every_event_is_reported_with_its_fields(path: Path, told: list[Event]) -> None:
@@ -131,7 +131,7 @@ def test_giving_up_is_reported(path: Path, told: list[Event]) -> None:
     with pytest.raises(holdfast.InvalidPath):
         Lock(path).acquire()
     assert kinds(told)[-2:] == ["released", "gave-up"]
-    assert Lock(path).wait  # waiting without acquiring is told of nobody
+    assert Lock(path).wait  # waiting without acquiring makes no event
     path.rmdir()
     assert Lock(path).wait(timeout=0)
     assert kinds(told)[-1] == "gave-up"
@@ -234,7 +234,7 @@ def test_a_loss_is_reported_once_and_before_the_release(path: Path, told: list[E
     hold = Lock(path, protocol=protocol).acquire()
     path.unlink()
     with pytest.raises(LockLost):
-        hold.release()  # finds it itself
+        hold.release()  # which finds the loss itself
     assert kinds(told)[3:] == ["acquired", "lost", "released"]
 
 
@@ -395,7 +395,7 @@ def test_a_loss_found_before_delivery_is_reported_after_its_own_acquisition(
     ]
 
 
-# -- whoever listens ---------------------------------------------------------------------------------------------------
+# -- listeners ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_listener_hears_nothing_after_its_end(path: Path) -> None:

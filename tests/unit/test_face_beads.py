@@ -131,7 +131,7 @@ def test_a_new_record_is_of_this_process() -> None:
             ExclusiveLock.new(wrong)  # type: ignore[arg-type]
 
 
-# -- the daemon's side, by the table of what the original does ---------------------------------------------------------
+# -- the daemon's side, by the table of the original's behaviour -------------------------------------------------------
 
 
 def nothing(_place: Path) -> None: ...
@@ -476,7 +476,7 @@ def test_a_release_of_ones_own_lock_is_accepted(disk: Path) -> None:
     hold = beads.acquire(disk, "me")
     release(disk)
     assert not os.path.exists(hold.path)
-    hold.release()  # it has been already
+    hold.release()  # it is released already
     path = write(disk, ExclusiveLock.new("me").to_json())
     release(disk)
     assert not path.exists()

@@ -68,8 +68,8 @@ def semaphore(path: object, **config: Any) -> Semaphore:
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
-# Content ("live" and "dead" stand for such a pid, "now" for when it lives), configuration, and what try_acquire has to
-# do.
+# Content (with "live" or "dead" for such a pid, "now" for a time at which it lives), configuration, and whether
+# try_acquire succeeds.
 HELD: dict[str, tuple[bytes, dict[str, Any], bool]] = {
     "fresh, live": (b"pid=live\ntimestamp=%d\n" % FRESH, {}, False),
     "fresh, dead": (b"pid=dead\ntimestamp=%d\n" % FRESH, {}, False),
@@ -317,7 +317,7 @@ def test_a_dropped_guard_releases_the_lock(path: Path) -> None:
     guard = None
     gc.collect()
     assert not path.exists()
-    lock.try_acquire()  # nobody keeps it
+    lock.try_acquire()  # the guard is dropped at once
     gc.collect()
     assert guard is None
     assert not path.exists()
@@ -450,7 +450,7 @@ def test_a_living_holder_is_not_robbed_for_its_age(path: Path) -> None:
         with open(path, "r+b") as file:
             file.write(written)
         hold.release()
-    else:  # the letter is all there is; a heartbeat keeps it from this
+    else:  # the rule alone counts; a heartbeat prevents this
         with semaphore(path).try_acquire_with_info(LockInfo.with_tag("next")), pytest.raises(LockLost):
             hold.release()
 
@@ -460,7 +460,7 @@ def test_with_safe_a_killed_holders_lock_is_taken_over_at_once(path: Path, unhur
     subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); {code}", path])
     assert path.exists()
     with pytest.raises(AlreadyLocked):
-        semaphore(path).try_acquire()  # by the letter: not before it is old
+        semaphore(path).try_acquire()  # by the rule: not before it is old
     with semaphore(path, stale="safe", stale_timeout=0).try_acquire() as guard:
         assert guard.hold.recovered_from is not None
 

@@ -115,13 +115,13 @@ def of_dead_holder(age: float, pid: int) -> bytes:
     return get("sidecar").compose(who, time.time() - age, None, marker, {"payload": {"createdAt": moment(age)}})
 
 
-# -- what is met at the lock path --------------------------------------------------------------------------------------
+# -- states of the lock path -------------------------------------------------------------------------------------------
 
 HELD, STALE, YOUNG = "held", "stale", "young"
 """YOUNG: held whatever anybody says of it, as it may be a lock file that is being created."""
 
 STATES: dict[str, tuple[Callable[[], bytes], float, str]] = {
-    # state: content, age of the file, what it is by the rule
+    # state: content, age of the file, its state by the rule
     "fresh": (lambda: as_json(pid=1, createdAt=moment(0)), 0, HELD),
     "fresh, no createdAt": (lambda: as_json(pid=1), 0, HELD),
     "fresh, an empty object": (lambda: b"{}", 0, HELD),
@@ -154,7 +154,7 @@ yes: Callable[[object], bool] = lambda _: True  # noqa: E731
 no: Callable[[object], bool] = lambda _: False  # noqa: E731
 REMOVE = {"stale_recovery": "remove-if-unchanged"}
 ASKED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    # options: what becomes of an acquisition, by what the lock is
+    # options, and the outcome of an acquisition for each state of the lock
     "nothing": ({}, {HELD: "timeout", STALE: "stale", YOUNG: "timeout"}),
     "fail-closed, approved": (
         {"stale_recovery": "fail-closed", "should_remove_stale_lock": yes},
@@ -246,7 +246,7 @@ def test_a_live_holder_is_not_robbed_for_its_age(face: Face, target: Path, lock:
     face.release(holder)
 
 
-# -- what the callbacks are told ---------------------------------------------------------------------------------------
+# -- arguments of the callbacks ----------------------------------------------------------------------------------------
 
 
 def test_the_callbacks_get_the_observed_lock(face: Face, target: Path, lock: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_coroutine_without_a_loop_is_no_answer(target: Path, lock: Path, name:
     ):
         with pytest.raises(TypeError, match=f"{name} is asynchronous: .*{instead}"):
             acquire()
-        gc.collect()  # complains of a coroutine that nobody has awaited
+        gc.collect()  # Python warns of a coroutine that was never awaited
         assert (lock.read_bytes(), lock.stat().st_mtime) == (data, before)
         assert list(target.parent.iterdir()) == [lock]
 
@@ -652,7 +652,7 @@ def test_a_payload_is_composed_anew_for_each_attempt(face: Face, target: Path, l
     assert made == sorted(set(made))
 
 
-# -- what has changed since the look is not removed --------------------------------------------------------------------
+# -- a lock changed since the look is not removed ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", [_rewritten, _refreshed, _replaced])
@@ -675,7 +675,7 @@ def test_a_lock_that_has_changed_since_the_judgement_stays(
     assert json.loads(left)
 
 
-# -- where the lock file is --------------------------------------------------------------------------------------------
+# -- path of the lock file ---------------------------------------------------------------------------------------------
 
 
 def test_a_missing_directory_is_made(face: Face, disk: Path) -> None:
@@ -742,10 +742,10 @@ def test_a_target_without_a_name_is_refused(face: Face, path: str) -> None:
         face.acquire(path)
 
 
-# -- how long it waits -------------------------------------------------------------------------------------------------
+# -- the length of a wait ----------------------------------------------------------------------------------------------
 
 PAUSES: list[tuple[dict[str, Any], list[float]]] = [
-    # as fs-safe computes them, by a chance of a half
+    # as fs-safe computes them for a random number of 0.5
     ({}, [0.05, 0.05, 0.05]),  # factor 1, as both versions do
     ({"factor": 2}, [0.05, 0.1, 0.2, 0.4, 0.8, 1, 1]),
     ({"factor": 0.5}, [0.05, 0.05, 0.05]),  # no pause is shorter than min_timeout
@@ -939,7 +939,7 @@ def test_a_loss_is_reported_only_on_request(face: Face, target: Path, lock: Path
     for interval, times in ((0, 0), (None, 1)):
         handle = face.acquire(target, on_compromised=told.append, compromise_check_interval=interval)
         lock.unlink()
-        assert not face.is_held(handle)  # finds it, if nobody was faster
+        assert not face.is_held(handle)  # finds the loss, unless another look was faster
         face._do(asyncio.sleep(0.01)) if face.awaited else None
         face.release(handle)
         assert told == [sidecar.CompromisedInfo(str(lock), str(target))] * times
@@ -1010,7 +1010,7 @@ def _directory(lock: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
-    # what has become of the lock file, and whether anything is there after the release
+    # the change of the lock file, and whether a file is there after the release
     "gone": (lambda lock: lock.unlink(), False),
     "another's": (_replaced, True),
     "written over": (_rewritten, True),
@@ -1212,7 +1212,7 @@ def _lives(pid: int) -> bool:
     return True
 
 
-# -- what is written about it ------------------------------------------------------------------------------------------
+# -- documentation -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", sorted(sidecar.FileLockOptions.__annotations__))

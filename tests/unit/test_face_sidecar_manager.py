@@ -314,7 +314,7 @@ def test_a_lock_that_cannot_be_released_is_reported_and_does_not_stop_the_drain(
         manager.drain()
     assert not second.verify_still_held()
     assert not (disk / "b.lock").exists()
-    # Where only its process speaks for a hold, what could not be removed stays ours, to be released once more (FH4).
+    # Without a guard, a lock that could not be removed stays ours, and is released once more (FH4).
     assert [entry.lock_path for entry in manager.held_entries()] == ([] if has("flock") else [first.lock_path])
     monkeypatch.undo()
     manager.drain()

@@ -48,7 +48,7 @@ def calls_of(kind: type[Operation], memory: Path, tap: Tap, way: str) -> list[st
 def test_no_fault_leaks_or_lies_and_each_has_the_outcome_of_the_page(
     kind: type[Operation], memory: Path, within: Callable[[float], AbstractContextManager[None]]
 ) -> None:
-    with within(3000 if EVERY else 300):  # seconds of a machine that does much else
+    with within(3000 if EVERY else 300):  # generous, for a busy machine
         rows, wrong, number = faults_table.run(kind, memory, every=EVERY)
     assert number > 30
     assert wrong == []
@@ -69,7 +69,7 @@ def test_every_kind_of_call_is_made_to_fail(memory: Path, tap: Tap) -> None:
     """The page has each kind of call that the tap knows, for some operation."""
     page = faults_table.PAGE.read_text(encoding="utf-8")
     made = {line[2:].partition(":")[0].partition(" |")[0] for line in page.splitlines() if line.startswith("| ")}
-    # No operation here is the first to make a directory or a pipe, and who has pidfd_open needs no kill.
+    # No operation here is the first to make a directory or a pipe, and with pidfd_open no kill is needed.
     assert DOCUMENTED.keys() - made <= {"pipe2", "kill"}
 
 

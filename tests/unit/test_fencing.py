@@ -107,7 +107,7 @@ def test_handles_that_count_for_one_hold_at_once_share_one_token(disk: Path, con
     held = contend(disk / "l", owner="me")
     env, hold = held.env, held.get()
     one, other = (contend(disk / "l", env, owner="me", fencing=True) for _ in range(2))
-    env.once(env.after, "unguard", other.run)  # the first one has counted, and has yet to say so
+    env.once(env.after, "unguard", other.run)  # the first has counted, but not announced its number
     assert one.get() is other.result is hold
     low, high = sorted(map(int, (disk / "l.token").read_text().split()))
     assert (hold.token, high) == (high, low + 1)
@@ -183,7 +183,7 @@ def test_a_takeover_goes_on_with_a_higher_token(disk: Path, dead_pid: int) -> No
         assert hold.token == before + 1
 
 
-# -- what the counter may be -------------------------------------------------------------------------------------------
+# -- states of the counter ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 42, b"\0" * 7])
@@ -240,7 +240,7 @@ def test_a_counter_that_cannot_be_read_is_not_guessed(disk: Path, content: bytes
         lock.acquire()
     assert counter_of(lock).read_bytes() == content
     assert not Lock(disk / "l", protocol=protocol).status().locked
-    counter_of(lock).write_bytes(b"5000\n")  # what the message says
+    counter_of(lock).write_bytes(b"5000\n")  # as the message says
     assert take(lock) == 5001
 
 

@@ -122,7 +122,7 @@ def test_a_hand_over_whose_events_are_yet_to_come_is_no_takeover(disk: Path, con
     peer.expect("held")
     follower.first_look()
     written, later_one = os.stat(disk / "l").st_mtime_ns, disk / "x"
-    eventually(lambda: later_one.write_text("x") and later_one.stat().st_mtime_ns > written)  # births are of a tick
+    eventually(lambda: later_one.write_text("x") and later_one.stat().st_mtime_ns > written)  # births are per tick
     peer.say()
     peer.expect("done")
     second = contend(disk / "l").get()

@@ -49,7 +49,7 @@ class Theatre:
             self.leave()
         self.watch.take()
 
-    # -- what the waiter does ------------------------------------------------------------------------------------------
+    # -- steps of the waiter -------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
         now = self.waits.monotonic()
@@ -72,7 +72,7 @@ class Theatre:
         assert self.entry is not None
         self.entry.hold()
 
-    # -- what the follower does ----------------------------------------------------------------------------------------
+    # -- steps of the follower -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """What `following.happenings` does, as long as there are events."""

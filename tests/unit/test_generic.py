@@ -233,7 +233,7 @@ def test_a_ctrl_c_while_a_temporary_name_is_made_leaves_nothing(disk: Path, port
     assert os.listdir(disk) == []
 
 
-# -- what other systems lack -------------------------------------------------------------------------------------------
+# -- systems that lack something ---------------------------------------------------------------------------------------
 
 
 def test_a_made_up_machine_number_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ LAYERS = (
     "model",
     "liveness",
 )
-# What is below, and still out of reach.
+# Rooms that are below, but must not be imported either.
 CLOSED = {
     "_platform": {"plugins", "events", "protocols"},
     "protocols": {"_platform", "events"},
@@ -215,7 +215,7 @@ def test_only_platform_knows_which_system_it_is(path: Path) -> None:
     assert not words
 
 
-# Of the standard library: what has no other name, and the documented names of a named tuple.
+# Names of the standard library that have no public equivalent, and the documented ones of a named tuple.
 NO_OTHER_NAME = {
     "_thread._local",
     "os._exit",
@@ -266,8 +266,8 @@ def test_no_module_uses_another_ones_underscore_names(path: Path) -> None:
     assert not wrong
 
 
-# The conformance kit waits for the processes that it starts, as the command line does. Windows refuses for an instant
-# what another program has open, so there a step may have to be tried again.
+# The conformance kit waits for the processes that it starts, as the command line does. Windows refuses steps for a
+# moment on a file that another program has open, so they may have to be tried again.
 WAITING = ("_drivers/", "cli/", "testing/", "_platform/windows.py")
 
 

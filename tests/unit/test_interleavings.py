@@ -79,7 +79,7 @@ class Stage:
         kind = "generic" if "generic" in WAYS[way] else "linux"
         self.path, self.way = path, way
         self.envs = [environments(*without, kind=kind) for _ in range(3)]
-        clock = Clock()  # nobody's patience ends because this process is not let run
+        clock = Clock()  # no patience ends while this process is not scheduled
         for env in self.envs:
             env.ask_once_about_processes()
             env.instead["monotonic"] = clock.read
@@ -139,7 +139,7 @@ class Schedules:
         players[0].advance(switch)
         self._same = players[0].done
         players[1].advance(back)
-        self._same = self._same or players[1].done  # to go on for longer would make no difference
+        self._same = self._same or players[1].done  # more steps would make no difference
         for player in players:
             player.finish()
 
@@ -165,7 +165,7 @@ CASES = [
     pytest.param(way, state, part, parts, id=f"{way}-{state}" + f"-{part}" * (parts > 1))
     for way in WAYS
     for state, parts in (("free", 1), ("dead", TAKEOVERS), ("stale", TAKEOVERS))
-    if state == "free" or way not in ("named", "exclusive")  # a takeover publishes nothing, in that way or another
+    if state == "free" or way not in ("named", "exclusive")  # a takeover publishes nothing, by any way
     for part in range(parts)
 ]
 

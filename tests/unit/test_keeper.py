@@ -366,7 +366,7 @@ def test_the_locks_are_released_after_the_children_have_ended(
     keeper.prepare()
     keeper.prepare()
     [(release, priority)] = finalizers
-    assert priority < -100  # that of the removal of multiprocessing's own directory
+    assert priority < -100  # the priority of the removal of multiprocessing's own directory
     keeper._reset()  # as a fork does
     keeper.prepare()
     assert len(finalizers) == 2

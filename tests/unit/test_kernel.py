@@ -384,7 +384,7 @@ def test_the_tag_of_a_dead_holder_is_not_shown_as_the_next_ones(
     leave_a_tag(flock)
     assert b"tag=dead" in path.read_bytes()
     assert look(env, request(path)).record is None
-    env.instead["lock_owners"] = lambda _identity, _records: []  # nor where nobody can be seen
+    env.instead["lock_owners"] = lambda _identity, _records: []  # and where no holder can be seen
     with foreigner(path):
         status = look(env, request(path))
     assert status.locked
@@ -397,7 +397,7 @@ def test_a_tag_is_shown_only_while_its_process_lives(
 ) -> None:
     """F5: another process may have its pid, or the file may be locked by another process."""
     env = environments()
-    other = process("flock", "--no-fork", str(path), "sleep", "1000")  # else `sleep` outlives a `flock` that is killed
+    other = process("flock", "--no-fork", str(path), "sleep", "1000")  # or `sleep` would outlive a killed `flock`
     while is_free(path):
         os.sched_yield()
     for pid in (os.getpid(), dead_pid):

@@ -768,7 +768,7 @@ def test_a_wait_ends_when_the_program_would_not_be_kept_out(waiting: Callable[..
     assert one.end() is None
 
 
-# -- what processes have open ------------------------------------------------------------------------------------------
+# -- open files of processes -------------------------------------------------------------------------------------------
 
 
 def test_the_open_files_of_processes_are_listed_without_touching_any(

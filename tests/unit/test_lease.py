@@ -700,7 +700,7 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
         Lock(tmp_path / "missing" / "l", lease=SHORT).acquire()
 
 
-# -- what is left ------------------------------------------------------------------------------------------------------
+# -- leftovers ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_old_claim_is_cleaned_and_a_young_one_is_not(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_a_prober_is_not_taken_for_a_holder(disk: Path, contend: Contend) -> Non
     def probe(fd: int) -> bool | None:
         import fcntl
 
-        fcntl.flock(fd, fcntl.LOCK_SH)  # as far as a probe has got when the other one comes
+        fcntl.flock(fd, fcntl.LOCK_SH)  # a probe that is under way when the other one comes
         statuses.append(look(other.env, other.request))
         fcntl.flock(fd, fcntl.LOCK_UN)
         answer: bool | None = probing(fd)

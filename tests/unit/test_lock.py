@@ -348,7 +348,7 @@ def drop(*holds: object) -> None:
     """Drop the last references to these handles."""
     refs = [ref for one in holds if (ref := getattr(one, "_ref", None)) is not None]
     del holds
-    while not all(ref.dropped for ref in refs):  # without the GIL, what another thread has made may be there for longer
+    while not all(ref.dropped for ref in refs):  # without the GIL, another thread's objects may live longer
         gc.collect()
 
 
@@ -594,7 +594,7 @@ def test_the_lock_of_another_pid_namespace_is_not_judged_by_its_number(
         assert (status.locked, status.liveness, status.evidence.source) == (True, Liveness.ALIVE, "guard")
         assert status.holder is not None
         assert status.holder.command is None, "the command of another process that has the number here"
-        # The same record where there are no guards: nothing can be known.
+        # The same record without a guard: nothing can be known.
         record = path.read_bytes()
         (disk / "copy").write_bytes(record.replace(b"=2 g ", b"=2 n "))
         assert Lock(disk / "copy").status().liveness is Liveness.UNKNOWN

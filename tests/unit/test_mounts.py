@@ -72,7 +72,7 @@ def test_a_silent_server_does_not_stop_the_event_loop(
     def hangs(*_args: object) -> None:
         raise AssertionError("a look at a directory of a server may last for ever")
 
-    with monkeypatch.context() as patched:  # a failure is told with a real `stat`
+    with monkeypatch.context() as patched:  # so that a failure is reported with the real `stat`
         patched.setattr(os, "stat", hangs)
         blocks = env.may_block(path)
         patched.setattr(procfs, "MOUNTS", "/no/such/table")

@@ -829,7 +829,7 @@ def test_a_fork_that_waits_for_an_open_keeps_nobody_from_an_import(monkeypatch: 
         with fork.opening:
             has_opening.set()
             assert begun.wait(20)
-            time.sleep(0.05)  # until the fork waits: one that has come no further by then fails nothing
+            time.sleep(0.05)  # until the fork waits: a slower one fails nothing
             imported.append(fork.forking.acquire(timeout=5))
             if imported[0]:
                 fork.forking.release()
@@ -870,7 +870,7 @@ def test_an_interrupted_fork_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatc
         assert has_opening.wait(20)
         with pytest.raises(KeyboardInterrupt):
             fork._before()
-        with contextlib.suppress(RuntimeError):  # Python would say so, and go on
+        with contextlib.suppress(RuntimeError):  # Python would report it, and go on
             fork._after()
         assert not fork.forking._is_owned()  # type: ignore[attr-defined]
     finally:

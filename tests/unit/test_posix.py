@@ -184,7 +184,7 @@ def test_a_forked_child_has_no_events_of_its_parent_and_can_have_its_own(current
             other = os.open(os.devnull, os.O_RDONLY)
             watch.close()
             watches.close()
-            os.fstat(other)  # its number may be that of what is closed
+            os.fstat(other)  # its number may be that of a closed descriptor
             mine = current.watch(str(path))
             assert mine is not None
             path.chmod(0o640)

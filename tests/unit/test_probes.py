@@ -52,7 +52,7 @@ def test_a_probe_leaves_nothing_and_touches_no_other_file(
 
     def seen() -> dict[str, tuple[object, ...]]:
         found = {path.name: (path.stat(), path.read_bytes()) for path in place.iterdir()}
-        # Not when it was read: we read it.
+        # Without the access time: the look itself reads the file.
         return {name: (at.st_ino, at.st_mode, at.st_nlink, at.st_ctime_ns, data) for name, (at, data) in found.items()}
 
     before = seen()

@@ -20,7 +20,7 @@ from holdfast.liveness import Liveness
 from holdfast.model import Identity
 from unit.stepping import Contend, Contender, Crash, Stepped, by_turns, failing
 
-# What to switch off so that a directory is published in by each way, and the step that makes the name.
+# The abilities to switch off for each way of publishing; below, the step that makes its name.
 WAYS = {"unnamed": (), "named": ("unnamed",), "exclusive": ("unnamed", "link")}
 CREATING = {"unnamed": "link_unnamed", "named": "link", "exclusive": "open_new"}
 ways = pytest.mark.parametrize("way", WAYS)
@@ -152,9 +152,9 @@ def test_an_interrupted_publisher_leaves_no_lock(way: str, after: bool, disk: Pa
     assert CREATING[way] in steps
     for number, name in enumerate(steps):
         if after and name.startswith("open_"):
-            continue  # whose descriptor never got out of the call
+            continue  # whose descriptor never left the call
         if not after and ((way, name) == ("named", "unlink") or name == "close"):
-            continue  # what was to be cleaned up with this step, stays; a later publisher sweeps temporary names
+            continue  # the file that this step was to clean up stays; a later publisher sweeps temporary names
         contender = publisher(way, path, durable=True)
 
         def interrupt(at: int, _name: str, number: int = number) -> None:
@@ -404,7 +404,7 @@ def test_a_directory_that_can_do_nothing_is_explained(disk: Path, contend: Conte
     assert str(disk) in str(caught.value)
 
 
-# -- what a crash leaves -----------------------------------------------------------------------------------------------
+# -- leftovers of a crash ----------------------------------------------------------------------------------------------
 
 
 def test_temporary_names_of_the_dead_are_removed(

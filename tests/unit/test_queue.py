@@ -886,7 +886,7 @@ def test_a_process_behind_a_ticket_does_not_take_the_next_ticket_for_the_idle_on
     first, second = queued(), queued()
     mate, late = queued(env), queued(env)
     release(held)
-    wait_on(late, clock)  # it finds the lock free, as the first is on its way
+    wait_on(late, clock)  # it finds the lock free, while the first is on its way
     settle(first)
     release(first)
     clock.now += PATIENCE
@@ -904,7 +904,7 @@ def test_a_waiter_is_not_taken_for_idle_while_it_hands_its_place_on(
     env = clocked()
     first, mate, late = queued(env), queued(env), queued()
     release(held)
-    wait_on(late, clock)  # it finds the lock free, as the first is on its way
+    wait_on(late, clock)  # it finds the lock free, while the first is on its way
     settle(first)
     clock.now += PATIENCE
     env.once(env.after, moment, late.step)
@@ -991,7 +991,7 @@ def test_a_stream_of_newcomers_does_not_keep_the_waiter_behind_an_idle_one_from_
     """Q6: it sleeps behind the idle one; a newcomer about to pass both tells it, and leaves it the lock."""
     env = clocked()
     idle, well = queued(), queued()
-    clock.now += 11  # its next own look is as far away as it can be
+    clock.now += 11  # its own next look is as far away as possible
     settle(well)
     well.step()
     release(held)
@@ -1052,7 +1052,7 @@ def test_a_waiter_that_is_told_and_still_leaves_the_lock_alone_is_passed(
         clock.now = late.waits[-1].deadline
         late.step()
         if not slow.done and woken(slow):
-            slow.step()  # it looks, and then does nothing
+            slow.step()  # it looks, and then stops
     assert clock.now - began == pytest.approx(3 * PATIENCE, rel=0.1)
     assert set(env.real.passed) == {ticket}
     release(late)
@@ -1069,7 +1069,7 @@ def test_a_waiter_that_has_passed_others_and_was_too_late_does_not_wait_for_them
     queued()
     other, rival = queued(), arrive(fair=False)
     release(held)
-    for step in ("link_unnamed", "open_new"):  # whichever it publishes by
+    for step in ("link_unnamed", "open_new"):  # by whichever way it publishes
         other.env.once(other.env.before, step, lambda: rival.inside or rival.get())
     while not rival.inside:
         clock.now = max(clock.now, other.waits[-1].deadline)
@@ -1086,11 +1086,11 @@ def test_a_busy_queue_is_not_taken_for_a_sleeping_one(held: Contender, queued: C
     """Q6: a lock found free twice is no sign of sleep while the waiters ahead change."""
     first, second, third = queued(), queued(), queued()
     release(held)
-    wait_on(third, clock)  # it finds the lock free, as the first is on its way
+    wait_on(third, clock)  # it finds the lock free, while the first is on its way
     assert first.step() is None
     release(first)
     clock.now += PATIENCE
-    assert third.step() is not None  # free again, but it is another that is on its way
+    assert third.step() is not None  # free again, but another waiter is on its way
     assert not third.inside
     assert second.step() is None
     release(second)
@@ -1104,7 +1104,7 @@ def test_tickets_that_are_not_used_cost_20_ms_once_a_second(
 ) -> None:
     """Q6: forged tickets in front of a free lock. They have a reader, so they are not removed, but this process ignores
     them for a second."""
-    patience = 2 * PATIENCE if mode & 0o100 else PATIENCE  # one that looks as if it had the lock is left it once more
+    patience = 2 * PATIENCE if mode & 0o100 else PATIENCE  # a ticket that looks like a holder's gets the time twice
     place.mkdir()
     tickets = [forged_ticket(place, arrival=1 + number) for number in range(number)]
     readers = [os.open(ticket, os.O_RDWR | os.O_NONBLOCK) for ticket in tickets]
@@ -1242,7 +1242,7 @@ def test_a_long_wait_looks_less_often_than_a_short_one(queued: Contend, held: Co
     assert pauses[-1] == pytest.approx(RECHECK, abs=0.1)
 
 
-# -- where there is no queue (Q1) --------------------------------------------------------------------------------------
+# -- waiting without a queue (Q1) --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_look_at_the_directory_of_several_locks_is_reported_in_our_words(disk:
         acquire_all([Lock(disk / "file" / "l"), Lock(disk / "l")])
 
 
-# -- who cannot be told from others ------------------------------------------------------------------------------------
+# -- processes that cannot be told apart -------------------------------------------------------------------------------
 
 
 def test_a_process_that_cannot_name_its_boot_removes_no_leftovers(
@@ -388,7 +388,7 @@ def test_a_contender_that_may_be_waited_for_is_not_called_a_holder() -> None:
     assert sentence(status) == "somebody comes first"
 
 
-# -- what is asked of a lock that is not there -------------------------------------------------------------------------
+# -- calls on a missing lock -------------------------------------------------------------------------------------------
 
 
 def test_a_path_with_nothing_is_not_watched_joined_or_taken_over(path: Path, environments: Environments) -> None:

@@ -39,7 +39,7 @@ def files(base: Path) -> list[str]:
     return sorted(os.listdir(base.parent))
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def test_construction_does_no_io(base: Path) -> None:

@@ -25,7 +25,7 @@ class Stage:
         kind = "generic" if "generic" in WAYS[way] else "linux"
         self.base, self.way = base, way
         self.envs = [environments(*without, kind=kind) for _ in range(4)]
-        clock = Clock()  # nobody's patience ends because this process is not let run
+        clock = Clock()  # no patience ends while this process is not scheduled
         for env in self.envs:
             env.ask_once_about_processes()
             env.instead["monotonic"] = clock.read
@@ -74,7 +74,7 @@ CASES = [
     pytest.param(way, states, part, parts, id="-".join((way, *states)) + f"-{part}" * (parts > 1))
     for way in ("unnamed", "exclusive", "portable")
     for states in STATES
-    if way != "exclusive" or "free" in states  # else nothing is published, in that way or another
+    if way != "exclusive" or "free" in states  # otherwise nothing is published, by any way
     for parts in (TAKEOVERS if "dead" in states else 1,)
     for part in range(parts)
 ]

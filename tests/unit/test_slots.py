@@ -74,7 +74,7 @@ def queue(base: str) -> str:
     return slots_of(base, 1, {})[0].queue
 
 
-# -- which slot --------------------------------------------------------------------------------------------------------
+# -- choice of the slot ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"owner": "me"}, {"fair": False}])
@@ -212,7 +212,7 @@ def test_waiters_get_in_in_order(
         assert inside[-1].step() is None
         if waiting:
             assert woken(waiting[0])
-            assert waiting[0].step() is not None  # it is the first now, and looks in vain
+            assert waiting[0].step() is not None  # it is the first now, and finds no free slot
 
 
 def test_a_newcomer_does_not_pass_a_long_waiter(arrive: Contend, full: list[Contender], queued: Contend) -> None:
@@ -261,7 +261,7 @@ def test_an_event_on_one_slot_does_not_hide_that_on_another(
         os.utime(full[number].request.path.replace(".0.", f".{number}."))
         assert woken(waiter)
         assert waiter.step() is not None
-    for _ in range(20):  # whatever the burst after a change
+    for _ in range(20):  # past the polling after a change
         if waiter.waits[-1].fds:
             break
         assert waiter.step() is not None

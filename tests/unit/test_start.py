@@ -35,7 +35,7 @@ TRY = f"{COMMAND} holdfast.cli.shell holdfast.cli.keeper holdfast.cli.owner"
 STANDARD = {
     *("__future__", "_functools", "_operator", "atexit", "errno", "fcntl", "itertools"),
     *("select", "_ctypes", "gc"),
-    *("_collections_abc", "_stat", "genericpath", "os", "posixpath", "stat"),  # of `site`, which is left out here
+    *("_collections_abc", "_stat", "genericpath", "os", "posixpath", "stat"),  # from `site`, which is left out here
 }
 MAIN = "from holdfast.cli import main; main()"
 ONCE = "import sys, holdfast; holdfast.Lock(sys.argv[1], heartbeat=0).acquire().release()"

@@ -221,7 +221,7 @@ def test_a_kernel_lock_that_other_machines_do_not_see_is_refused(
             contend(disk / "l", protocol="flock", **more).get()
         assert caught.value.protocol == "flock"
         assert [*disk.iterdir()] == []
-    contend(disk / "l").get()  # other protocols go on
+    contend(disk / "l").get()  # other protocols still work
 
 
 @pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar"])

@@ -111,7 +111,7 @@ def test_mounts_are_read() -> None:
     ]
 
 
-# Lines that are almost right, in any order, cut anywhere, with numbers of any size.
+# Almost correct lines, in any order, cut anywhere, with numbers of any size.
 pieces = st.one_of(
     st.text(),
     st.sampled_from(
@@ -210,11 +210,11 @@ def test_a_file_on_a_dead_server_does_not_hang_the_look(
 
     env = LinuxEnvironment()
     abilities.need_own_device(watched)
-    with monkeypatch.context() as patched:  # a failure is told with a real `stat`
+    with monkeypatch.context() as patched:  # so that a failure is reported with the real `stat`
         patched.setattr(procfs.os, "stat", hang)
         assert env.lock_owners(wanted) == [ME]
         assert env.watchers(watch) == [os.getpid()]
-        # A device that no mount has: everybody is looked at, and asked only of a file on btrfs and its like.
+        # A device that no mount has: every process is looked at, but only files on btrfs and the like are queried.
         patched.setattr(proc_locks, "_SUBVOLUMES", {"none of those here"})
         assert env.lock_owners((1, wanted[1])) == []
         assert env.watchers((1, wanted[1])) == []
@@ -234,7 +234,7 @@ def test_a_process_that_ends_in_the_middle_or_is_closed_to_us_is_no_error(
         monkeypatch.setattr(procfs, "read", lambda path, missing=missing: "" if missing in path else real(path))
         expected = [] if missing == "/proc" else [ME]
         found = env.lock_owners(wanted)
-        # By the table alone it could not be said that it is this process which keeps the lock.
+        # The table alone could not tell that this process has the lock.
         assert found == (expected if missing != "fdinfo" else [LockOwner(None, exclusive=False)])
     monkeypatch.setattr(procfs, "read", real)
     with monkeypatch.context() as patched:
@@ -375,10 +375,10 @@ def test_only_the_number_of_a_living_process_closed_to_us_is_named(place: Path, 
         return LinuxEnvironment().lock_owners(wanted)
 
     env = LinuxEnvironment()
-    env.lock_owners(wanted)  # imported, as the user may not be able to
+    env.lock_owners(wanted)  # imports modules, which the other user may not be able to
     assert elsewhere(lambda: look(live_pid), user=NOBODY) == [LockOwner(live_pid, exclusive=True)]
     assert elsewhere(lambda: look(dead_pid), user=NOBODY) == [LockOwner(None, exclusive=True)]
-    assert elsewhere(lambda: look(live_pid)) == [LockOwner(None, exclusive=True)]  # root sees that it has not got it
+    assert elsewhere(lambda: look(live_pid)) == [LockOwner(None, exclusive=True)]  # root sees that it lacks the lock
 
 
 def test_a_lock_released_at_this_moment_has_no_owner(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +404,7 @@ def test_a_holder_that_the_table_leaves_out_is_found(locked: tuple[Path, int], m
         assert found == [ME]  # the child has the descriptor too, but this process took the lock
     finally:
         end(heir)
-    # As a container shows it where the process that took it is not one of its own: by the number 0.
+    # In a container, an owner outside of it is shown as pid 0.
     unknown = procfs.read(f"/proc/self/fdinfo/{fd}").replace(f" {os.getpid()} ", " 0 ")
     mine = f"/proc/{os.getpid()}/fdinfo/{fd}"
     monkeypatch.setattr(
@@ -462,7 +462,7 @@ def test_only_a_watch_for_the_same_thing_counts(place: Path, monkeypatch: pytest
         }.items():
             libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(mask))
             assert env.watchers(wanted) == ([os.getpid()] if counts else []), hex(mask)
-        # As a kernel before 4.4 shows it, with bits of its own.
+        # As a kernel before 4.4 shows it, with internal bits.
         libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(0xC0C))
         real = procfs.read
         monkeypatch.setattr(procfs, "read", lambda name: real(name).replace(" mask:c0c ", " mask:800ac0c "))

@@ -97,7 +97,7 @@ def test_a_new_holder_at_the_same_path_is_not_robbed(stale: Path, contend: Conte
     def replace() -> None:
         stale.unlink()
         stale.write_bytes(content)
-        contender.env.instead["time"] = lambda: 1001.0  # by which the new one is not stale
+        contender.env.instead["time"] = lambda: 1001.0  # at which the new holder is not stale
 
     past_the_gates(contender.env, replace)
     assert not isinstance(contender.run(), FileHold)
@@ -442,7 +442,7 @@ def test_the_lock_of_a_publisher_that_died_between_its_two_names_can_be_acquired
         publisher.run()
     assert (disk / "l").stat().st_nlink == 2
     env = environments()
-    env.real.swept[str(disk)] = float("inf")  # it has looked for such names a moment ago
+    env.real.swept[str(disk)] = float("inf")  # so that it does not look for such names again
     held = contend(disk / "l", env).get()
     assert held.recovered_from is not None
     assert held.verify()

@@ -104,7 +104,7 @@ def test_a_wait_makes_a_span_of_its_own(disk: Path, provider: TracerProvider, sp
     thread.join(PATIENCE)
     with tracer.start_as_current_span("elsewhere"):
         got[0].release()
-    # The one who waited may be told that it is inside before the other is told that it is outside.
+    # The waiter may report that it is inside before the other reports that it is outside.
     wait, first, second = sorted(spans(), key=lambda span: (span.name != "holdfast.wait", attribute(span, "number")))
     assert [span.name for span in (wait, first, second)] == ["holdfast.wait", "holdfast.lock", "holdfast.lock"]
     assert (attribute(wait, "holder.tag"), attribute(wait, "outcome")) == ("busy", "acquired")

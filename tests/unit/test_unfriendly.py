@@ -63,7 +63,7 @@ def test_a_swap_at_any_step_changes_nothing_outside_and_hangs_nothing(
         steps.forbidden = str(outside.root)
         steps_in_all = _once(kind, way, place, outside, steps, None)
         assert steps_in_all
-        # Only root makes a device, or a stranger's link; one's own are followed where the protocol says so.
+        # Only root can make a device or another user's link; own links are followed where the protocol says so.
         roots = () if IS_ROOT else ("a device", "a link") if "semats" in kind.name else ("a device",)
         kinds = [what for what in KINDS if not what.startswith(roots)]
         every = list(itertools.product(range(steps_in_all), kinds, _TARGETS))

@@ -30,7 +30,7 @@ def test_waiters_are_seen_in_order(disk: Path, contend: Contend, environments: C
     waiting = [
         queued(contend(disk / "l", env if tag in "ac" else None, timeout=None, fair=True, tag=tag)) for tag in "abcd"
     ]
-    # Another process sees the first of each process; that process itself sees all of its own.
+    # Other processes see only the first waiter of a process; the process itself sees all of its own.
     assert [(w.position, w.tag) for w in seen(holder)] == [(1, "a"), (2, "b"), (3, "d")]
     assert [(w.position, w.tag) for w in seen(waiting[0])] == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
     first = seen(holder)[0]
@@ -43,7 +43,7 @@ def test_waiters_are_seen_in_order(disk: Path, contend: Contend, environments: C
     assert waiting[0].step() is None
     assert [(w.position, w.tag) for w in seen(waiting[2])] == [(1, "c"), (2, "d")], "the holder, or a dead one, counts"
     assert [(w.position, w.tag) for w in seen(waiting[3])] == [(1, "d")]
-    shutil.rmtree(queue_of(str(disk), "l"))  # the dead one's ticket with the rest
+    shutil.rmtree(queue_of(str(disk), "l"))  # with the dead waiter's ticket
 
 
 def test_a_look_at_the_waiters_leaves_every_ticket(disk: Path, contend: Contend) -> None:

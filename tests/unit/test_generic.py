@@ -188,7 +188,7 @@ def test_a_portable_wait_polls(disk: Path, portable: Contend) -> None:
 
 
 @pytest.mark.parametrize("pid", [1, 2**31 - 1])
-def test_a_process_of_another_user_is_inspected_correctly(pid: int, environments: Environments) -> None:
+def test_process_1_is_running_and_an_unused_pid_is_not(pid: int, environments: Environments) -> None:
     for kind in ("linux", "generic"):
         presence = environments(kind=kind).inspect(pid).presence
         assert (presence == "running") is (pid == 1)

@@ -788,7 +788,7 @@ def test_a_heartbeat_after_the_release_sets_no_time(contender: Directory, lock: 
 
 def test_a_hold_has_a_record_although_the_directory_has_none(target: Path) -> None:
     with Lock(target, protocol=NAME, tag="build") as hold:
-        assert (hold.record.pid, hold.record.protocol) == (os.getpid(), NAME)
+        assert (hold.record.pid, hold.record.protocol, hold.record.tag) == (os.getpid(), NAME, "build")
 
 
 def test_the_protocol_has_no_content() -> None:

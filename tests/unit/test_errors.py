@@ -182,7 +182,7 @@ def test_the_end_of_an_invisible_process_is_not_promised_to_free_the_lock() -> N
 
 
 @pytest.mark.parametrize("liveness", [Liveness.UNKNOWN, Liveness.DEAD])
-def test_a_holder_with_a_lease_is_said_to_be_replaced_when_that_is_over(liveness: Liveness) -> None:
+def test_the_advice_for_a_holder_with_a_lease_is_to_wait_for_its_end(liveness: Liveness) -> None:
     """Whatever the protocol's rule (policy.py, V8); so nobody is told to break its lock."""
     marker = Marker(True, 5, Identity(7, "boot", "1.1", "t1", "other"), 1.0, 30.0)
     record = Record("sidecar", {}, pid=7, created=1.0, marker=marker)

@@ -468,7 +468,7 @@ def test_a_tag_is_not_written_into_a_file_that_is_linked_here_by_turns(disk: Pat
 
 @flock_alone
 def test_content_written_by_others_stays_when_a_tag_is_removed(path: Path, flock: Contend) -> None:
-    """F5: at the release, and after a kill."""
+    """F5: at the release, and at the next acquisition."""
     held = flock(tag="x").get()
     with path.open("ab") as file:
         file.write(b"precious\n")

@@ -350,7 +350,7 @@ def test_a_message_that_is_not_whole_yet_is_waited_for(disk: Path, environments:
     view = View(environments(), str(disk), "0" * 16, "a")
     for content in ("", '{"answer": tr', '{"answer": true}', "[" * 60000 + "\n"):
         (disk / "message").write_text(content)
-        assert view.message("message") is None
+        assert view.message("message") is None, "it is looked at again"
     (disk / "message").write_text('{"answer": true}\n')
     assert view.message("message") == {"answer": True}
     (disk / "message").unlink()

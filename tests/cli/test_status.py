@@ -158,7 +158,7 @@ def test_verbose_shows_the_content_escaped_and_shortened(world: World, path: Pat
     path.write_bytes(b"")
     assert world.do("status", "-v", path).stdout.splitlines()[-1] == "content   (nothing)"
     path.unlink()
-    assert "content" not in world.do("status", "-v", path).stdout
+    assert "\ncontent" not in world.do("status", "-v", path).stdout
 
 
 def test_verbose_shows_the_content_of_each_slot(world: World, path: Path) -> None:

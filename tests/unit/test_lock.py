@@ -512,14 +512,15 @@ def test_a_failing_thread_is_reported_and_started_again(
             assert keeper._thread is None
             patch.undo()
             hold.ensure_held()
-            assert keeper._thread is not None, "who looks at the hold tries again"
-            assert keeper._thread.is_alive()
+            thread = keeper._thread
+            assert thread is not None, "who looks at the hold tries again"
+            assert thread.is_alive()
         assert "no thread keeps it fresh" in caplog.text
     import atexit
 
     atexit.unregister(keeper.release_all)
     with keeper._mutex:
-        thread, keeper._next_wake = keeper._thread, 0.0
+        keeper._next_wake = 0.0
         keeper._ring()
     thread.join(PATIENCE)
     for fd in keeper._doorbell or ():

@@ -43,7 +43,7 @@ def _styles(curves: Curves) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _legend(curves: Curves, styles: dict[str, tuple[str, int]], width: float) -> tuple[str, float]:
-    """Who is which, in as many lines as it takes; and where the drawing may begin."""
+    """The legend, in as many lines as it takes, and the height at which the drawing may begin."""
     parts, x, y = [], _LEFT, 14.0
     for one in curves.lines:
         words = one.label if one.points else f"{one.label} (not measured)"
@@ -97,6 +97,6 @@ def told(one: Line) -> str:
 
 
 def described(curves: Curves) -> str:
-    """What the chart shows, for who does not see it. The table has the rest."""
+    """The chart in words, for readers who cannot see it. The table has the rest."""
     unit = f" in {curves.unit}" if curves.unit else ""
     return f"{curves.says} Median{unit} by {curves.across}. {'; '.join(told(one) for one in curves.lines)}."

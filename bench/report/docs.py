@@ -1,4 +1,4 @@
-"""What of a run stands in the documentation: tables between marks, and a chart. Nobody copies a number by hand."""
+"""The parts of the documentation made from a run: tables between marks, and a chart. No number is copied by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _README_ROWS = (
     ("start", "start the command around `true`, ms"),
 )
 _STARTS = {Holdfast.label: "holdfast run, true", BlockingFlock.label: "flock(1), true"}
-"""What stands for a column where commands are started."""
+"""The commands to show in the columns where commands are started."""
 
 
 def renew(root: Path, report: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ def renew(root: Path, report: Mapping[str, Any]) -> None:
 
 
 def warnings(report: Mapping[str, Any]) -> list[str]:
-    """What to know before a number is believed."""
+    """The facts about the run that a reader needs to judge its numbers."""
     facts, found = report["facts"], []
     if facts.get("run") != "full":
         found.append(
@@ -99,7 +99,7 @@ def readme(report: Mapping[str, Any]) -> str:
 
 
 def _cells(figure: AnyFigure) -> list[str]:
-    """A median for each column; bold is the best one, whoever has it, and all that look the same."""
+    """A median for each column; bold is the best one, and so are all that look the same."""
     rows = [_row(figure, one) if isinstance(figure, Figure) else None for one in _COLUMNS]
     middles = [None if row is None else row.middle for row in rows]
     known = [middle for middle in middles if middle is not None]

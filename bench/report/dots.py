@@ -104,6 +104,6 @@ def told(row: Row) -> str:
 
 
 def described(figure: Figure) -> str:
-    """What the chart shows, for who does not see it. The table has the rest."""
+    """The chart in words, for readers who cannot see it. The table has the rest."""
     unit = f" in {figure.unit}" if figure.unit else ""
     return f"{figure.says} Median{unit}. {'; '.join(told(row) for row in figure.rows)}."

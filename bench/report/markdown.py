@@ -90,7 +90,7 @@ def goals(report: Mapping[str, Any]) -> Grid:
 
 
 def meanwhile(report: Mapping[str, Any]) -> Grid:
-    """What the machine did while each suite measured."""
+    """The load of the machine while each suite measured."""
     rows = []
     for suite, found in report.get("meanwhile", {}).items():
         begin, end = found["load"]

@@ -1,4 +1,4 @@
-"""What is drawn and tabulated: rows or lines, each number with the number of its runs and its spread."""
+"""The figures to draw and tabulate: rows or lines, each number with its number of runs and its spread."""
 
 from __future__ import annotations
 

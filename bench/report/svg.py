@@ -117,7 +117,7 @@ class Axis:
 
 
 def axis(values: Iterable[float], begin: float, end: float, linear: bool = False) -> Axis:
-    """One that all values fit on: from 0, or from a round number, to a round number."""
+    """An axis that all values fit on: from 0, or from a round number, to a round number."""
     known = [value for value in values if value > 0]
     if linear:
         high = max(known, default=1.0)

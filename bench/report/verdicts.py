@@ -1,4 +1,4 @@
-"""Who is better, in words: each peer of each figure, as plainly where holdfast is worse as where it is better."""
+"""Verdicts in words: each peer of each figure, as plainly where holdfast is worse as where it is better."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _compare(figure: Figure) -> Comparison | None:
 
 
 def _too_late(found: Comparison, ours: Row, other: Row) -> None:
-    """One of them, or both, needed more time than there was: that has no number, and is a verdict all the same."""
+    """The verdict if one of them, or both, ran out of time: it has no number."""
     if ours.middle is None and other.middle is None:
         found.neither.append(f"{other.label} ({TOO_LATE}, with either)")
     elif ours.middle is None:

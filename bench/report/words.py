@@ -1,4 +1,4 @@
-"""What the page and the documentation say in sentences, by the key of a figure. Lines are broken here as they fit."""
+"""The sentences of the page and the documentation, by the key of a figure. Their line breaks do not matter."""
 
 from __future__ import annotations
 
@@ -108,17 +108,17 @@ _HOW_TO_READ = """
 
 
 def says(key: str) -> str:
-    """What a figure shows."""
+    """The description of a figure."""
     return _joined(_SAYS[key])
 
 
 def described(figure: AnyFigure) -> str:
-    """The same, and which way is better."""
+    """The description of a figure, with the direction that is better."""
     return f"{figure.says} {'More' if getattr(figure, 'more_is_better', False) else 'Less'} is better."
 
 
 def verdict_says(key: str) -> str:
-    """What the factors of a list of verdicts mean."""
+    """The meaning of the factors in a list of verdicts."""
     return _joined(_VERDICTS[key])
 
 

@@ -221,6 +221,12 @@ class Record(Value):
             return self.marker.acquired
         return None if self.refreshed else self.created
 
+    @property
+    def lease(self) -> float | None:
+        """The lease of the holder, in seconds: after that long without a change of the record, contenders replace it.
+        None if there is no lease."""
+        return None if self.marker is None else self.marker.lease
+
 
 class Evidence(Value):
     """The reason to believe that a holder is alive or dead.

@@ -41,7 +41,7 @@ import functools
 import math
 import stat
 
-from .._core.messages import duration, is_out_of_reach, lease_of, moment, printable
+from .._core.messages import duration, is_out_of_reach, moment, printable
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
@@ -651,9 +651,8 @@ def own_view(status: Status) -> str:
         return f"holdfast takes it over at once: {printable(status.reason)}"
     if is_out_of_reach(status):
         return "holdfast takes it over as soon as its filesystem is writable"
-    lease = lease_of(record)
-    if lease is not None:
-        return f"holdfast takes it over once its record has not changed for its lease of {lease:g} s"
+    if record.lease is not None:
+        return f"holdfast takes it over once its record has not changed for its lease of {record.lease:g} s"
     if status.liveness is Liveness.ALIVE:
         return "holdfast takes it over once its holder has ended, and it is old enough for its protocol"
     if is_kept_fresh(status.protocol):
@@ -670,5 +669,5 @@ def heartbeat(status: Status) -> float | None:
     record = status.record
     if record is None or record.marker is None or not record.marker.guarded:
         return None
-    every = min(get(status.protocol).stale_after, lease_of(record) or math.inf) / 3
+    every = min(get(status.protocol).stale_after, record.lease or math.inf) / 3
     return every if math.isfinite(every) else None

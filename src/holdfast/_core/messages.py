@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..errors import HoldfastError
-    from ..model import Holder, Record, SemaphoreStatus, Waiter
+    from ..model import Holder, SemaphoreStatus, Waiter
     from .attempt import Refusal
     from .hold import HoldRef, HoldState
     from .options import Request
@@ -296,11 +296,6 @@ def is_out_of_reach(status: Status) -> bool:
     return status.locked and status.reason.endswith(OUT_OF_REACH)
 
 
-def lease_of(record: Record | None) -> float | None:
-    """The lease of the holder, in seconds: after so long without a change of the record, contenders replace it."""
-    return None if record is None or record.marker is None else record.marker.lease
-
-
 def advice(status: Status) -> str:
     """The next step for a caller that does not get the lock."""
     way = _way_to_break(status)
@@ -339,7 +334,7 @@ def advice(status: Status) -> str:
         return f"Wait until process {pid} releases it or ends"
     if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
         return f"Any user who may write to the file can take it over, or break the lock ({way})"
-    lease = lease_of(status.record)
+    lease = status.record.lease
     if lease is not None:
         return f"Wait until it is released, or its record has not changed for its lease of {lease:g} s"
     if status.liveness is Liveness.DEAD:

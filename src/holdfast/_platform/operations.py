@@ -28,8 +28,8 @@ J7  A signal handler or a finalizer may run in the midst of a block under `exclu
     a thread that waits for `exclusive`. So code that may wait lets other threads have it meanwhile. Nothing is half
     done then: such a block is one call of C, or a look and a step with no call between them.
 J8  A task or greenlet sleeps while the others of its thread go on, and the collector may end a task in the midst of any
-    operation of any thread. So what a thread does meanwhile is no part of the operation of one that sleeps, and an
-    operation that ends leaves a thread in the one that it is in.
+    operation of any thread. So the steps of a thread meanwhile are no part of the sleeper's operation, and when an
+    operation ends, its thread stays in the operation that it was in.
 """
 
 from __future__ import annotations
@@ -233,16 +233,16 @@ class Operations:
         self._here.current = operation
 
     def leave_tasks(self) -> None:
-        """The tasks that this thread is in sleep next: what it does meanwhile is of what runs their loop, if that is an
-        operation (J8)."""
+        """Note that the tasks of this thread sleep next: its steps meanwhile belong to the operation that runs their
+        loop, if there is one (J8)."""
         one = self.current()
         while one is not None and one.task is not None:
             one = one.outer
         self._here.current = one
 
     def resume_within(self, operation: Operation, call: Callable[[], T]) -> T:
-        """The result of the call, whose steps are of that operation. The collector may have come in the midst of
-        another one, which this thread goes on with (J8)."""
+        """The result of the call, whose steps belong to that operation. If the collector has come in the midst of
+        another operation, the thread then goes on with that one (J8)."""
         another = self.current() if self._is_in_another(operation) else None
         try:
             self.resume(operation)
@@ -265,7 +265,7 @@ class Operations:
             self.take_back(operation.gave)
 
     def _is_in_another(self, operation: Operation) -> bool:
-        """Whether this thread is in the midst of one that was not begun by that one (J8)."""
+        """Whether this thread is in the midst of an operation that is neither `operation` nor a part of it (J8)."""
         one = current = self.current()
         while one is not None and one is not operation:
             one = one.outer

@@ -165,7 +165,7 @@ class _Probe:
             os.close(fd)
 
     def events(self) -> bool:
-        """Whether a change makes an event, whoever makes the change."""
+        """Whether each change of the file makes an event, also changes by other processes."""
         watch = self._env.watch(self.path)
         if watch is None:
             return False

@@ -23,8 +23,8 @@ WI8  A lock belongs to the process that has taken it: no other gets it by inheri
     ever takes the other's byte.
 WI9  The end of a process that the record does not name wakes nobody. So a process that drops the second byte then sets
     the time of the file, a change that waiters are told of.
-WI10 What a thread asks for ends with that thread, and is signalled then. The steps of a task may each have a thread of
-    their own (asyncio.py), so the thread that waits for changes asks for them anew.
+WI10 A change notification that a thread has requested is signalled when that thread ends. Each step of a task may run
+    in a thread of its own (asyncio.py), so the thread that waits for changes requests the notifications anew.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _PAUSES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 
 
 _removing: dict[FrameType, int] = {}
-"""What is open to be removed, by the function that has opened it: the next one closes what an interruption has left."""
+"""Handles opened for a removal, by the frame that opened them. The next removal closes those of interrupted ones."""
 
 
 class _Overlapped(ctypes.Structure):
@@ -225,19 +225,21 @@ class Ticket(File, Waitable):
 
 
 class Changes(Handle):
-    """Those of a directory in which one file counts: its path, what it was at the last look, and whether they are to be
-    looked at though nothing is signalled (WI10)."""
+    """Change notifications of a directory, of which only those about one file matter."""
 
     path = ""
+    """The path of the file."""
     seen: tuple[int, ...] | None = None
+    """Its fingerprint at the last look."""
     are_unread = False
+    """Whether another thread has taken a notification, so that a look is due though none is signalled (WI10)."""
 
     def ask(self) -> bool:
-        """Ask for the next one, before a look: what changes after it is told again. False if that cannot be."""
+        """Ask for the next notification. Comes before a look, so that later changes are reported. False on failure."""
         return bool(KERNEL.FindNextChangeNotification(int(self)))
 
     def are_news(self) -> bool:
-        """Whether what is signalled is about the file. Asks for the next ones, in this thread."""
+        """Whether the signalled notification is about the file. Asks for the next one, in this thread."""
         self.are_unread = True
         return not self.ask() or _fingerprint(self.path) != self.seen
 
@@ -431,7 +433,7 @@ class WindowsEnvironment(GenericEnvironment):
                 time.sleep(pause)
 
     def _rename_away(self, path: str) -> None:
-        """The file is removed when it has another name, whatever becomes of that."""
+        """Rename the file, which removes the lock, and remove it by its new name, now or at a later removal (WI4)."""
         for left in self._away.copy():
             self._remove_away(left)
         away = os.path.join(os.path.dirname(path), temporary_name(self.identity(), self.token()))
@@ -447,7 +449,7 @@ class WindowsEnvironment(GenericEnvironment):
             time.sleep(pause)
 
     def _remove_away(self, away: str) -> bool:
-        """Whether it could be; if not, the next removal tries again."""
+        """Remove a renamed file. Whether that worked; if not, the next removal tries again."""
         try:
             os.unlink(away)
         except FileNotFoundError:
@@ -463,7 +465,7 @@ class WindowsEnvironment(GenericEnvironment):
                 os.rename(_at(name, dir_fd), _at(new, dir_fd))
                 return
             except PermissionError as error:
-                if pause is None or getattr(error, "winerror", None) != _SHARING:
+                if pause is None or not _lasts_an_instant(error):
                     raise
                 time.sleep(pause)
 

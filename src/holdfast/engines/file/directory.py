@@ -18,7 +18,8 @@ DL4  A contender that has judged before removes the directory at the path, even 
     between its look and its removal, is not covered; the hold notices and reports it.
 DL5  A directory that is not empty may be somebody's data. It counts as held, and is neither taken over nor removed.
     Another process with write access to the parent may put one in the place of ours between mkdir and open. So an
-    opened directory is left alone until it has been seen to be empty. An empty one is a lock, whoever made it.
+    opened directory is left alone until it has been seen to be empty. An empty one is a lock, no matter who
+    made it.
 DL6  Where this user may not set the time, the directory is removed under the guard and the claim, and made again. An
     implementation that removes and makes it between our last look and that removal loses a fresh lock: that window is
     microseconds long, and only here.

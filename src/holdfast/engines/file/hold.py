@@ -85,11 +85,11 @@ class FileHold(HoldState):
         HoldState.__init__(self, env, request, identity if key is None else key)
 
     def _begin_lease(self, env: Environment, request: FileRequest) -> None:
-        marker = request.protocol.decode(self.data).marker
-        if marker is not None and marker.lease is not None:
+        seconds = request.protocol.decode(self.data).lease
+        if seconds is not None:
             with forking:
                 from .lease import Lease
-            self.lease = Lease(env, marker.lease)
+            self.lease = Lease(env, seconds)
 
     def release(self, ref: HoldRef | None = None) -> None:
         """Release the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""

@@ -122,7 +122,7 @@ class Observation:
     @property
     def lease(self) -> float | None:
         """The lease of its holder, in seconds."""
-        return None if self.record is None or self.record.marker is None else self.record.marker.lease
+        return None if self.record is None else self.record.lease
 
     @property
     def unfinished(self) -> bool:

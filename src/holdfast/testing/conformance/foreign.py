@@ -70,7 +70,7 @@ def an_empty_lock_is_respected(bench: Bench) -> None:
 
 @scenario("sema", "semats", "beads")
 def a_malformed_lock_is_respected_however_old(bench: Bench) -> None:
-    """What nobody can read has no age; a person must look at it."""
+    """A record that cannot be read has no age; a person must look at it."""
     for data in (b"", b"pid=123\n{\x00\xff"):
         bench.put(data, age=1e6)
         bench.expect_refused("an old lock file that is no record to count as held")
@@ -107,7 +107,7 @@ def a_lock_of_a_living_process_is_respected_however_old(bench: Bench) -> None:
 
 @scenario("sema", "semats")
 def other_line_separators_are_data(bench: Bench) -> None:
-    """One that splits lines at VT, FF, NEL or U+2028 lets the text of a tag say when the lock was acquired."""
+    """A parser that splits lines at VT, FF, NEL or U+2028 lets the text of a tag say when the lock was acquired."""
     for separator in ("\v", "\f", "\x1c", "\x85", "\u2028", "\r"):
         tag = f"tag=x{separator}timestamp=1{separator}pid=1\n"
         bench.put(bench.record().replace(b"tag=npm build\n", tag.encode()))
@@ -123,7 +123,7 @@ def unknown_fields_are_ignored(bench: Bench) -> None:
 
 @scenario(*ALL)
 def an_unreadable_lock_is_respected(bench: Bench) -> None:
-    """What may not be read, as the lock of another user with mode 0600, is held, and never stale."""
+    """A file that may not be read, such as a lock of another user with mode 0600, is held, and never stale."""
     prefix: tuple[str, ...] = ()
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         setpriv = shutil.which("setpriv")

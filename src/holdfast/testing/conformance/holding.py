@@ -124,7 +124,7 @@ def release_of_a_free_lock_makes_nothing(bench: Bench) -> None:
 
 @scenario(*EVERY, needs="hold try")
 def a_killed_holder_leaves_a_whole_record(bench: Bench) -> None:
-    """What SIGKILL leaves is judged by others: refused until it is stale, or taken over whole by who knows better."""
+    """Other implementations judge the lock of a killed holder: they refuse until it is stale, or take it over whole."""
     holder = bench.get("hold")
     holder.kill()
     left = bench.found()

@@ -746,7 +746,7 @@ def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: py
 
     def slowly(operations: Operations, left: Any) -> bool:
         alive = is_alive(operations, left)
-        if threading.current_thread() is me and isinstance(left, Left):
+        if threading.current_thread() is me and isinstance(left, Left) and operations.is_inside():
             gave: list[Any] = []
             operations.give_way(gave)
             thread.start()
@@ -763,6 +763,27 @@ def test_two_threads_do_not_undo_one_operation_at_once(env: Any, monkeypatch: py
     thread.join()
     assert undone == [thread]
     assert "left" not in operations.running
+
+
+def test_an_operation_waits_for_no_mutex_because_of_others_that_still_run(env: Any) -> None:
+    """J4: of a thousand threads, each would wait for it a thousand times."""
+
+    class Unavailable:
+        def _nothing(self) -> bool:
+            return False
+
+        _is_owned = _release_save = _acquire_restore = _nothing
+
+        def __enter__(self) -> None:
+            raise AssertionError("another thread may have it")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    operations = Operations(Unavailable())
+    running = operations.begin(env)
+    operations.finish_broken_off()
+    assert operations.current() is running
+    del operations.running[running.number]
 
 
 @pytest.mark.parametrize("step", ["begin", "abort", "release"])

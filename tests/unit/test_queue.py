@@ -1397,6 +1397,19 @@ def test_waiters_of_several_processes_are_served_by_arrival(
     assert not place.exists()
 
 
+def test_a_waiter_behind_others_of_its_process_looks_later_in_proportion(
+    held: Contender, queued: Contend, clocked: Clocked, clock: Clock
+) -> None:
+    """Q6: a thousand threads that all looked after 10 ms would keep the first one from the interpreter."""
+    env = clocked()
+    line = [queued(env) for _ in range(5)]
+    pauses = [waiter.waits[-1].deadline - clock.now for waiter in line[1:]]
+    assert pauses == pytest.approx([queues.FIRST_LOOK * behind for behind in range(1, 5)], rel=0.05)
+    for waiter in line:
+        waiter.steps.close()
+    release(held)
+
+
 def test_a_waiter_whose_turn_comes_reads_the_list_of_tickets_once(held: Contender, queued: Contend) -> None:
     """Q4, Q10: reading a list of a thousand tickets takes as long as everything else."""
     first, second, _third = queued(), queued(), queued()

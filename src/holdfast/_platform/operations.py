@@ -354,6 +354,8 @@ class Operations:
     def _finish_broken_off(self, mine: FrameType) -> None:
         errors: list[Exception] = []
         for number, left in self.running.copy().items():
+            if self._is_alive(left):
+                continue  # most of them, without the mutex: a thousand threads would wait for it, each for each
             with self._exclusive:
                 frame = left.frame
                 # In this order: one that is delivered leaves the list first, and then looks like one that has ended.

@@ -232,7 +232,7 @@ class AcquireAttempt:
         this moment: it gets its time (Q6) without a look. Of several files, any may be free: look at once."""
         assert self._entry is not None
         if all(file.path_exists() for file in self.files):
-            self._recheck_at = self._env.monotonic() + FIRST_LOOK
+            self._recheck_at = self._env.monotonic() + FIRST_LOOK * self._entry.slowdown
         elif len(self.files) == 1:
             self._leave_it_to(self._entry.first_waiter())
             self._recheck_at = self._next_look_at_idle()

@@ -24,13 +24,14 @@ Q5  A contender that finds a queue joins it. So a waiter whose ticket was in pla
 Q6  A ticket is the right to be first for waiters that use it. If the lock is free while the first waiter does nothing
     (stopped, forged, or with another policy about stale locks), the next ones pass it: they ignore the tickets ahead,
     for this wait, and for a second in the later waits of this process. They remove none: its owner may go on. A waiter
-    counts as idle after two looks, PATIENCE apart, that find the lock free behind the same first waiter of all
-    processes, and behind the same tickets that were passed before it: one of these that comes back has the lock first.
-    None of them has it then, and they are still the first. Nothing shows whether a contender that does not queue had it
-    in between. Waiters that sleep behind an idle one are told of the free lock when half of that time is over (Q11), by
-    the first that sees it: a waiter that was told tells nobody. Waiters that read it are not idle: they get the time to
-    pass the idle one themselves, and again after each of them that goes, and no later wait ignores them. An unread byte
-    later shows others that its waiter is stopped; so each tells only a few more, and all are told in time.
+    counts as idle after two looks that find the lock free behind the same first waiter of all processes, and behind the
+    same tickets that were passed before it: one of these that comes back has the lock first. They are PATIENCE apart
+    for each waiter ahead in our own process, which runs as we do, and at least once. None of them has it then, and they
+    are still the first. Nothing shows whether a contender that does not queue had it in between. Waiters that sleep
+    behind an idle one are told of the free lock when half of that time is over (Q11), by the first that sees it: a
+    waiter that was told tells nobody. Waiters that read it are not idle: they get the time to pass the idle one
+    themselves, and again after each of them that goes, and no later wait ignores them. An unread byte later shows
+    others that its waiter is stopped; so each tells only a few more, and all are told in time.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.020
 """Seconds for which a free lock is left to the first waiters (Q6)."""
+_MOST_SLOWED = 50
+"""Maximum factor by which waiters ahead in our own process make that time longer, to a second."""
 _REMEMBERED = 1.0
 """Seconds for which later waits of this process ignore a ticket that was passed (Q6)."""
 FIRST_LOOK = 0.010
@@ -635,8 +638,6 @@ class LocalQueue:
 class QueueEntry:
     """One contender's place in the queue."""
 
-    patience = PATIENCE
-
     def __init__(self, env: Environment, request: FileRequest, started: float, *, waits: bool = True) -> None:
         self.env = env
         self.started = started
@@ -683,6 +684,17 @@ class QueueEntry:
         """Whether the waiter ahead has changed since the last query: the one that left may have passed an idle one."""
         self._local = LocalQueue()
         """The local queue that we are in, once we have asked whose turn it is."""
+
+    @property
+    def slowdown(self) -> int:
+        """The factor by which we look less often than others, as we are behind waiters of our own process. A thousand
+        threads that all looked as often would keep the first of them from the interpreter."""
+        return min(max(1, self._behind_here), _MOST_SLOWED)
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which we leave a free lock to the first waiters (Q6)."""
+        return PATIENCE * self.slowdown
 
     @property
     def name(self) -> str:

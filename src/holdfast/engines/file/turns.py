@@ -213,12 +213,14 @@ class Turn:
 class EntryWithTurn(QueueEntry):
     """A contender's place in the queue of its machine and, when it is first there, among the machines."""
 
-    patience = PATIENCE  # also with the first waiter of this machine: it polls, and not every 20 ms
-
     def __init__(self, env: Environment, request: FileRequest, started: float) -> None:
         super().__init__(env, request, started)
         self._turn = Turn(env, request)
         self._behind_turn = False
+
+    @property
+    def patience(self) -> float:
+        return PATIENCE  # also with the first waiter of this machine: it polls, and not every 20 ms
 
     def is_first(self) -> bool:
         if self._behind_turn and self._turn.is_behind():

@@ -254,7 +254,7 @@ other = Lock(path)
 held = 0
 rounds = 0
 until = time.monotonic() + 2
-while time.monotonic() < until:
+while time.monotonic() < until or rounds <= 100 or started <= 20:
     # The guard, not the name: what is left between vfork and exec shows only on a file that stays.
     hold = Lock(path).acquire(timeout=10)
     fd = os.open(path, os.O_RDONLY)
@@ -270,13 +270,13 @@ while time.monotonic() < until:
 stop.set()
 for thread in threads:
     thread.join()
-say(rounds > 100, started > 20, held)
+say(held)
 """
 
 
 def test_between_vfork_and_exec_a_program_does_not_keep_a_released_lock(spawn: Callable[..., Peer], path: str) -> None:
     process = spawn(POPEN_STORM, path)
-    process.expect("True True 0")
+    process.expect("0")
     process.finish()
 
 

@@ -26,7 +26,7 @@ from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of, waited_for
-from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket, wake
+from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket, tidy, wake
 from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import LockLost
@@ -1765,6 +1765,31 @@ def test_the_mode_of_a_fifo_of_another_directory_stays(
 
 def seen(observer: Stepped, contender: Contender) -> list[Waiter]:
     return list(look(observer, contender.request).waiters)  # type: ignore[arg-type]
+
+
+def test_a_waiter_is_never_seen_without_its_tag(
+    held: Contender, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """Q2: its record is there before its ticket has its name, and stays, whoever removes leftovers meanwhile."""
+    observer, last, at = clocked(), False, -1
+    while not last:
+        env = clocked()
+
+        def look_around(number: int, _name: str, at: int = at) -> None:
+            if number == at:
+                tidy(observer, str(place))
+            if number == at or at < 0:
+                assert {one.tag for one in seen(observer, held)} <= {"mine"}
+
+        env.at_step = env.past_step = look_around
+        waiter = queued(env, tag="mine")
+        env.at_step = env.past_step = None
+        assert [one.tag for one in seen(observer, held)] == ["mine"], env.steps[at - 1 : at + 1]
+        waiter.steps.close()
+        last = len(env.steps) <= at
+        at += 1
+    assert at > 20
+    release(held)
 
 
 def test_the_status_shows_each_waiter_at_each_moment_and_never_a_holder(

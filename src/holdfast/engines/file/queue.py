@@ -237,8 +237,9 @@ class Queue:
         """Make a file in it, and return its descriptor."""
         return self._env.open_new(name, mode, dir_fd=self._fd)
 
-    def make(self, name: str) -> Ticket:
-        """Make a ticket, open for reading (Q2). FileNotFoundError: a neighbour has removed it, or the directory."""
+    def make(self, name: str, record: bytes | None, record_mode: int) -> Ticket:
+        """Make a ticket, open for reading (Q2), with its waiter's record. FileNotFoundError: a neighbour has removed
+        it, or the directory."""
         env, new = self._env, name + NEW
         env.make_fifo(new, _MADE, dir_fd=self._fd)
         fd = -1
@@ -251,11 +252,20 @@ class Queue:
             if self.mode & 0o022 or found.st_uid != self.owner:
                 mode = _OPEN
                 env.chmod(fd, mode)
+            self.describe(name, record, record_mode)
             env.rename(new, name, dir_fd=self._fd)
         except BaseException:
             close_quietly(env, fd)
             raise
-        return Ticket(env, self, name, fd, mode)
+        return Ticket(env, self, name, fd, mode, is_described=record is not None)
+
+    def describe(self, name: str, record: bytes | None, mode: int) -> None:
+        """Write the record of a waiter, if it has one, before its ticket gets this name: whoever sees one sees both."""
+        if record is not None:
+            try:
+                self.write(name + RECORD, mode, record)
+            except OSError:
+                pass  # Q1
 
     def withdraw(self, name: str) -> None:
         """Remove a ticket of ours, finished or not: the token in the name makes it ours."""
@@ -283,8 +293,8 @@ class Queue:
             return False
         if not self.counts(base):
             return env.time() - found.st_mtime > _FOREIGN_LASTS
-        if name == base + RECORD:
-            return self.stat(base) is None
+        if name == base + RECORD:  # in this order: the ticket may be renamed between the two
+            return self.stat(base + NEW) is None and self.stat(base) is None
         return self._is_unread(name)
 
     def _is_unread(self, name: str) -> bool:
@@ -360,9 +370,9 @@ class Ticket:
 
     __slots__ = ("_env", "_is_described", "_mode", "fd", "name", "queue")
 
-    def __init__(self, env: Environment, queue: Queue, name: str, fd: int, mode: int) -> None:
+    def __init__(self, env: Environment, queue: Queue, name: str, fd: int, mode: int, *, is_described: bool) -> None:
         self._mode = mode
-        self._is_described = False
+        self._is_described = is_described
         self._env = env
         self.queue = queue
         self.name = name
@@ -379,24 +389,13 @@ class Ticket:
         """All names in the queue before it, sorted; None if it is no longer there."""
         return self.queue.before(self.name, there=True)
 
-    def describe(self, request: FileRequest, since: float) -> None:
-        """Write a record of the waiter, for people."""
-        env = self._env
-        who = env.identity()
-        self._is_described = True
-        record = get("sema").compose(who, since, request.tag, marker_text(True, self.queue.device, who), {})
-        try:
-            self.queue.write(self.name + RECORD, request.mode, record)
-        except OSError:
-            pass  # Q1
-
-    def rename(self, name: str) -> None:
-        """Make it another waiter's."""
+    def rename(self, name: str, record: bytes | None, record_mode: int) -> None:
+        """Make it another waiter's, with that one's record."""
+        self.queue.describe(name, record, record_mode)
+        self.queue.rename(self.name, name)
         if self._is_described:
             self.queue.unlink(self.name + RECORD)
-            self._is_described = False
-        self.queue.rename(self.name, name)
-        self.name = name
+        self.name, self._is_described = name, record is not None
 
     def keep(self) -> None:
         """Keep it open beyond the operation that made it: it belongs to the waiter that it was made for (Q10)."""
@@ -971,8 +970,7 @@ class QueueEntry:
         who = env.identity()
         self._issuing = name = name_of(self._arrival, who.pid, queue.where, env.token(), shared=self.shared)
         try:
-            self._ticket = queue.make(name)
-            self._describe(self._ticket)
+            self._ticket = queue.make(name, self._record(queue), self._request.mode)
         except BaseException as error:
             if self._ticket is None:
                 queue.withdraw(name)
@@ -1107,20 +1105,23 @@ class QueueEntry:
             return False
         self._issuing = name
         try:
-            ticket.rename(name)
+            ticket.rename(name, self._record(queue), self._request.mode)
         except OSError:
+            queue.unlink(name + RECORD)
             self._issuing = ""
             return False
         self._ticket, other._ticket = ticket, None
         self._issuing = ""
         if other.holding:  # not before: see Q10
             ticket.mark(holding=False)
-        self._describe(ticket)
         return True
 
-    def _describe(self, ticket: Ticket) -> None:
-        if self.tag is not None:
-            ticket.describe(self._request, self.env.time() - (self.env.monotonic() - self.started))
+    def _record(self, queue: Queue) -> bytes | None:
+        """The record for people that goes with our ticket; None without a tag, as the ticket's name says the rest."""
+        if self.tag is None:
+            return None
+        who, since = self.env.identity(), self.env.time() - (self.env.monotonic() - self.started)
+        return get("sema").compose(who, since, self.tag, marker_text(True, queue.device, who), {})
 
 
 def waiters(env: Environment, request: FileRequest, seen: Observation | None, status: Status) -> tuple[Waiter, ...]:

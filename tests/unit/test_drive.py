@@ -46,7 +46,7 @@ def test_the_byte_that_ends_a_wait_for_a_ticket_can_still_be_read(disk: Path) ->
     """queue.py, Q11. An event of Windows could be used up by the wait itself."""
     env = environment()
     with Queue(env, str(disk)) as queue:
-        ticket = queue.make(ticket_name(disk))
+        ticket = queue.make(ticket_name(disk), None, 0)
         follower = queue.follow(ticket.name)
         assert follower is not None
         assert not env.drain(ticket.fd)

@@ -19,6 +19,7 @@ from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.posix import PosixEnvironment
 from holdfast._platform.values import Presence
+from process.support import eventually
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Contender, Stepped, failing
 
@@ -96,6 +97,11 @@ def test_a_process_is_inspected_correctly(
     assert seen.since is not None
     assert abs(seen.since - env.time()) < 5
     assert env.command(other) == f"{nasty} 100"
+    assert not seen.stopped
+    os.kill(other, signal.SIGSTOP)
+    eventually(lambda: env.inspect(other).stopped)
+    os.kill(other, signal.SIGCONT)
+    eventually(lambda: not env.inspect(other).stopped)
     assert env.command(dead_pid) is None
 
 

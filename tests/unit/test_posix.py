@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -285,7 +286,7 @@ def test_a_killed_holder_is_replaced_by_an_event(
 
 
 def a_ticket(queue: Queue, env: PosixEnvironment, at: float) -> Any:
-    return queue.make(name_of(at, os.getpid(), queue.where, env.token(), shared=False))
+    return queue.make(name_of(at, os.getpid(), queue.where, env.token(), shared=False), None, 0)
 
 
 def test_the_first_ticket_tests_whether_the_end_of_a_reader_is_reported(env: PosixEnvironment, disk: Path) -> None:
@@ -339,6 +340,9 @@ def test_a_process_of_macos_is_read_from_the_kernels_answer() -> None:
     zombie = bsd.parsed(kinfo(1_700_000_000, 0, 5, 4711), 4711)
     assert zombie is not None
     assert zombie.presence is Presence.ZOMBIE
+    stopped = bsd.parsed(kinfo(1_700_000_000, 0, 4, 4711), 4711)
+    assert stopped is not None
+    assert (stopped.presence, stopped.stopped, found.stopped) == (Presence.RUNNING, True, False)
     assert len(kinfo(1, 1, 1, 1)) == bsd._PROCESS_SIZE
 
 
@@ -387,6 +391,10 @@ def test_ps_tells_of_a_process_what_signals_do_not(monkeypatch: pytest.MonkeyPat
         assert (found.presence, found.started) == (Presence.RUNNING, "-")
         assert found.since is not None
         assert abs(found.since - before) < 10
+        assert not found.stopped
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert PosixEnvironment().inspect(child.pid).stopped
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert PosixEnvironment().inspect(child.pid).presence is Presence.ZOMBIE

@@ -21,7 +21,7 @@ from holdfast._core.attempt import Refusal
 from holdfast._core.messages import refused
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
-from holdfast._platform.values import RECHECK
+from holdfast._platform.values import RECHECK, Presence, Process
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
@@ -858,6 +858,28 @@ def test_a_waiter_that_sleeps_on_is_passed_and_goes_on_later(
     release(stopped)
     settle(late)
     assert late.inside
+
+
+@pytest.mark.parametrize("running", range(4))
+def test_a_release_tells_the_first_waiter_that_is_not_stopped(
+    running: int, held: Contender, queued: Contend, clock: Clock
+) -> None:
+    """Q6: it sleeps behind stopped ones, and would look again after as long as it has waited."""
+    line = [queued() for _ in range(3)]
+    for waiter in line[1:]:
+        wait_on(waiter, clock)  # the look that is due soon after the arrival
+    clock.now += 9
+    for waiter in line[1:]:
+        wait_on(waiter, clock)
+    answers = [True] * running + [False] * 3
+    held.env.instead["inspect"] = lambda _pid: Process(Presence.RUNNING, stopped=answers.pop(0))
+    release(held)
+    assert [woken(waiter) for waiter in line] == [True, running == 1, running == 2]
+    for waiter in line[running:][:running]:
+        assert persist(waiter, clock) <= 4 * PATIENCE
+        release(waiter)
+    for waiter in line:
+        waiter.steps.close()
 
 
 def test_a_newcomer_during_a_hand_over_leaves_the_first_waiter_its_time(

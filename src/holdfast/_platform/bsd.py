@@ -24,7 +24,7 @@ _CTL_KERN, _KERN_PROC, _KERN_PROC_PID = 1, 14, 1
 _PROCESS = struct.Struct("=qi24xb3xi")
 """The beginning of macOS's `struct kinfo_proc`: start of the process (seconds, microseconds), state, pid."""
 _PROCESS_SIZE = 648
-_ZOMBIE = 5
+_STOPPED, _ZOMBIE = 4, 5
 _WITHIN = 2.0
 """Seconds that `ps` and `mount` may take."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -58,7 +58,7 @@ def parsed(answer: bytes | None, pid: int) -> Process | None:
     if number != pid or seconds <= 0 or not 0 <= microseconds < 1_000_000:
         return None
     presence = Presence.ZOMBIE if state == _ZOMBIE else Presence.RUNNING
-    return Process(presence, f"u{seconds}.{microseconds:06d}", seconds + microseconds / 1e6)
+    return Process(presence, f"u{seconds}.{microseconds:06d}", seconds + microseconds / 1e6, state == _STOPPED)
 
 
 def _ints(*numbers: int) -> Any:
@@ -90,7 +90,8 @@ def by_ps(pid: int) -> Process | None:
     words = _output("ps", "-o", "stat=,lstart=", "-p", str(pid)).split()
     if not words:
         return None
-    return Process(Presence.ZOMBIE if words[0].startswith("Z") else Presence.RUNNING, "-", _moment(words[1:]))
+    presence = Presence.ZOMBIE if words[0].startswith("Z") else Presence.RUNNING
+    return Process(presence, "-", _moment(words[1:]), words[0].startswith("T"))
 
 
 def _moment(words: list[str]) -> float | None:

@@ -100,12 +100,14 @@ class LinuxEnvironment(PosixEnvironment):
         presence = self._presence(pid)
         if presence is not Presence.RUNNING or not procfs.is_ours():
             return Process(presence)
+        fields = procfs.stat_fields(pid)
         try:
-            ticks = int(procfs.stat_fields(pid)[19])
+            ticks = int(fields[19])
         except (ValueError, IndexError):
             return Process(presence)  # hidden by hidepid, or gone this instant: not a proof of anything
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return Process(presence, f"t{ticks}", booted + unwrapped(ticks / os.sysconf("SC_CLK_TCK")))
+        since = booted + unwrapped(ticks / os.sysconf("SC_CLK_TCK"))
+        return Process(presence, f"t{ticks}", since, fields[0] in ("T", "t"))
 
     def _presence(self, pid: int) -> Presence:
         try:

@@ -256,13 +256,14 @@ class GenericEnvironment:
         try:
             process = psutil.Process(pid)
             since = unwrapped(process.create_time())
-            zombie = process.status() == psutil.STATUS_ZOMBIE
+            status = process.status()
         except psutil.NoSuchProcess as error:
             return Process(Presence.ZOMBIE if isinstance(error, psutil.ZombieProcess) else Presence.GONE)
         except psutil.Error:
             return Process(Presence.RUNNING)
         # psutil derives the start from the wall clock, which may step: good for showing, not for telling two apart.
-        return Process(Presence.ZOMBIE if zombie else Presence.RUNNING, "-", since)
+        presence = Presence.ZOMBIE if status == psutil.STATUS_ZOMBIE else Presence.RUNNING
+        return Process(presence, "-", since, status == psutil.STATUS_STOPPED)
 
     def command(self, pid: int) -> str | None:
         try:

@@ -30,12 +30,13 @@ Presence.GONE, Presence.UNKNOWN = Presence("gone"), Presence("unknown")
 
 
 class Process(Value):
-    """A process by one look at the process table. `started` compares with `Identity.started`; `since`: epoch
-    seconds."""
+    """A process by one look at the process table. `started` compares with `Identity.started`; `since`: epoch seconds;
+    `stopped`: by a signal or a debugger, as far as is known."""
 
     presence: Presence
     started: str = "-"
     since: float | None = None
+    stopped: bool = False
 
     @property
     def has_ended(self) -> bool:

@@ -31,7 +31,8 @@ Q6  A ticket is the right to be first for waiters that use it. If the lock is fr
     behind an idle one are told of the free lock when half of that time is over (Q11), by the first that sees it: a
     waiter that was told tells nobody. Waiters that read it are not idle: they get the time to pass the idle one
     themselves, and again after each of them that goes, and no later wait ignores them. An unread byte later shows
-    others that its waiter is stopped; so each tells only a few more, and all are told in time.
+    others that its waiter is stopped; so each tells only a few more, and all are told in time. A release after more
+    than an instant looks at the next waiters: if they are stopped, it tells the first that is not.
 Q7  The slots of a semaphore have one queue, and a waiter leaves its place at the acquisition: the next one looks at
     once, as another slot may be free too. So two releases at once let two in, and each of them wakes only the first.
 Q8  Others may write to the lock's directory, and exchange the queue for anything at any moment. So it is opened once,
@@ -351,6 +352,14 @@ class Queue:
             elif self.counts(name):
                 return
 
+    def tell_behind_stopped(self) -> None:
+        """Tell the first waiter that can run of a free lock, if those ahead of it are stopped (Q6)."""
+        for number, name in enumerate(self.tickets()[:_MOST_TOLD]):
+            if not (self.shares_pids_with(name) and self._env.inspect(pid_of(name)).stopped):
+                if number:
+                    self.tell(name)
+                return
+
     def open_up(self, directory: str) -> None:
         """Open it to the users of the lock's directory, if it has just been made (Q9)."""
         env = self._env
@@ -528,11 +537,12 @@ def opened(env: Environment, path: str) -> Queue | None:
 
 
 def tidy(env: Environment, path: str) -> None:
-    """Remove dead waiters' leftovers, and the queue if there was nothing else."""
+    """Remove dead waiters' leftovers, and the queue if there was nothing else. The lock has just become free."""
     queue = opened(env, path)
     if queue is not None:
         with queue:
             queue.sweep()
+            queue.tell_behind_stopped()
         remove_queue(env, path)
 
 

@@ -30,7 +30,7 @@ def who(pid: int) -> Identity:
 )
 def test_a_record_survives_encoding_and_decoding(pid: int, now: float, tag: str | None) -> None:
     """A file that is removed as our own must be ours byte for byte."""
-    data = FLOCK.compose(who(pid), now, tag, MARKER)
+    data = FLOCK.compose(who(pid), now, tag, MARKER, {})
     record = FLOCK.decode(data)
     assert FLOCK.encode(record) == data
     assert (record.protocol, record.pid, record.created, record.tag) == ("flock", pid, float(int(now)), tag)
@@ -55,7 +55,7 @@ def test_anything_after_the_first_line_is_read_or_malformed(data: bytes) -> None
 
 
 def test_a_lock_file_of_sema_is_not_taken_for_one_of_flock() -> None:
-    data = SEMA.compose(who(12), 1.0, "x", MARKER)
+    data = SEMA.compose(who(12), 1.0, "x", MARKER, {})
     assert recognise(data) == "sema"
     with pytest.raises(MalformedRecord):
         FLOCK.decode(data)
@@ -63,7 +63,7 @@ def test_a_lock_file_of_sema_is_not_taken_for_one_of_flock() -> None:
 
 def test_a_lock_of_flock_neither_becomes_stale_nor_is_refreshed() -> None:
     """Only the kernel frees it."""
-    record = FLOCK.decode(FLOCK.compose(who(12), 0.0, None, MARKER))
+    record = FLOCK.decode(FLOCK.compose(who(12), 0.0, None, MARKER, {}))
     assert FLOCK.stale_after == math.inf
     for liveness in Liveness:
         assert not FLOCK.is_stale(record, liveness, 1e12, 0.0)

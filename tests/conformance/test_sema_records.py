@@ -78,7 +78,7 @@ def test_a_cleaned_tag_is_kept_by_the_codec(tag: str) -> None:
     assert len(clean) <= MAX_TAG_CHARACTERS
     assert not re.search(r"[\x00-\x1f\x7f]", clean)
     assert clean_tag(clean) == clean
-    data = SEMA.compose(who(1), 2.9, clean, "1 g b 1 n s h")
+    data = SEMA.compose(who(1), 2.9, clean, "1 g b 1 n s h", {})
     assert (SEMA.decode(data).tag, SEMA.decode(data).fields["timestamp"]) == (clean, 2)
 
 
@@ -182,16 +182,16 @@ def test_stale_at_is_the_moment_a_record_becomes_stale() -> None:
 
 @given(st.integers(1_000_000_000, 9_999_999_999), st.integers(1_000_000_000, 9_999_999_999), st.none() | st.just("t"))
 def test_a_heartbeat_does_not_damage_the_record(then: int, now: int, tag: str | None) -> None:
-    data = SEMA.compose(who(7), then, tag, "1 g b 1 n s h")
+    data = SEMA.compose(who(7), then, tag, "1 g b 1 n s h", {})
     fresh = SEMA.refreshed(data, now + 0.5)
     assert fresh is not None
     offset, digits = fresh
     assert offset + len(digits) < 4096, "two pages cannot be rewritten at once"
-    assert data[:offset] + digits + data[offset + len(digits) :] == SEMA.compose(who(7), now, tag, "1 g b 1 n s h")
+    assert data[:offset] + digits + data[offset + len(digits) :] == SEMA.compose(who(7), now, tag, "1 g b 1 n s h", {})
 
 
 def test_a_heartbeat_that_would_change_the_length_is_left_out() -> None:
-    assert SEMA.refreshed(SEMA.compose(who(7), 999_999_999, None, "1 g b 1 n s h"), 1_000_000_000) is None
+    assert SEMA.refreshed(SEMA.compose(who(7), 999_999_999, None, "1 g b 1 n s h", {}), 1_000_000_000) is None
 
 
 # -- attribution of records --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Identity, Marker, Record
 from . import jsontext
-from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, NO_OPTIONS, Protocol
+from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, Protocol
 from .dates import rfc3339, rfc3339_text
 
 TYPE_CHECKING = False
@@ -89,14 +89,7 @@ class Beads(Protocol):
             raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
         return data
 
-    def compose(
-        self,
-        who: Identity,
-        now: float,
-        tag: str | None,
-        marker: str | None,
-        more: Mapping[str, Any] = NO_OPTIONS,
-    ) -> bytes:
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
         fields = {
             "holder": more.get("holder", HOLDER),
             "pid": who.pid,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 
 from ..errors import MalformedRecord
-from .base import NO_OPTIONS
 from .sema import Sema
 
 TYPE_CHECKING = False
@@ -43,14 +42,7 @@ class Flock(Sema):
     def encode(self, record: Record) -> bytes:
         return SIGNATURE + super().encode(record)
 
-    def compose(
-        self,
-        who: Identity,
-        now: float,
-        tag: str | None,
-        marker: str | None,
-        more: Mapping[str, Any] = NO_OPTIONS,
-    ) -> bytes:
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
         return SIGNATURE + super().compose(who, now, tag, marker, more)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002

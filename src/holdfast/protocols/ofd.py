@@ -11,7 +11,6 @@ Nothing is ever written into the file.
 from __future__ import annotations
 
 from ..errors import MalformedRecord
-from .base import NO_OPTIONS
 from .flock import Flock
 
 TYPE_CHECKING = False
@@ -45,12 +44,5 @@ class Ofd(Flock):
     def encode(self, record: Record) -> bytes:  # noqa: ARG002
         raise ValueError("nothing is written into the file of a record lock")
 
-    def compose(
-        self,
-        who: Identity,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        tag: str | None,  # noqa: ARG002
-        marker: str | None,  # noqa: ARG002
-        more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
-    ) -> bytes:
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         return b""

@@ -16,7 +16,7 @@ import zlib
 
 from ..errors import MalformedRecord
 from ..model import Record
-from .base import NO_OPTIONS, Protocol
+from .base import Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,14 +57,7 @@ class ProperLockfile(Protocol):
             raise ValueError("a lock of proper-lockfile is a directory, in which nothing can be written")
         return b""
 
-    def compose(
-        self,
-        who: Identity,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        tag: str | None,  # noqa: ARG002
-        marker: str | None,  # noqa: ARG002
-        more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
-    ) -> bytes:
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         return b""
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002

@@ -90,16 +90,9 @@ class Sema(Protocol):
         if tag is not None and (not isinstance(tag, str) or tag != tag.strip() or "\n" in tag):
             raise ValueError("a sema tag is one line without blanks at its ends")
         who = Identity(pid, "-", "-", "-", "-")
-        return Sema.compose(self, who, timestamp, tag, record.marker.encode() if record.marker else None)
+        return Sema.compose(self, who, timestamp, tag, record.marker.encode() if record.marker else None, NO_OPTIONS)
 
-    def compose(
-        self,
-        who: Identity,
-        now: float,
-        tag: str | None,
-        marker: str | None,
-        more: Mapping[str, Any] = NO_OPTIONS,  # noqa: ARG002
-    ) -> bytes:
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
         # killed between two pages of its one write leaves a record that still names its process.
         text = f"pid={who.pid}\ntimestamp={int(now) if now > 0 else 0}\n"

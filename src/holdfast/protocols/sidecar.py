@@ -13,7 +13,7 @@ from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Identity, Marker, Record
 from . import jsontext
-from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
+from .base import MAX_RECORD_BYTES, Protocol
 from .dates import CANONICAL_LENGTH, canonical, is_canonical, iso8601
 
 TYPE_CHECKING = False
@@ -90,14 +90,7 @@ class Sidecar(Protocol):
             raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
         return data
 
-    def compose(
-        self,
-        who: Identity,
-        now: float,
-        tag: str | None,
-        marker: str | None,
-        more: Mapping[str, Any] = NO_OPTIONS,
-    ) -> bytes:
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
         payload = more.get("payload")
         if payload is None:
             content: dict[str, Any] = {"pid": who.pid, "host": who.host, "createdAt": canonical(now)}

@@ -24,7 +24,7 @@ import _thread
 import sys
 
 from ._platform.operations import is_running
-from .model import Value
+from .model import Holder, Record, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
     from typing import Any, Literal
-
-    from .model import Holder, Record
 
     Kind = Literal["waiting", "joined", "gave-up", "reclaimed", "acquired", "lost", "released"]
 

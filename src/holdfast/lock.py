@@ -13,19 +13,19 @@ from _warnings import warn
 from _weakref import ref as weak_reference
 
 from ._core.attempt import Refusal
-from ._core.options import check_timeout
+from ._core.options import Options, Request, check_timeout
 from ._drivers.background import Keeper
 from ._drivers.sync import Cancellation, caller, drive, perform
 from ._platform import environment
 from ._platform.fork import forking
-from ._platform.operations import partial
-from .engines import engine_of
+from ._platform.operations import Operation, partial
+from .engines import Engine, engine_of
 from .engines.file import FILES
 from .engines.file.hold import FileHold, own_hold
 from .engines.file.request import FileRequest
-from .errors import LockLost, NotHeld, set_error_path
-from .events import INFO, fields, logger_for
-from .model import SemaphoreStatus
+from .errors import AcquireTimeout, LockLost, NotHeld, set_error_path
+from .events import INFO, Event, fields, logger_for
+from .model import Record, SemaphoreStatus, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,15 +35,9 @@ if TYPE_CHECKING:
     from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
     from ._core.hold import HoldRef, HoldState
-    from ._core.options import Options, Request
     from ._core.wait import Steps
     from ._drivers.apart import Apart
-    from ._platform.operations import Operation
     from ._platform.portable import GenericEnvironment
-    from .engines import Engine
-    from .errors import AcquireTimeout
-    from .events import Event
-    from .model import Record, Status
 
     class Settable(Protocol):
         """The part of `threading.Event` that `cancel` needs."""

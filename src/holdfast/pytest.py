@@ -26,9 +26,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .lock import Hold
+from .lock import Hold, Lock
 
 T = TypeVar("T")
 
@@ -85,8 +83,6 @@ class OncePerSession:
         self, directory: Path, name: str, make: Callable[[], T], teardown: Callable[[T], object] | None,
         timeout: float | None,
     ) -> T:  # fmt: skip
-        from .lock import Lock
-
         place = directory / f"holdfast-once-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         mutex = Lock(f"{place}.lock", tag=f"once_per_session: {name}", timeout=timeout)
         with mutex:  # OP2
@@ -116,8 +112,6 @@ class OncePerSession:
 
 def _end(place: Path, name: str, in_use: Hold, value: T, teardown: Callable[[T], object] | None) -> None:
     """End this worker's use of the result; the last one tears it down."""
-    from .lock import Lock
-
     with Lock(f"{place}.lock", tag=f"teardown of once_per_session: {name}"):
         in_use.release()
         last = Lock(f"{place}.in-use", protocol="flock").try_acquire() if teardown is not None else None

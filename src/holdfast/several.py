@@ -28,14 +28,14 @@ from __future__ import annotations
 import math
 import os
 
-from ._core.options import check_timeout
+from ._core.options import Request, check_timeout
 from ._drivers.sync import Cancellation
 from ._platform import environment
 from ._platform.fork import forking
 from .engines.file.publish import make_parents
 from .engines.file.request import FileRequest
 from .engines.file.steps import with_hint
-from .errors import LockLost
+from .errors import AcquireTimeout, LockLost
 from .lock import (
     UNSET,
     Acquirable,
@@ -57,9 +57,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TypeVar
 
     from ._core.attempt import Refusal
-    from ._core.options import Request
     from ._drivers.apart import Apart
-    from .errors import AcquireTimeout
     from .lock import BaseHold, Cancel
 
     H = TypeVar("H", bound="BaseHolds")

@@ -33,12 +33,14 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from .._core.messages import is_out_of_reach
 from .._core.wait import Steps, Wait
 from .._platform.interface import Environment, Surroundings
 from .._platform.values import temporary_name
 from ..engines.file import directory, lease, queue
+from ..engines.file.hold import FileHold
 from ..engines.file.inspect import Assessment, Observation, assess, forget, observe
 from ..engines.file.interop import announce_removal, end_removal, why_left
 from ..engines.file.policy import Verdict, judge
@@ -54,15 +56,9 @@ from . import detect
 from .found import Found, Unreadable
 from .scan import Survey, joined, subdirectories
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
+T = TypeVar("T")
 
-    from ..engines.file.hold import FileHold
-
-    T = TypeVar("T")
-
-    Judge = Callable[[Environment, FileRequest, Observation, Assessment], Verdict]
+Judge = Callable[[Environment, FileRequest, Observation, Assessment], Verdict]
 
 LOCK, TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT = "lock", "temporary file", "ticket", "queue", "announcement"
 _HAS_ENDED = "the process that waited has ended"

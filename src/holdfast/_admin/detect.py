@@ -9,17 +9,13 @@ from __future__ import annotations
 import re
 import stat
 
+from .._platform.interface import Environment, Stat
 from ..engines.file.inspect import NO_RECORD
 from ..errors import MalformedRecord
+from ..model import Record
 from ..protocols import get
 from ..protocols.base import MAX_RECORD_BYTES
 from ..protocols.flock import SIGNATURE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .._platform.interface import Environment, Stat
-    from ..model import Record
-
 
 BEADS_NAME = ".exclusive-lock"
 QUEUE = ".queue"

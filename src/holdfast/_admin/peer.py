@@ -19,20 +19,16 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from .._core.wait import Steps, Wait
+from .._platform.interface import Environment
 from .._platform.values import temporary_name
 from .detect import head_of
 from .doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, Finding
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .._platform.interface import Environment
-
-    Tried = Steps[bool | None]
+Tried: TypeAlias = "Steps[bool | None]"
 
 _STEPS = {"create": 1, "write": 2, "reads": 2, "guard": 1, "unguard": 1, "guarded": 1, "link": 2}
 """Steps that one side may ask of the other, and the number of their words."""

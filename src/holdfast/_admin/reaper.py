@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from typing import NoReturn
 
 from .._core.wait import Steps, Wait
 from .._platform.interface import Environment, Stat, WatchSet
@@ -29,10 +30,6 @@ from ..engines.file.steps import UNFINISHED
 from ..errors import HoldfastError
 from . import detect
 from .clean import BLOCKED, REMOVED, proven, remove_lock, request_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _SOON, _SOON_LAST = 0.001, 0.1
 """Seconds between looks after an event (RP2)."""

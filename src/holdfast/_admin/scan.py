@@ -47,13 +47,13 @@ from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import GUARDED, NO_RECORD, TRIES, Observation, assess, is_rewritten, read_record, reread
 from ..engines.file.paths import queue_of, queue_of_slots
-from ..engines.file.policy import describe, judge, was_released, with_heirs, within_reach
+from ..engines.file.policy import Verdict, describe, judge, was_released, with_heirs, within_reach
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
 from ..engines.file.steps import UNFINISHED
 from ..errors import MalformedRecord
 from ..liveness import Liveness
-from ..model import Evidence, Holder, Status, Value, Waiter
+from ..model import Evidence, Holder, Record, Status, Value, Waiter
 from ..protocols import get, is_kept_fresh, is_persistent
 from . import detect, kinds
 from .found import DEAD, ELSEWHERE, EMPTY, FREE, HELD, MALFORMED, STALE, Found, Unreadable
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
 
     from .._platform.interface import Entry, Environment, ProcLocks, Stat, Surroundings
     from ..engines.file.inspect import Assessment
-    from ..engines.file.policy import Verdict
-    from ..model import Record
 
 
 Step = tuple[str, str, frozenset[str]]

@@ -25,7 +25,7 @@ from abc import abstractmethod
 
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import has_listener, report
-from ..model import INFINITY
+from ..model import INFINITY, Record
 from .attempt import AttemptEvents
 
 TYPE_CHECKING = False
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from .._platform.interface import Environment
     from .._platform.operations import Operation
-    from ..model import Record
     from .options import Request
     from .wait import Steps
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 
-from ..errors import AcquireTimeout, EngineUnavailable, LockStale, WouldDeadlock
+from ..errors import AcquireTimeout, EngineUnavailable, HoldfastError, LockStale, WouldDeadlock
 from ..liveness import Liveness
-from ..model import Evidence, Status
+from ..model import Evidence, Holder, SemaphoreStatus, Status, Waiter
 from ..protocols import is_kept_fresh, is_persistent
 from . import attempt
 
@@ -17,8 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..errors import HoldfastError
-    from ..model import Holder, SemaphoreStatus, Waiter
     from .attempt import Refusal
     from .hold import HoldRef, HoldState
     from .options import Request

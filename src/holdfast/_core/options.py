@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..events import check_callback
-from ..model import INFINITY
+from ..events import Event, check_callback
+from ..model import INFINITY, Holder, Status
 from ..protocols.base import clean_tag
 
 TYPE_CHECKING = False
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypedDict, TypeVar
 
     from ..errors import HoldfastError, LockLost
-    from ..events import Event
-    from ..model import Holder, Status
 
     E = TypeVar("E", bound=HoldfastError)
     Stale = Literal["safe", "protocol", "never"] | Callable[[Status], bool]

@@ -39,14 +39,14 @@ import os
 import time
 
 from .._core.options import Request
-from .._core.wait import Deadline
+from .._core.wait import Deadline, Steps
 from .._platform.fork import forking
-from .._platform.operations import partial
-from ..errors import EngineUnavailable
+from .._platform.operations import Operation, partial
+from ..errors import EngineUnavailable, HoldfastError
 from ..events import report
 from ..model import INFINITY
 from .background import start
-from .sync import LOOK_EVERY, wait_for
+from .sync import LOOK_EVERY, Cancellation, wait_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ if TYPE_CHECKING:
 
     from .._core.attempt import Refusal
     from .._core.hold import HoldState
-    from .._core.wait import Steps
     from .._platform.interface import Environment
-    from .._platform.operations import Operation
-    from ..errors import HoldfastError
-    from .sync import Cancellation
 
     T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import os
 import time
 from errno import EBADF
 
-from .._core.wait import Wait
+from .._core.wait import Signal, Steps, Wait
 from ..errors import AcquireCancelled
 
 TYPE_CHECKING = False
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from .._core.wait import Signal, Steps
     from .._platform.interface import Environment
     from .._platform.operations import Operation
 

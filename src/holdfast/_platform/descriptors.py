@@ -10,7 +10,7 @@ import errno
 import os
 from itertools import count, islice, starmap
 
-from .operations import call
+from .operations import Operations, call
 from .values import LOST_SIGHT
 
 TYPE_CHECKING = False
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .operations import Operations
 
 _numbers = count()
 

@@ -6,14 +6,13 @@ Its descriptors never cross `exec`, and a forked child closes its copies.
 
 from __future__ import annotations
 
-from ..model import Value
+from ..model import Identity, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable
     from typing import Any, Protocol, TypeVar
 
-    from ..model import Identity
     from .operations import Operations
     from .values import FileLock, LockOwner, Process, Storage
 

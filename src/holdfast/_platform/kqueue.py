@@ -15,7 +15,7 @@ import os
 import select as _select
 import sys
 
-from .descriptors import Descriptor
+from .descriptors import Descriptor, Descriptors
 from .operations import partial
 from .values import CHANGED, CLOSED
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Container
     from typing import Any
 
-    from .descriptors import Descriptors
 
 api: Any = _select
 """The module that has `kqueue`, `kevent` and their constants."""

@@ -24,14 +24,13 @@ from . import procfs
 from .fork import to_load
 from .portable import presence_by_signal, unwrapped
 from .posix import PosixEnvironment
-from .values import ALWAYS_LOCAL, SMB, Presence, Process, Storage
+from .values import ALWAYS_LOCAL, SMB, LockOwner, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
     from .proc_files import LinuxProcFiles
     from .proc_locks import LinuxProcLocks
-    from .values import LockOwner
 
 _UNNAMED: int = getattr(os, "O_TMPFILE", os.O_DIRECTORY | 0x400000) | os.O_RDWR | os.O_CLOEXEC
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000

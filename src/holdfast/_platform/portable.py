@@ -16,7 +16,7 @@ from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
 from .fork import forking, opening
 from .operations import Operations, call, partial
-from .values import Presence, Process, Storage
+from .values import LockOwner, Presence, Process, Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from .inotify import FolderWatch
     from .interface import DirectoryLog, Watch, WatchSet
-    from .values import LockOwner
 
     T = TypeVar("T")
 

@@ -25,14 +25,13 @@ import time
 
 from . import procfs
 from .interface import ProcFiles
-from .proc_locks import parse_locks
+from .proc_locks import LockEntry, parse_locks
 from .values import FileLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from .proc_locks import LockEntry
 
 _NO_FILE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/memfd:")
 _DELETED = " (deleted)"

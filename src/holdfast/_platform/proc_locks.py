@@ -37,13 +37,11 @@ from ..model import Value
 from . import procfs
 from .interface import ProcLocks
 from .masks import IN_CLOSE_NOWRITE, MASKS
-from .values import LockOwner, Presence
+from .values import LockOwner, Presence, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from .values import Process
 
 
 _SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 
-from ..model import Value
+from ..model import Identity, Value
 from .fork import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar
-
-    from ..model import Identity
 
 
 class Presence(str):

@@ -41,7 +41,7 @@ import time
 from .descriptors import Created, Descriptor
 from .drives import is_share
 from .handles import Handle, Waitable, handles_of, msvcrt, winapi
-from .operations import is_running, sweep, sweep_when_due, unlink_quietly
+from .operations import Operation, is_running, sweep, sweep_when_due, unlink_quietly
 from .portable import GenericEnvironment
 from .values import CHANGED, Presence, Process, Storage, temporary_name
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .interface import Stat
-    from .operations import Operation
 
 _ctypes: Any = ctypes
 KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from .._admin.clean import (
     BLOCKED,
@@ -23,7 +24,7 @@ from .._admin.clean import (
 from .._admin.found import Found, Unreadable
 from .._admin.scan import Survey, joined
 from .._core.messages import printable
-from .._drivers.apart import at_place
+from .._drivers.apart import Apart, at_place
 from .._drivers.sync import drive
 from .._platform import environment
 from ..errors import EngineUnavailable, HoldfastError
@@ -31,12 +32,6 @@ from .console import dumped
 from .locks import absolute
 from .options import Namespace
 from .outcome import DONE, FAILED, HELD, folded, problem_at, say, show
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .._drivers.apart import Apart
 
 _TOGETHER = 100
 """Most removals that settle at the same time: each has a descriptor open."""

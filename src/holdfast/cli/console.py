@@ -16,11 +16,11 @@ import sys
 from .._core.messages import advice, brief_command, duration, first_holder, moment, printable
 from .._platform import environment
 from ..errors import set_error_path
-from ..events import listen
-from ..model import Value
+from ..events import Event, listen
+from ..model import Holder, Record, Status, Value, Waiter
 from .locks import is_url
 from .options import Namespace, split
-from .outcome import DONE, HELD, problem_at, say, screen, show
+from .outcome import DONE, HELD, Screen, problem_at, say, screen, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from .._admin.found import Found
-    from ..events import Event
     from ..lock import Lock
-    from ..model import Holder, Record, Status, Waiter
-    from .outcome import Screen
 
 Cell = str | tuple[str, str]
 """Text, or text with the name of its style."""

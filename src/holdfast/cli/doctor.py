@@ -9,6 +9,8 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from .._admin.doctor import (
@@ -26,7 +28,7 @@ from .._admin.doctor import (
 )
 from .._admin.scan import Survey
 from .._core.messages import printable
-from .._drivers.apart import at_place
+from .._drivers.apart import Apart, at_place
 from .._drivers.sync import drive
 from .._platform import environment
 from .._platform.interface import Abilities, Limits
@@ -41,14 +43,7 @@ from .locks import is_url
 from .options import Namespace
 from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    from .._drivers.apart import Apart
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 NAME = "holdfast-doctor"
 """Name of the lock that is acquired as a test."""

@@ -60,7 +60,7 @@ from .._platform.tree import (
 )
 from ..errors import LockLost
 from ..events import listeners
-from ..lock import attend, file_hold, guarded_hold, keep_from_now, state_of
+from ..lock import Hold, attend, file_hold, guarded_hold, keep_from_now, state_of
 from .detached import detach, fork, readable, sooner, take, wake_by, wakeup_pipe
 from .options import is_executable, places_of
 from .outcome import say
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
     from .._core.hold import HoldState
     from ..engines.file.hold import FileHold
-    from ..lock import Hold
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 

@@ -43,7 +43,7 @@ from .._drivers.sync import wait_for
 from .._platform import environment
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, LockLost
-from ..lock import attend, guarded_hold, keep_from_now, requests_of
+from ..lock import Hold, attend, guarded_hold, keep_from_now, requests_of
 from .detached import held_here
 from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from .._platform.windows import Job, Program
-    from ..lock import Hold
 
 _LOOK_EVERY = 0.1
 """Seconds between looks at what the command has left running."""

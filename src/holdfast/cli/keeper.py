@@ -38,7 +38,7 @@ import os
 
 from .._platform import environment
 from ..errors import AcquireTimeout, LockLost
-from ..lock import attend, file_hold, keep_from_now, requests_of
+from ..lock import Hold, Lock, attend, file_hold, keep_from_now, requests_of
 from .detached import close, detach, fork, leave_place, opened_but, readable, sooner, take, wake_by, wakeup_pipe
 from .options import Namespace
 from .outcome import DONE, FAILED, failed, say, show
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..engines.file.hold import FileHold
-    from ..lock import Hold, Lock
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import time
 
 from .._platform import environment
-from .._platform.tree import is_running, look_at, send
-from ..engines.file.inspect import Assessment, forget, glance, observe
+from .._platform.tree import Member, is_running, look_at, send
+from ..engines.file.inspect import Assessment, Observation, forget, glance, observe
 from ..engines.file.remove import why_not_of
 from ..liveness import Liveness
-from ..lock import file_request
-from ..model import Evidence
+from ..lock import Lock, file_request
+from ..model import Evidence, Identity, Status
 from .owner import KEEPER, is_shell, kept_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
 
-    from .._platform.tree import Member
-    from ..engines.file.inspect import Observation
-    from ..lock import Lock
-    from ..model import Identity, Status
 
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock

@@ -8,7 +8,7 @@ import time
 from .._platform import environment
 from ..engines import scheme_of
 from ..errors import InvalidPath
-from ..lock import Lock, Semaphore, announce, file_request, give_up_of
+from ..lock import Lock, Resource, Semaphore, announce, file_request, give_up_of
 from .options import Namespace
 from .outcome import say
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from .._core.attempt import Refusal
-    from ..lock import Resource
     from ..model import Holder, Waiter
 
     R = TypeVar("R", Lock, Semaphore)

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from textwrap import wrap
 
 from .. import protocols
@@ -37,7 +37,6 @@ from .outcome import end_with_reader, masked, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
     from typing import Any, NoReturn
 
 # -- help as wide as the terminal ------------------------------------------------------------------------------------

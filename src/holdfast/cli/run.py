@@ -30,10 +30,10 @@ import sys
 from _thread import allocate_lock, get_ident
 
 from .._platform import environment
-from .._platform.tree import is_running, is_stopped, look_at, send
+from .._platform.tree import Member, is_running, is_stopped, look_at, send
 from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
-from ..lock import attend, keep_from_now, release_all, requests_of, state_of
+from ..lock import Hold, Lock, Semaphore, attend, keep_from_now, release_all, requests_of, state_of
 from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
     from typing import Any, Protocol
-
-    from .._platform.tree import Member
-    from ..lock import Hold, Lock, Semaphore
 
     class Work(Protocol):
         """The interface of a command that has been started, on either system."""

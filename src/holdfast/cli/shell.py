@@ -7,8 +7,8 @@ import os
 from .._drivers.sync import drive
 from .._platform import environment
 from ..errors import AcquireTimeout, HoldfastError
-from ..lock import file_hold, file_request, leave_to, release_all
-from ..model import INFINITY
+from ..lock import Hold, Lock, file_hold, file_request, leave_to, release_all
+from ..model import INFINITY, Record, Status
 from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
 from .locks import answered, lock_of
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ..engines.file.inspect import Assessment, Observation
     from ..engines.file.request import FileRequest
-    from ..lock import Hold, Lock
-    from ..model import Record, Status
 
 
 def acquire_(options: Namespace) -> int:

@@ -16,16 +16,13 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..errors import set_error_path
 from ..model import Value
 from ..protocols import is_persistent
 from .options import Namespace
 from .outcome import DONE, FAILED, STDIN, say, show_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 KINDS = frozenset({"held", "waiting", "joined", "gave-up", "reclaimed", "acquired", "stale", "lost", "released"})
 _SLOT = re.compile(r"(.+)\.[0-9]{1,3}\.lock|(.+://.+)#[0-9]{1,3}", re.DOTALL)

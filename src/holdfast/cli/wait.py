@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
+from .._admin.found import Found
 from .._core.messages import advice, sentence
 from .._drivers.sync import drive
 from .._platform import environment
@@ -13,12 +15,6 @@ from .console import as_json
 from .locks import absolute, answered, each_of, is_url, lock_of, nowhere, semaphore_of
 from .options import Namespace
 from .outcome import DONE, say, show
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .._admin.found import Found
 
 
 def wait_(options: Namespace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from .._core.wait import pause
+from .._core.wait import Steps, pause
 from ..errors import EngineUnavailable, HoldfastError
 
 TYPE_CHECKING = False
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .._core.attempt import Refusal
     from .._core.hold import HoldRef
     from .._core.options import Options, Request
-    from .._core.wait import Steps
     from .._platform.interface import Environment
     from ..model import Record, Status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..model import INFINITY, next_beat
+from ..model import INFINITY, Identity, Record, next_beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal
 
     from ..liveness import Liveness
-    from ..model import Identity, Record
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_TAG_CHARACTERS = 10_000

@@ -15,7 +15,7 @@ import stat
 import zlib
 
 from ..errors import MalformedRecord
-from ..model import Record
+from ..model import Identity, Record
 from .base import Protocol
 
 TYPE_CHECKING = False
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..liveness import Liveness
-    from ..model import Identity
 
 _MILLISECOND, _SECOND = 1_000_000, 1_000_000_000
 _FIRST, _MARKS = 100_000, 300_000

@@ -8,13 +8,10 @@ program would take anything at such a path for its own lock, `reserves(view)` sa
 from __future__ import annotations
 
 import errno
+from types import ModuleType
 
 from ..found import LEFTOVER, Found
 from .base import View
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _NAMED: dict[str, tuple[str, ...]] = {
     "lock": ("mozilla", "dpkg"),

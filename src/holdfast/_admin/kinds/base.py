@@ -15,18 +15,14 @@ from __future__ import annotations
 
 import functools
 import stat
+from collections.abc import Callable, Iterable
 
 from ..._core import messages
+from ..._platform.interface import Entry, ProcFiles, Stat, Surroundings
 from ..._platform.values import Presence
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value, Waiter
 from ..found import ELSEWHERE, FREE, HELD, LEFTOVER, Found
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ..._platform.interface import Entry, ProcFiles, Stat, Surroundings
 
 _MOST_TEXT = 16_384
 """The most bytes that are read of a file."""

@@ -39,11 +39,11 @@ from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, partial
 from ...errors import InvalidPath, UnsupportedFilesystem
 from ...liveness import Liveness
-from ...model import Holder
+from ...model import Holder, Record, Status
 from ...protocols.proper_lockfile import is_coarse, stamp
 from .hold import FileHold
-from .inspect import forget
-from .policy import judge
+from .inspect import Observation, forget
+from .policy import Verdict, judge
 from .publish import make_parents
 from .steps import UNWRITABLE, forget_hold, is_there, not_made, with_hint
 from .takeover import EXCLUSIVE, SHARED, TRIES, make_claim, settle, take_guard
@@ -53,9 +53,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..._platform.interface import Environment
     from ..._platform.values import LockOwner
-    from ...model import Record, Status
-    from .inspect import Observation
-    from .policy import Verdict
     from .request import FileRequest
 
 

@@ -42,7 +42,7 @@ import stat
 import zlib
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
-from ..._core.hold import give_back
+from ..._core.hold import HoldRef, give_back
 from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, unlink_quietly
 from ..._platform.values import temporary_name
@@ -55,7 +55,6 @@ from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..._core.hold import HoldRef
     from ..._platform.interface import Environment
     from .hold import FileHold
     from .request import FileRequest

@@ -41,10 +41,10 @@ import errno
 import stat
 
 from ..._platform.operations import let_go, unlink_quietly
-from ..._platform.values import Presence
+from ..._platform.values import LockOwner, Presence
 from ...errors import UnsupportedFilesystem, WouldDeadlock
 from ...liveness import Liveness
-from ...model import Evidence, Holder, Status, Waiter
+from ...model import Evidence, Holder, Record, Status, Waiter
 from ...protocols.flock import SIGNATURE
 from .hold import FileHold
 from .inspect import (
@@ -68,8 +68,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..._core.wait import Steps
     from ..._platform.interface import Environment, Watch
-    from ..._platform.values import LockOwner
-    from ...model import Record
     from .request import FileRequest
 
 

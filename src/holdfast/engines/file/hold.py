@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from ..._core.hold import HoldState
+from ..._core.hold import HoldRef, HoldState
 from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ..._core.hold import HoldRef
     from ..._core.wait import Steps
     from ..._platform.interface import Environment
     from .lease import Lease

@@ -51,7 +51,7 @@ from ..._platform.fork import forking
 from ..._platform.values import Presence
 from ...errors import InvalidPath, MalformedRecord, ProtocolMismatch
 from ...liveness import Liveness
-from ...model import Evidence, Value
+from ...model import Evidence, Identity, Marker, Record, Value
 from ...protocols import recognise
 from ...protocols.base import MAX_RECORD_BYTES
 from .steps import REMOVED, UNFINISHED, close_quietly, is_there, with_hint
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..._platform.interface import Environment, Stat
-    from ...model import Identity, Marker, Record
     from .request import FileRequest
 
 

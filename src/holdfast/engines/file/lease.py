@@ -43,13 +43,12 @@ from hashlib import blake2b
 
 from ..._platform.operations import partial, unlink_quietly
 from ..._platform.values import temporary_name
-from .inspect import read_fresh
+from .inspect import Observation, read_fresh
 from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..._platform.interface import Environment
-    from .inspect import Observation
     from .request import FileRequest
 
 _PREFIX, _SUFFIX = ".holdfast-", ".lapsed"

@@ -27,7 +27,7 @@ from ..._core.wait import Signal
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value
 from ...protocols import is_persistent
-from .inspect import UNFINISHED_SOURCE, is_gone, is_outlived
+from .inspect import UNFINISHED_SOURCE, Assessment, Observation, is_gone, is_outlived
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..._platform.interface import Environment
     from ..._platform.values import LockOwner
-    from .inspect import Assessment, Observation
     from .request import FileRequest
 
 

@@ -22,7 +22,7 @@ from ...errors import HoldfastError, set_error_path
 from ...liveness import Liveness
 from . import queue
 from .acquire import look
-from .inspect import assess, forget, observe, reread
+from .inspect import Assessment, Observation, assess, forget, observe, reread
 from .interop import announce_removal, end_removal
 from .steps import NO_ROOM, is_there
 from .takeover import NO_LOCKS, is_past_guard, make_claim, take_guard
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from ..._platform.interface import Environment
     from ...model import Identity, Record
-    from .inspect import Assessment, Observation
     from .request import FileRequest
 
 

@@ -7,7 +7,7 @@ import os
 from ..._core.options import Request, check_seconds, check_slots
 from ..._platform.fork import forking
 from ...model import INFINITY, marker_text
-from ...protocols import get
+from ...protocols import Protocol, get
 from .paths import check_path, locate, queue_of, queue_of_slots
 
 TYPE_CHECKING = False
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..._core.options import Options, Stale
     from ..._core.wait import Signal
     from ..._platform.interface import Environment
-    from ...protocols import Protocol
 
 
 _FASTEST_BEAT = 0.05

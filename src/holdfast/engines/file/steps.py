@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import stat
 
-from ..._core.wait import Wait
+from ..._core.wait import Signal, Steps, Wait
 from ..._platform.operations import let_go
 from ...errors import InvalidPath
 from ...model import INFINITY, next_beat
@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..._core.wait import Signal, Steps
     from ..._platform.interface import Environment
     from .request import FileRequest
 

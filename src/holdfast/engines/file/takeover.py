@@ -83,7 +83,7 @@ from ..._platform.fork import forking
 from ..._platform.operations import let_go, partial, sweep_when_due, unlink_quietly
 from ...model import Value
 from .hold import FileHold
-from .inspect import forget, guard_counts, is_readers_lock, read_record
+from .inspect import Observation, forget, guard_counts, is_readers_lock, read_record
 from .interop import announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
 from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdraw, write_all
@@ -91,7 +91,6 @@ from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdr
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..._platform.interface import Environment, Stat
-    from .inspect import Observation
     from .policy import Verdict
     from .request import FileRequest
 

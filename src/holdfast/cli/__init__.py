@@ -11,17 +11,14 @@ import os
 import sys
 
 from .._platform import environment
-from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide, open_null, say
+from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide, open_null, say, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from typing import Any, NoReturn
 
     from ..model import Status
     from .options import Namespace
-else:
-    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release"), "shell")}
 """Modules whose name is not that of their command; the function is always named after the command, as `ls_`."""

@@ -9,17 +9,14 @@ from .._drivers.sync import caller
 from .._platform import environment
 from .._platform.fork import to_load
 from ..lock import Hold, keep
-from .outcome import open_null
+from .outcome import open_null, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Collection, Iterable
 
     from ..engines.file.hold import FileHold
     from ..errors import LockLost
-else:
-    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 
 def detach(kept: Collection[int]) -> None:

@@ -63,18 +63,15 @@ from ..events import listeners
 from ..lock import Hold, attend, file_hold, guarded_hold, keep_from_now, state_of
 from .detached import detach, fork, readable, sooner, take, wake_by, wakeup_pipe
 from .options import is_executable, places_of
-from .outcome import say
+from .outcome import say, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterable, Mapping, Sequence
     from typing import NoReturn
 
     from .._core.hold import HoldState
     from ..engines.file.hold import FileHold
-else:
-    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _PAUSES = (0.02, 0.2)
 """Seconds between looks: the first, and the longest."""

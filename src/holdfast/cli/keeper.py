@@ -41,18 +41,15 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import Hold, Lock, attend, file_hold, keep_from_now, requests_of
 from .detached import close, detach, fork, leave_place, opened_but, readable, sooner, take, wake_by, wakeup_pipe
 from .options import Namespace
-from .outcome import DONE, FAILED, failed, say, show
+from .outcome import DONE, FAILED, failed, say, show, signal
 from .owner import KEEPER, Owner, tell_bound, tell_if_ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterable
     from typing import NoReturn
 
     from ..engines.file.hold import FileHold
-else:
-    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _READY, _GO = b"r", b"g"
 _POLL = 0.1

@@ -11,15 +11,8 @@ from ..engines.file.remove import why_not_of
 from ..liveness import Liveness
 from ..lock import Lock, file_request
 from ..model import Evidence, Identity, Status
+from .outcome import signal
 from .owner import KEEPER, is_shell, kept_for
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
-
-
-else:
-    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _PATIENCE = 5.0
 """Seconds to wait for a keeper that was told to end."""

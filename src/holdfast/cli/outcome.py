@@ -14,7 +14,7 @@ from ..model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
+    import signal as signal
     from typing import Any, NoReturn, TextIO
 else:
     import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock

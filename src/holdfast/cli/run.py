@@ -38,11 +38,10 @@ from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, LOST, die_of, failed, not_started, say
+from .outcome import FAILED, LOST, die_of, failed, not_started, say, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
     from typing import Any, Protocol
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
         def dismiss(self) -> None:
             """Have the guardian end, unless it has been left the locks."""
 
-else:
-    import _signal as signal  # without its enumerations, whose import takes longer than acquiring a lock
 
 _ENDING = tuple(
     getattr(signal, name)

@@ -14,17 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast._platform import kqueue as module
+from holdfast._platform.inotify import IN_IGNORED, IN_MODIFY, IN_UNMOUNT
 from holdfast._platform.libc import LIBC
-from holdfast._platform.masks import (
-    IN_ATTRIB,
-    IN_CLOSE_NOWRITE,
-    IN_CLOSE_WRITE,
-    IN_DELETE_SELF,
-    IN_IGNORED,
-    IN_MODIFY,
-    IN_MOVE_SELF,
-    IN_UNMOUNT,
-)
+from holdfast._platform.masks import IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_DELETE_SELF, IN_MOVE_SELF
 
 KQ_FILTER_READ, KQ_FILTER_VNODE, KQ_FILTER_PROC = -1, -4, -5
 KQ_EV_ADD, KQ_EV_CLEAR, KQ_EV_ERROR = 0x1, 0x20, 0x4000

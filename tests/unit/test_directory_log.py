@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast._core.wait import Wait
-from holdfast._platform import environment, inotify, linux, masks
+from holdfast._platform import environment, inotify, linux
 from holdfast.engines.file.hold import FileHold
 from unit.stepping import Contend, Contender, Stepped
 from unit.test_rivals import temporary
@@ -108,7 +108,7 @@ def test_a_queue_that_has_overflowed_makes_the_log_uncertain(
 ) -> None:
     """N8."""
     read = os.read
-    overflow = inotify._EVENT.pack(-1, masks.IN_Q_OVERFLOW, 0, 0)
+    overflow = inotify._EVENT.pack(-1, inotify.IN_Q_OVERFLOW, 0, 0)
     contender = logging()
     logs = contender.env.real._directory_logs
     monkeypatch.setattr(os, "read", lambda fd, size: read(fd, size) + overflow * (fd == logs.fd))

@@ -40,25 +40,8 @@ import os
 import struct
 import threading
 
-from .libc import LIBC, get_errno
-from .masks import (
-    IN_ATTRIB,
-    IN_CLOSE_NOWRITE,
-    IN_CLOSE_WRITE,
-    IN_CREATE,
-    IN_DELETE,
-    IN_DELETE_SELF,
-    IN_IGNORED,
-    IN_MASK_ADD,
-    IN_MODIFY,
-    IN_MOVE_SELF,
-    IN_MOVED_FROM,
-    IN_MOVED_TO,
-    IN_ONLYDIR,
-    IN_Q_OVERFLOW,
-    IN_UNMOUNT,
-    MASKS,
-)
+from .libc import LIBC, last_error
+from .masks import IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_DELETE_SELF, IN_MOVE_SELF, MASKS
 from .values import CHANGED, CLOSED
 from .waiting import waiting_loop
 
@@ -74,6 +57,10 @@ if TYPE_CHECKING:
 Change = tuple[str, str, str]
 """Directory, name, and what happened to it: `made`, `gone`, `written`, `closed`, `mode`; or `unknown`: some events were
 lost. Without a name it is about the directory itself."""
+
+IN_MODIFY, IN_CREATE, IN_DELETE, IN_MOVED_FROM, IN_MOVED_TO = 0x2, 0x100, 0x200, 0x40, 0x80
+IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
+IN_ONLYDIR, IN_MASK_ADD = 0x1000000, 0x20000000
 
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
@@ -244,7 +231,7 @@ class Hub:
         self._watches: dict[int, list[_Waiter]] = {}
         self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
-            raise _error("inotify_init1")
+            raise last_error("inotify_init1")
 
     def orphan(self) -> None:
         """Drop everything, in a forked child: the instance is the parent's, and a thread that is not here may have had
@@ -280,7 +267,7 @@ class Hub:
             wd = number[0]
             if wd < 0:
                 del self._watches[wd]
-                raise _error(path)
+                raise last_error(path)
             if waiter not in sharing:
                 sharing.append(waiter)
             return wd
@@ -376,11 +363,6 @@ def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         at = end
 
 
-def _error(what: str) -> OSError:
-    number = get_errno()
-    return OSError(number, os.strerror(number), what)
-
-
 class DirectoryLog:
     """The temporary files that have appeared in a directory. See `DirectoryLog` in interface.py, and N8."""
 
@@ -431,12 +413,12 @@ class DirectoryLogs:
         self.doubts = 0
         self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK, lasting=True)
         if self.fd < 0:
-            raise _error("inotify_init1")
+            raise last_error("inotify_init1")
 
     def add(self, directory: str) -> DirectoryLog:
         wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), IN_CREATE | IN_ONLYDIR | IN_MASK_ADD)
         if wd < 0:
-            raise _error(directory)
+            raise last_error(directory)
         return self._logs.setdefault(wd, DirectoryLog(self, wd))
 
     def read(self, expected: bytes = b"") -> bytes:
@@ -506,7 +488,7 @@ class FolderWatch:
     def __init__(self) -> None:
         self.fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
-            raise _error("inotify_init1")
+            raise last_error("inotify_init1")
         self._directories: dict[int, str] = {}
         self._keys: dict[str, int] = {}
 

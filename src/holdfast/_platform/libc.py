@@ -7,6 +7,8 @@ longer than acquiring a lock.
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _ctypes import _SimpleCData
@@ -51,3 +53,9 @@ else:
             return found
 
     LIBC = _Library()
+
+
+def last_error(path: str | None = None) -> OSError:
+    """The error of the last call of this thread that has failed."""
+    number = get_errno()
+    return OSError(number, os.strerror(number), path)

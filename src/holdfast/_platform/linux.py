@@ -48,11 +48,11 @@ _SET_SIGNAL: int = getattr(fcntl, "F_SETSIG", 10)
 
 def _open_pidfd(pid: int) -> int:
     """`os.pidfd_open`, which PyPy does not have."""
-    from .libc import LIBC, get_errno
+    from .libc import LIBC, last_error
 
     fd: int = LIBC.syscall(_PIDFD_OPEN, pid, 0)
     if fd < 0:
-        raise OSError(get_errno(), os.strerror(get_errno()))
+        raise last_error()
     return fd
 
 
@@ -407,12 +407,11 @@ def _load_events() -> None:
 
 def link_empty_path(fd: int, path: str) -> None:
     try:
-        from .libc import LIBC, get_errno
+        from .libc import LIBC, last_error
     except ImportError as error:
         raise OSError(errno.EOPNOTSUPP, "AT_EMPTY_PATH needs ctypes, which cannot be loaded here", path) from error
     if LIBC.linkat(fd, b"", _AT_FDCWD, os.fsencode(path), _AT_EMPTY_PATH) != 0:
-        number = get_errno()
-        raise OSError(number, os.strerror(number), path)
+        raise last_error(path)
 
 
 def btime(path: str) -> str | None:

@@ -58,12 +58,11 @@ def _ended_child() -> tuple[int, int]:
     import ctypes
     import struct
 
-    from .libc import LIBC, get_errno
+    from .libc import LIBC, last_error
 
     information = ctypes.create_string_buffer(128)
     if LIBC.waitid(0, 0, information, os.WEXITED | os.WNOHANG | os.WNOWAIT) != 0:
-        number = get_errno()
-        raise OSError(number, os.strerror(number))
+        raise last_error()
     code, pid, status = (struct.unpack_from("=i", information, at)[0] for at in SIGINFO)
     return (pid, status if code == _CLD_EXITED else -status) if pid > 0 else (0, 0)
 

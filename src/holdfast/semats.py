@@ -75,10 +75,7 @@ __all__ = [
 class PermissionDenied(NotHeld):
     """The lock is another process's, or its record does not say whose. `force` releases it all the same."""
 
-    @property
-    def holder_pid(self) -> int | None:
-        """The pid in the lock file; None if its record cannot be read."""
-        return None if self.holder is None else self.holder.pid
+    holder_pid = AlreadyLocked.holder_pid
 
 
 class SemaphoreStatus(Value):

@@ -135,9 +135,7 @@ def check_timeout(timeout: float | None) -> float | None:
     """The timeout in seconds: None waits forever, 0 tries once. Negative numbers and NaN are errors."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")
-    timeout = as_float(timeout)
+    timeout = as_number("timeout", timeout, "a number of seconds or None")
     if not timeout >= 0:  # nor is NaN
         raise ValueError(f"timeout must be 0 (try once), a number of seconds, or None (forever), not {timeout!r}")
     return None if timeout == INFINITY else timeout
@@ -147,16 +145,16 @@ def check_seconds(name: str, value: float | None, *, zero: bool) -> float | None
     """The number of seconds, or None; TypeError or ValueError, which use the name, for anything else."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
-    value = as_float(value)
+    value = as_number(name, value, "a number of seconds")
     if not value >= 0 or (value == 0 and not zero):  # nor is NaN
         raise ValueError(f"{name} must be {'at least' if zero else 'more than'} 0 seconds, not {value!r}")
     return value
 
 
-def as_float(value: float) -> float:
-    """The number as a float: infinity for an int beyond the largest float."""
+def as_number(name: str, value: float, what: str) -> float:
+    """The number as a float: infinity for an int beyond the largest float. TypeError, which says what it must be."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be {what}, not {value!r}")
     try:
         return float(value)
     except OverflowError:

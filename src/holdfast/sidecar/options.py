@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
 
 from .._core.attempt import Refusal
 from .._core.messages import refused, sentence
-from .._core.options import Options, as_float, check_timeout
+from .._core.options import Options, as_number, check_timeout
 from .._core.wait import Signal
 from .._platform import environment
 from ..engines.file.request import FileRequest
@@ -626,9 +626,7 @@ def check_key(key: str) -> str:
 
 
 def _check_number(name: str, value: float, *, infinite: bool) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    number = as_float(value)
+    number = as_number(name, value, "a number")
     if not number >= 0 or (number == math.inf and not infinite):  # nor is NaN
         raise ValueError(f"{name} must be a number, 0 or more, not {value!r}")
     return number

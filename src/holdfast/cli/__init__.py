@@ -11,7 +11,8 @@ import os
 import sys
 
 from .._platform import environment
-from .outcome import FAILED, die_of, end_quickly, end_with_reader, failed, hide, open_null, say, signal
+from ..errors import HoldfastError
+from .outcome import die_of, end_quickly, end_with_reader, failed, hide, open_null, say, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         options = parse(arguments)
         say_how_to_break(lambda status: _command_to_break(options, status))
-        lacking = _lacking(options.command, getattr(options, "step", ""))
-        if lacking:
-            say(lacking)
-            return FAILED
+        _require_calls(options.command, getattr(options, "step", ""))
         environment().asks_first = True
         if any("://" in word for word in arguments):
             hide(arguments)
@@ -145,16 +143,15 @@ def parse(arguments: list[str]) -> Namespace:
     return options
 
 
-def _lacking(command: str, step: str) -> str:
-    """Why this system cannot run that command; empty where it can. CPython on Linux can run all of them."""
+def _require_calls(command: str, step: str) -> None:
+    """Raise HoldfastError if this system cannot run that command. CPython on Linux can run all of them."""
     if command == "run" or (command == "beads" and step == "daemon"):
         missing = "sigwait" if not hasattr(signal, "sigwait") else "" if hasattr(os, "posix_spawnp") else "posix_spawnp"
         if missing and not (command == "run" and environment().has_jobs):
-            return (
+            raise HoldfastError(
                 f"{command} needs a call that this system does not have ({missing}). Hold the lock in the program "
                 "itself, or between `holdfast try` and `holdfast release`"
             )
-    return ""
 
 
 def _drop_in(name: str, *words: str) -> int:

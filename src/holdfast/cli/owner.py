@@ -37,8 +37,8 @@ _OPERATORS = frozenset(";&|\n<>(){}`$")
 _SHOWN = 60
 
 
-def owner_of(options: Namespace, *, binds: bool) -> int | None:
-    """Pid of the owner; None, after a message, if there is none. It has to be a shell, unless it is named.
+def owner_of(options: Namespace, *, binds: bool) -> int:
+    """Pid of the owner; ValueError if there is none. It has to be a shell, unless it is named.
 
     Without `binds` only its pid counts, as no lock is left to it.
     """
@@ -47,15 +47,15 @@ def owner_of(options: Namespace, *, binds: bool) -> int | None:
         return named
     pid = environment().caller()
     if pid <= 0:
-        say("the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid")
-        return None
+        raise ValueError(
+            "the calling process cannot be seen from here (it is in another PID namespace); pass --owner-pid"
+        )
     why = _why_not(pid) if binds else None
     if why is not None:
-        say(
+        raise ValueError(
             f"{options.lock} was not acquired: it would be bound to process {_shown(pid)}, {why}. Name the process "
             "that it is for (--owner-pid $$ in a script), or use: holdfast run LOCK -- CMD"
         )
-        return None
     return pid
 
 

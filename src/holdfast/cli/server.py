@@ -10,7 +10,7 @@ from ..lock import Lock
 from .console import as_json, rows_of, rows_of_content, tell_refused, tell_released, text_of, url_id_of
 from .locks import lock_of, lock_options
 from .options import Namespace
-from .outcome import DONE, HELD, USAGE, show
+from .outcome import DONE, HELD, show
 
 
 def status_(options: Namespace) -> int:
@@ -38,7 +38,7 @@ def acquire_(options: Namespace) -> int:
     from .owner import owner_of
 
     pid = owner_of(options, binds=True)
-    return USAGE if pid is None else acquire_on_server(lock_of(options), options, pid)
+    return acquire_on_server(lock_of(options), options, pid)
 
 
 try_ = acquire_  # with a timeout of 0
@@ -50,8 +50,6 @@ def release_(options: Namespace) -> int:
     from .owner import owner_of
 
     owner = owner_of(options, binds=False)
-    if owner is None:
-        return USAGE
     lock = Lock(options.lock)
     before = lock.status()
     result = "not held"

@@ -13,7 +13,7 @@ from ..protocols import is_persistent
 from .keeper import Keeper, is_possible, tell_acquired, tell_held
 from .locks import answered, lock_of
 from .options import Namespace
-from .outcome import DONE, USAGE, end_quickly, say
+from .outcome import DONE, end_quickly, say
 from .owner import Owner, owner_of
 
 TYPE_CHECKING = False
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 def acquire_(options: Namespace) -> int:
     """Acquire the lock for its owner, whose life is the life of the lock; a keeper process holds it."""
     pid = owner_of(options, binds=True)
-    if pid is None:
-        return USAGE
     lock = lock_of(options)
     request = file_request(lock)
     has_keeper = not options.no_keeper and is_possible()
@@ -105,8 +103,6 @@ def release_(options: Namespace) -> int:
     from .keepers import end_keeper, why_not_for
 
     owner = owner_of(options, binds=False)
-    if owner is None:
-        return USAGE
     lock = lock_of(options)
     before = lock.status()
     if is_persistent(lock.protocol):

@@ -60,22 +60,19 @@ def remove_if(
     while True:
         try:
             seen = observe(env, request)
-        except OSError as error:
-            set_error_path(error, request.path)
-            raise
-        if seen is None:
-            return None
-        try:
-            assessed = assess(env, seen)
-            if not agreed(seen, assessed):
+            if seen is None:
                 return None
-            if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
-                return seen.record
+            try:
+                assessed = assess(env, seen)
+                if not agreed(seen, assessed):
+                    return None
+                if _remove(env, request, seen, held=assessed.evidence.source == "guard" and not assessed.is_dead):
+                    return seen.record
+            finally:
+                forget(env, seen)
         except OSError as error:
             set_error_path(error, request.path)
             raise
-        finally:
-            forget(env, seen)
         now = env.monotonic()
         if now >= until:
             break

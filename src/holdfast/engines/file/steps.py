@@ -156,14 +156,6 @@ def disconnected(env: Environment, path: str, error: OSError) -> str:
     )
 
 
-def _exists(env: Environment, directory: str) -> bool:
-    try:
-        env.stat(f"{directory}/.")
-    except OSError:
-        return False
-    return True
-
-
 def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Steps[None]:
     """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
     known = prepare()
@@ -194,7 +186,7 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
     known to be missing.
     """
     path, directory = request.path, request.directory
-    makes_none = error.errno == errno.ENOENT and env is not None and _exists(env, directory)  # such as /proc
+    makes_none = error.errno == errno.ENOENT and env is not None and env.exists(f"{directory}/.")  # such as /proc
     message = {
         errno.ENOENT: f"no file can be created in {directory}, though it exists; choose another directory"
         if makes_none

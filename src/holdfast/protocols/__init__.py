@@ -7,57 +7,20 @@ protocol's `name`, its object an instance or a subclass of `Protocol`. They neve
 from __future__ import annotations
 
 from ..errors import HoldfastError, MalformedRecord, did_you_mean
+from . import sema  # noqa: F401 - most locks need it; the other protocols are imported on demand
 from .base import Protocol as Protocol
-from .sema import Sema, Semats
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 GROUP = "holdfast.protocols"
-
-
-def _sidecar() -> Protocol:
-    from .sidecar import Sidecar
-
-    return Sidecar()
-
-
-def _flock() -> Protocol:
-    from .flock import Flock
-
-    return Flock()
-
-
-def _ofd() -> Protocol:
-    from .ofd import Ofd
-
-    return Ofd()
-
-
-def _proper_lockfile() -> Protocol:
-    from .proper_lockfile import ProperLockfile
-
-    return ProperLockfile()
-
-
-def _beads() -> Protocol:
-    from .beads import Beads
-
-    return Beads()
-
-
-_BUILT_IN: dict[str, Callable[[], Protocol]] = {
-    "beads": _beads,
-    "flock": _flock,
-    "ofd": _ofd,
-    "proper-lockfile": _proper_lockfile,
-    "sema": Sema,
-    "semats": Semats,
-    "sidecar": _sidecar,
+_BUILT_IN = {
+    "beads": ("beads", "Beads"),
+    "flock": ("flock", "Flock"),
+    "ofd": ("ofd", "Ofd"),
+    "proper-lockfile": ("proper_lockfile", "ProperLockfile"),
+    "sema": ("sema", "Sema"),
+    "semats": ("sema", "Semats"),
+    "sidecar": ("sidecar", "Sidecar"),
 }
-"""Factories by name. Protocols other than `sema` and `semats` are imported on demand."""
+"""Module and class by name."""
 _RECOGNISED = ("flock", "sema", "beads", "sidecar")
 """The order of recognition: the most liberal protocol comes last. The records of semats are those of sema."""
 _made: dict[str, Protocol] = {}
@@ -75,10 +38,7 @@ def get(name: str) -> Protocol:
         return _made[name]
     except (KeyError, TypeError):
         pass
-    make = _BUILT_IN.get(name) if isinstance(name, str) else None
-    if make is not None:
-        return _made.setdefault(name, make())
-    found = _offered(name) if isinstance(name, str) else None
+    found = (_built_in(name) or _offered(name)) if isinstance(name, str) else None
     if found is not None:
         return _made.setdefault(name, found)
     hint = did_you_mean(name, names()) if isinstance(name, str) else ""
@@ -93,6 +53,15 @@ def names() -> list[str]:
     from .. import plugins
 
     return sorted(_BUILT_IN.keys() | plugins.names(GROUP))
+
+
+def _built_in(name: str) -> Protocol | None:
+    if name not in _BUILT_IN:
+        return None
+    module, kind = _BUILT_IN[name]
+    # Not by `importlib`, which would have to be loaded first.
+    made: Protocol = getattr(__import__(f"{__name__}.{module}", fromlist=[kind]), kind)()
+    return made
 
 
 def _offered(name: str) -> Protocol | None:

@@ -38,13 +38,13 @@ from .._platform.interface import ProcLocks, Stat, Surroundings
 from .._platform.values import LockOwner
 from ..engines.file import queue
 from ..engines.file.inspect import is_gone
-from ..engines.file.paths import queue_of, queue_of_slots, waited_for
+from ..engines.file.paths import waited_for
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Status, Value, Waiter
 from ..protocols import get
 from . import detect
 from .found import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Unreadable
-from .scan import DIRECTORIES, Survey
+from .scan import DIRECTORIES, Survey, queues_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -618,8 +618,7 @@ class WaiterTracker:
     def admitted(self, path: str, pid: int | None) -> SeenWait | None:
         """The wait by which this process has acquired the lock, where that was seen."""
         directory, _, name = path.rpartition("/")
-        slot = detect.slot_of(name)
-        queues = {queue_of(directory, name), *([queue_of_slots(directory, slot[0])] if slot else [])}
+        queues = queues_of(directory, name)
         mine = [ticket for ticket, wait in self.waits.items() if wait.waiter.pid == pid]
         for ticket in sorted(ticket for ticket in mine if ticket[0] in queues and ticket not in self._admitted):
             self._admitted.add(ticket)

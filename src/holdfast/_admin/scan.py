@@ -47,7 +47,7 @@ from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
 from ..engines.file.inspect import GUARDED, NO_RECORD, TRIES, Observation, assess, is_rewritten, read_record, reread
 from ..engines.file.paths import queue_of, queue_of_slots
-from ..engines.file.policy import Verdict, describe, judge, was_released, with_heirs, within_reach
+from ..engines.file.policy import Verdict, describe, holder_of, judge, was_released, with_heirs, within_reach
 from ..engines.file.queue import read_tickets
 from ..engines.file.request import FileRequest
 from ..engines.file.steps import UNFINISHED
@@ -157,6 +157,12 @@ def joined(where: str, name: str) -> str:
     return where + name if where.endswith("/") else f"{where}/{name}"
 
 
+def queues_of(where: str, name: str) -> list[str]:
+    """The queue of this lock; if it is a slot's, also the one for any slot."""
+    slot = detect.slot_of(name)
+    return [queue_of(where, name), *([queue_of_slots(where, slot[0])] if slot else [])]
+
+
 def subdirectories(env: Surroundings, tables: ProcLocks, where: str) -> list[str]:
     """Paths of the directories in a directory that are to be entered (E4), in the order of their names."""
     found = []
@@ -256,7 +262,7 @@ class Survey:
     def file(self, path: str) -> Found | None:
         """The lock file at this absolute path; None if it is none. OSError as the system raises it."""
         where, _, name = path.rpartition("/")
-        queues = frozenset([q.rpartition("/")[2] for q in self._queues_of(where, name) if self._env.exists(q)])
+        queues = frozenset([q.rpartition("/")[2] for q in queues_of(where, name) if self._env.exists(q)])
         return self._look(where, name, path, self._env.stat(path), queues)
 
     def owners(self, path: str, *, records: bool = False) -> list[LockOwner]:
@@ -424,7 +430,7 @@ class Survey:
         holding = [owner for owner in owners if not owner.waiting]
         if guarded and not holding:
             holding = [LockOwner(None, exclusive=True)]  # of another PID namespace: the tables do not show it
-        holders = tuple(self._holder(owner, record) for owner in holding)
+        holders = tuple(holder_of(self._env, owner, record) for owner in holding)
         first = next((holder for holder in holders if holder.pid is not None), holders[0] if holders else None)
         believed = first is not None and record is not None and first.pid == record.pid
         text = "the kernel lock on its file is held" if holders else "nobody has the kernel lock on its file"
@@ -474,12 +480,6 @@ class Survey:
         empty = self._unusable("", path, Observation(found), NO_RECORD)
         return empty.replaced(condition=EMPTY, status=empty.status.replaced(reason=LEFT_EMPTY))
 
-    def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
-        command = None if owner.pid is None else self._env.command(owner.pid)
-        if record is None or record.pid != owner.pid:
-            return Holder(owner.pid, command=command, shared=not owner.exclusive)
-        return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
-
     def _damaged(self, name: str, path: str, seen: Observation) -> Found | None:
         """A lock file whose content is empty or damaged, if it is that (E2)."""
         protocol = detect.damaged(name, seen.data)
@@ -495,8 +495,8 @@ class Survey:
         one = self._unusable("beads" if name == detect.BEADS_NAME else "", path, seen, problem)
         if not locked:
             return one
-        holders = [self._holder(owner, None) for owner in self._tables.owners(seen.identity) if not owner.waiting]
-        first = holders[0] if holders else Holder()
+        owner = next((owner for owner in self._tables.owners(seen.identity) if not owner.waiting), None)
+        first = Holder() if owner is None else holder_of(self._env, owner, None)
         status = one.status.replaced(liveness=Liveness.ALIVE, evidence=GUARDED, holder=first, reason=problem)
         return self._found(status, HELD, seen)
 
@@ -513,7 +513,7 @@ class Survey:
     def _with_waiters(self, where: str, name: str, one: Found, queues: frozenset[str]) -> Found:
         waiting: list[Waiter] = []
         slot = None
-        for number, queue in enumerate(self._queues_of(where, name) if queues else ()):
+        for number, queue in enumerate(queues_of(where, name) if queues else ()):
             if queue.rpartition("/")[2] in queues:
                 waiting += [waiter for _, waiter in read_tickets(self._env, queue)]
                 slot = detect.slot_of(name) if number else None
@@ -530,11 +530,6 @@ class Survey:
         if not arrived and slot is None:
             return one
         return one.replaced(status=status.replaced(waiters=tuple(arrived)), slot=slot[1] if slot else None)
-
-    def _queues_of(self, where: str, name: str) -> list[str]:
-        """The queue of this lock; if it is a slot's, also the one for any slot."""
-        slot = detect.slot_of(name)
-        return [queue_of(where, name), *([queue_of_slots(where, slot[0])] if slot else [])]
 
     def _waiter(self, pid: int) -> Waiter:
         return Waiter(None, pid, None, None, self._env.command(pid))

@@ -167,12 +167,7 @@ def _words_of(command: str, pid: int | None) -> list[str]:
 
 def age_of(seconds: float | None) -> str:
     """A short age for a column: `8s`, `12m`, `5h`, `3d`, or `-`."""
-    if seconds is None:
-        return "-"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
+    return "-" if seconds is None else duration(seconds).replace("min", "m").replace(" ", "")
 
 
 def width_of(text: str) -> int:

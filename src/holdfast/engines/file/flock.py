@@ -59,7 +59,7 @@ from .inspect import (
     require_regular,
     unreadable,
 )
-from .policy import Verdict
+from .policy import Verdict, holder_of
 from .publish import make_parents
 from .steps import UNWRITABLE, is_there, names_there, not_made, open_lasting, with_hint, write_all
 from .watched import WatchedFile
@@ -495,7 +495,7 @@ class WatchedFlock(WatchedFile):
         if self._refused is False and (mismatched := self._mismatched()) is not None:
             return mismatched
         record = self._believed(_holding(owners)) if self._refused else None
-        holders = tuple(self._holder(owner, record) for owner in _holding(owners))
+        holders = tuple(holder_of(env, owner, record) for owner in _holding(owners))
         first = next((holder for holder in holders if holder.pid is not None), Holder() if self._refused else None)
         return Status(
             path=request.path,
@@ -534,12 +534,6 @@ class WatchedFlock(WatchedFile):
         if self._refused:
             return "its holder is alive"
         return "only readers hold it, and another may join them" if holders else "nobody holds it"
-
-    def _holder(self, owner: LockOwner, record: Record | None) -> Holder:
-        command = None if owner.pid is None else self.env.command(owner.pid)
-        if record is None or record.pid != owner.pid:
-            return Holder(owner.pid, command=command, shared=not owner.exclusive)
-        return Holder(owner.pid, record.host, record.since, record.tag, command)
 
     def _believed(self, owners: list[LockOwner]) -> Record | None:
         """The record in the file, if it is the holder's and not an earlier one's (F5); else None."""

@@ -25,7 +25,7 @@ import math
 from ..._core.messages import OUT_OF_REACH
 from ..._core.wait import Signal
 from ...liveness import Liveness
-from ...model import Evidence, Holder, Status, Value
+from ...model import Evidence, Holder, Record, Status, Value
 from ...protocols import is_persistent
 from .inspect import UNFINISHED_SOURCE, Assessment, Observation, is_gone, is_outlived
 
@@ -154,6 +154,14 @@ def within_reach(env: Environment, status: Status) -> Status:
     if status.stale and env.is_read_only(status.path):
         return status.replaced(locked=True, stale=False, reason=f"{status.reason}, but {OUT_OF_REACH}")
     return status
+
+
+def holder_of(env: Environment, owner: LockOwner, record: Record | None) -> Holder:
+    """The owner of a kernel lock, with what the record says of it. Only for display."""
+    command = None if owner.pid is None else env.command(owner.pid)
+    if record is None or record.pid != owner.pid:
+        return Holder(owner.pid, command=command, shared=not owner.exclusive)
+    return Holder(owner.pid, record.host, record.since, record.tag, command, not owner.exclusive)
 
 
 def with_heirs(env: Environment, status: Status, owners: Callable[[], list[LockOwner]]) -> Status:

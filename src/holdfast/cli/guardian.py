@@ -169,7 +169,8 @@ STARTED, FAILED, ENDED, STOPPED, LEFT, NONE = b"S", b"F", b"E", b"T", b"L", b"N"
 _SEEN, _KEEP, _DISMISS = b"s", b"k", b"d"
 _SIZE = 9
 """Bytes of a message: its kind, and a number. So few are never written or read in part."""
-_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""The signals that are passed on to the command (run.py, C1 to C3)."""
 _POLL = 0.2
 """Seconds between looks at processes whose end is no event."""
 _ANSWERS_WITHIN = 1.0
@@ -359,7 +360,7 @@ class _Life:
         detach({*self._fds, self._tell_fd, self._heard})
         self._woken, self._wake = wakeup_pipe()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        wake_by(("SIGCHLD", *_PASSED_ON), self._wake)
+        wake_by(("SIGCHLD", *PASSED_ON), self._wake)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         paths = " ".join(held.path for held in self._held)
         about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {paths}"

@@ -35,7 +35,7 @@ from ..engines.file.hold import FileHold
 from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import Hold, Lock, Semaphore, attend, keep_from_now, release_all, requests_of, state_of
 from .detached import LONGEST_WAIT, sooner
-from .guardian import ENDED, STOPPED, Guardian, NoGuardian, Terms, Tree, named
+from .guardian import ENDED, PASSED_ON, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
 from .outcome import FAILED, LOST, die_of, failed, not_started, say, signal
@@ -65,11 +65,6 @@ if TYPE_CHECKING:
             """Have the guardian end, unless it has been left the locks."""
 
 
-_ENDING = tuple(
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
-)
 _SENT_BY_KERNEL = 0x80
 """The `si_code` of a signal that a terminal sent (C3)."""
 _LOOK_EVERY = 0.2
@@ -97,7 +92,8 @@ def run(options: Namespace) -> int:
     for request in [one for lock in locks for one in requests_of(lock)]:
         request.kept_later = True  # refreshed and watched from `keep_from_now` on: a short hold needs neither
     # Signals that the caller ignores (nohup, a background job) stay ignored, here and in the command.
-    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    passed_on = [getattr(signal, name) for name in PASSED_ON]
+    heeded = [number for number in passed_on if signal.getsignal(number) is not signal.SIG_IGN]
     sys.unraisablehook = _dropped
     try:
         try:

@@ -202,6 +202,17 @@ def test_a_caller_that_would_wait_for_itself_is_refused(prefix: str, face: Any) 
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # on etcd, an abandoned queue entry goes soon
 
 
+def test_a_caller_behind_its_owner_that_would_wait_for_itself_is_refused(prefix: str, face: Any) -> None:
+    """KN2: it holds the lock for another owner, and a caller of this owner waits for that already."""
+    hold = face.Lock(prefix + "a", owner="me").acquire(timeout=10)
+    waiter = face.begin(face.Lock(prefix + "a", owner="you").acquire)
+    eventually(lambda: face.Lock(prefix + "a").status().waiters)
+    with pytest.raises(holdfast.WouldDeadlock, match="owner="):
+        face.Lock(prefix + "a", owner="you").acquire()
+    hold.release()
+    waiter.result().release()
+
+
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("linux"))])
 def test_a_holder_may_wait_for_a_lock_on_a_file_that_is_held(prefix: str, face: Any, protocol: str, shm: Path) -> None:

@@ -284,6 +284,7 @@ class Contender(Deadline, ABC):
         self, env: Environment, requests: Sequence[RemoteRequest], timeout: float | None, context: tuple[object, ...]
     ) -> None:
         super().__init__(env, requests[0], timeout)
+        self.slots = len(requests)
         self.context = context
         self.attempt_events = AttemptEvents(env, self.request, context)
         self._has_waited = False
@@ -363,6 +364,7 @@ class RemoteEngine(Engine):
         contender.acquires = False
         undo_with_operation(env, contender)
         try:
+            _require_no_deadlock(contender)
             return (yield from contender.wait_until_free())
         finally:
             contender.close()
@@ -386,7 +388,7 @@ def own_refs(contender: Contender) -> list[HoldRef]:
     return [ref for held in _holds_of(contender) for ref in list(held.refs)]
 
 
-def require_no_deadlock(contender: Contender, slots: int = 1) -> None:
+def _require_no_deadlock(contender: Contender) -> None:
     """Raise WouldDeadlock if the caller itself holds the lock, or every slot (KN2)."""
     if contender.deadline < math.inf:
         return
@@ -394,8 +396,8 @@ def require_no_deadlock(contender: Contender, slots: int = 1) -> None:
     own = [
         held for held in _holds_of(contender) if any(ref.context[: len(context)] == context for ref in list(held.refs))
     ]
-    if len(own) >= slots:
-        raise deadlock(contender.request, slots, [ref for held in own for ref in list(held.refs)])
+    if len(own) >= contender.slots:
+        raise deadlock(contender.request, contender.slots, [ref for held in own for ref in list(held.refs)])
 
 
 def _join(contender: Contender) -> HoldRef | None:
@@ -413,6 +415,7 @@ def contend_as_owner(contender: Contender) -> Steps[Result]:
     """A share in its own hold, or in that of another caller of the same owner; or the refusal (KN1)."""
     owner = contender.request.owner
     if owner is None:
+        _require_no_deadlock(contender)
         return (yield from contender.acquire())
     place = _InLine(contender, owner)
     try:
@@ -421,6 +424,7 @@ def contend_as_owner(contender: Contender) -> Steps[Result]:
             ref = _join(contender)
             if ref is not None:
                 return ref
+            _require_no_deadlock(contender)
             if line[0] is place:
                 return (yield from contender.acquire())
             if contender.is_over():

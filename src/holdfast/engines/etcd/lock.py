@@ -46,7 +46,7 @@ from ..._platform.values import RECHECK
 from ...errors import EngineUnavailable
 from ...events import WARNING, note
 from ...model import Record, Status
-from ..remote import Contender, RemoteHold, RemoteRequest, require_no_deadlock
+from ..remote import Contender, RemoteHold, RemoteRequest
 from .client import Cluster, Place, cluster_of
 from .http import Unreachable
 from .look import first_of, keys_of, record_of, statuses_of
@@ -102,7 +102,6 @@ class AcquireAttempt(Contender):
     # -- acquiring -----------------------------------------------------------------------------------------------------
 
     def acquire(self) -> Steps[HoldRef | Refusal]:
-        require_no_deadlock(self, len(self.requests))
         if self.timeout == 0:
             seen, slots = yield from first_of(self.cluster, self.queue, self._until())
             self._note(seen, slots)
@@ -240,7 +239,6 @@ class AcquireAttempt(Contender):
     # -- waiting until it is free --------------------------------------------------------------------------------------
 
     def wait_until_free(self) -> Steps[Refusal | None]:
-        require_no_deadlock(self, len(self.requests))
         failing_since: float | None = None
         while True:
             try:

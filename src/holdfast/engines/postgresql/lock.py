@@ -78,7 +78,7 @@ from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...model import Record, Status
 from ..base import Engine
-from ..remote import Contender, RemoteHold, RemoteRequest, moment, require_no_deadlock
+from ..remote import Contender, RemoteHold, RemoteRequest, moment
 from .connect import (
     NAME,
     STALE_AFTER,
@@ -169,13 +169,11 @@ class AcquireAttempt(Contender):
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
     def acquire(self) -> Steps[HoldRef | Refusal]:
-        require_no_deadlock(self)
         result = yield from self._through_failures(shared=False)
         assert not isinstance(result, bool)
         return result or self.refuse()
 
     def wait_until_free(self) -> Steps[Refusal | None]:
-        require_no_deadlock(self)
         result = yield from self._through_failures(shared=True)
         return None if result else self.refusal()
 

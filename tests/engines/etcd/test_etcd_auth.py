@@ -21,6 +21,7 @@ from holdfast.engines.etcd import ENGINE
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Cluster, Turnstile
+from holdfast.engines.etcd.url import Access
 from holdfast.engines.etcd.wire import encoded
 from holdfast.engines.remote import undo_with_operation
 from process.support import eventually
@@ -194,6 +195,47 @@ def test_a_password_comes_from_its_url_a_variable_or_a_file(
     etcd_client.cluster_of(environment(), lock._request.lock_url.access)._token = ""  # type: ignore[attr-defined]
     with pytest.raises(holdfast.EngineUnavailable, match="is no longer set"):
         lock.try_acquire()
+
+
+def test_a_password_file_that_is_away_for_a_moment_costs_no_hold(
+    guarded: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC6: a keep-alive, or a release, that has to log in just then."""
+    asked: list[str] = []
+
+    def secret(access: Access) -> str:
+        asked.append(access.user)
+        return found(access)
+
+    found = Access.secret
+    monkeypatch.setattr(Access, "secret", secret)
+    file = tmp_path / "password"
+
+    def spoil() -> None:
+        file.unlink()
+        asked.clear()
+        cluster._token = ""
+
+    file.write_text("s3cr/et")
+    lock = Lock(f"etcd://me@{guarded.host}/mine/gap?password_file={file}&ttl=5")
+    hold = lock.acquire(timeout=10)
+    cluster = etcd_client.cluster_of(environment(), lock._request.lock_url.access)  # type: ignore[attr-defined]
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    hold._held._job.stop()  # type: ignore[attr-defined]  # no watch asks
+    spoil()
+    eventually(lambda: len(asked) > 1, within=20, what="a second look for the password")
+    before = lease.lapses
+    file.write_text("s3cr/et")
+    eventually(lambda: lease.lapses > before, what="a keep-alive")
+    hold.ensure_held()
+    hold.release()
+
+    lock = Lock(f"{lock._request.given}0")  # a lease that nobody waits for
+    hold = lock.acquire(timeout=10)
+    spoil()
+    hold.release()
+    file.write_text("s3cr/et")
+    lock.acquire(timeout=10).release()
 
 
 def test_a_wait_outlasts_a_token(guarded: Node) -> None:

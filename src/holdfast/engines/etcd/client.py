@@ -12,6 +12,8 @@ EC3  A token of authentication ends some day: it is fetched again, once, when a 
      loop: so the others do not wait long for it. Only the token that was refused is forgotten.
 EC4  Only a server's current answer counts. Idle connections are closed after `_IDLE`.
 EC5  No text has a password or a token: texts that servers send are quoted, texts that are sent to them are not.
+EC6  A password that cannot be read, as while its file is replaced, is an obstacle like a server that cannot be reached:
+     a holder that has to log in again does not lose its lock for it.
 """
 
 from __future__ import annotations
@@ -183,6 +185,10 @@ class Cluster:
                         raise
                     passing = True
                     failed[endpoint] = error.message
+                except EngineUnavailable:
+                    if rounds <= 1 or self.env.monotonic() >= until:
+                        raise
+                    break  # EC6
                 if self.env.monotonic() >= until:
                     raise self._unavailable(failed)
             rounds -= 1

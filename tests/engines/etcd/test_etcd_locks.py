@@ -145,6 +145,28 @@ def test_a_waiter_whose_key_is_gone_queues_anew(url: str, node: Node) -> None:
     got[0].release()
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_caller_whose_lease_ends_before_it_queues_up_begins_anew(
+    url: str, node: Node, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ET4: it is stopped in between, and notices by its own clock, or only by what the server says."""
+    begun: list[int] = []
+
+    def late(entrant: Entrant, until: float) -> Any:
+        begun.append(entrant.lease.id)
+        if len(begun) == 1:
+            node.ask("/v3/lease/revoke", {"ID": str(entrant.lease.id)})
+            if not told:
+                entrant.lease.extend((0.0, 0.0), 1.0)
+                until = 1.0
+        return (yield from enter(entrant, until))
+
+    enter = Entrant.enter
+    monkeypatch.setattr(Entrant, "enter", late)
+    with Lock(url).acquire(timeout=SOON) as hold:
+        assert hold.record.fields["lease"] == f"{begun[1]:x}"
+
+
 def keys_of(url: str) -> list[str]:
     env, lock_url = environment(), parse(url)
     from holdfast.engines.etcd.client import cluster_of

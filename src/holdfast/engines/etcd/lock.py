@@ -7,8 +7,8 @@ ET2  A waiter watches the key before its own, deletions only, from the revision 
 ET3  A contender that leaves without a hold, for whatever reason, revokes its lease (EL3). That is part of undoing its
      operation: otherwise an interruption would leave a key that is kept alive, and holds the lock for nobody.
      `timeout=0` puts no key if it sees that the lock is held.
-ET4  If our key is gone, or our lease may be, we begin anew, behind the other waiters. A hold is given out only within
-     the lease.
+ET4  If our key is gone, or our lease may be, we begin anew, behind the other waiters, even if we were stopped before we
+     had put the key. A hold is given out only within the lease.
 ET5  Our turn may come without a slot: where callers disagree about how many there are, or another program has put a
      key in the place of one. Such a slot is watched and waited for, within the caller's timeout, like a key before us.
 ET6  A waiter's requests to a server, and the answers, do not grow with the number of waiters: a key or two; for the
@@ -118,6 +118,8 @@ class AcquireAttempt(Contender):
         self._entrant = entrant
         try:
             first = yield from self._enter(entrant)
+            if first is None:
+                return None
             waited = entrant.key not in [seen.key for seen in first]
             if waited:
                 self._note(first)
@@ -145,12 +147,18 @@ class AcquireAttempt(Contender):
             self._entrant.lease.end()
             self._entrant = None
 
-    def _enter(self, entrant: Entrant) -> Steps[list[Seen]]:
-        """Queue up, a few callers of this process at a time (ET6). The current holders' keys."""
+    def _enter(self, entrant: Entrant) -> Steps[list[Seen] | None]:
+        """Queue up, a few callers of this process at a time (ET6). The current holders' keys; None if the lease ended
+        before the key was put (ET4)."""
         yield from self._place.admitted(self.deadline)
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
-        first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
+        try:
+            first = yield from entrant.enter(min(self._until(), entrant.lease.lapses))
+        except (EngineUnavailable, Refused) as error:
+            if self.is_over() or not entrant.lease.ends_by(error):
+                raise
+            return None
         entrant.lease.keep()
         return first
 

@@ -73,6 +73,12 @@ class Lease(Term):
         """Whether the server may have dropped it by now (EL1)."""
         return bool(self.why_over) or super().is_over()
 
+    def ends_by(self, error: Refused | EngineUnavailable) -> bool:
+        """Whether it is over, after this error: the server may have said so."""
+        if isinstance(error, Refused) and error.code == _NOT_FOUND:
+            self.why_over = "etcd has ended its lease"
+        return self.is_over()
+
     def grant(self, until: float) -> Steps[None]:
         """Request the lease. Raises as `Cluster.call`."""
         asked = moment(self.env)
@@ -132,10 +138,8 @@ class Lease(Term):
             except EngineUnavailable as error:
                 self.why_over = self.why_over or f"etcd has not answered for {self.seconds} s: {error.message}"
             except Refused as error:
-                if error.code == _NOT_FOUND:
-                    self.why_over = "etcd has ended its lease"
-                elif self.is_over():
-                    self.why_over = f"etcd refuses to keep its lease: {error.message}"
+                if self.ends_by(error):
+                    self.why_over = self.why_over or f"etcd refuses to keep its lease: {error.message}"
                 else:
                     yield Wait((), min(self.lapses, self.env.monotonic() + 0.1))
             due = self._due()

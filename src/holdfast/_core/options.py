@@ -23,7 +23,7 @@ else:
         def __init_subclass__(cls, *, total: bool) -> None: ...
 
 
-_MOST_SLOTS = 1000
+MOST_SLOTS = 1000
 """The maximum number of slots: a waiter looks at every slot, and has a descriptor open for each that is a file."""
 
 
@@ -165,8 +165,8 @@ def check_slots(slots: int) -> None:
     """Raise TypeError or ValueError for anything that is no number of slots of a semaphore."""
     if isinstance(slots, bool) or not isinstance(slots, int):
         raise TypeError(f"slots, how many may hold the semaphore at once, must be a whole number, not {slots!r}")
-    if not 1 <= slots <= _MOST_SLOTS:
-        raise ValueError(f"slots must be from 1 to {_MOST_SLOTS}, not {slots!r}")
+    if not 1 <= slots <= MOST_SLOTS:
+        raise ValueError(f"slots must be from 1 to {MOST_SLOTS}, not {slots!r}")
 
 
 def check_tag(tag: str | None) -> str | None:

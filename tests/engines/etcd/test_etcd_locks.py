@@ -681,6 +681,38 @@ def test_a_key_of_another_program_is_not_overtaken(url: str, node: Node) -> None
     Lock(url).acquire(timeout=SOON).release()
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, f'{{"since": {"9" * 309}}}'], ids=["deep", "long"])
+def test_the_value_of_another_programs_key_fails_neither_a_look_nor_a_wait(url: str, node: Node, value: str) -> None:
+    key = f"{parse(url).base}abc"
+    node.ask("/v3/kv/put", {"key": encoded(key), "value": encoded(value)})
+    assert Lock(url).status().locked
+    for timeout in (0, 0.05):
+        with pytest.raises(holdfast.AcquireTimeout):
+            Lock(url).acquire(timeout=timeout)
+    node.ask("/v3/kv/deleterange", {"key": encoded(key)})
+
+
+def test_a_number_of_slots_that_no_semaphore_has_is_not_believed(url: str, node: Node) -> None:
+    """One that another program has written: a listing would never end."""
+    lock_url = parse(url)
+    key = f"{lock_url.slots}/abc"
+    for slots in (10**9, -1):
+        node.ask("/v3/kv/put", {"key": encoded(key), "value": encoded(f'{{"slots": {slots}}}')})
+        (status,) = drive(ENGINE.survey(environment(), url))
+        assert status.path == f"{Lock(url).path}#0"
+    node.ask("/v3/kv/deleterange", {"key": encoded(key)})
+
+
+def test_a_key_that_is_almost_a_slot_takes_none(url: str, node: Node) -> None:
+    """A number that is too long to be read, and one with a zero before it."""
+    lock_url = parse(url)
+    for number in ("00", "1" * 5000):
+        node.ask("/v3/kv/put", {"key": encoded(f"{lock_url.slots}{number}"), "value": ""})
+    with Semaphore(url, 1).acquire(timeout=SOON) as hold:
+        assert hold.slot == 0
+    node.ask("/v3/kv/deleterange", {"key": encoded(lock_url.slots), "range_end": encoded(f"{lock_url.slots}:")})
+
+
 def test_a_wait_given_up_last_leaves_no_lease_after_the_process(
     url: str, node: Node, peer: Callable[..., Peer]
 ) -> None:

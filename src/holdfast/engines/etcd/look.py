@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..._core.options import MOST_SLOTS, as_float
 from ..._core.wait import Steps, Wait, pause
 from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
@@ -44,7 +45,7 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
         NAME,
         fields,
         pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
-        float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else None,
+        as_float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else None,
         _text(value.get("tag")),
         _text(value.get("host")),
         legible=bool(value),
@@ -148,7 +149,7 @@ def look_at_slot(env: Environment, lock_url: LockUrl) -> Steps[tuple[Status, lis
 def _statuses_of_slots(env: Environment, lock_url: LockUrl, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
     """The statuses of a semaphore whose number of slots only its contenders know."""
     numbers = [one.value.get("slots") for one in seen]
-    room = max([number for number in numbers if isinstance(number, int)] or [len(slots) or 1])
+    room = max([one for one in numbers if isinstance(one, int) and 0 < one <= MOST_SLOTS] or [len(slots) or 1])
     return statuses_of(env, Queue(lock_url, room), lock_url.shown, seen, slots)
 
 

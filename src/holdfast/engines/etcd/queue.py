@@ -41,9 +41,10 @@ from ..._core.wait import Steps, Wait, pause
 from ..._drivers.agent import Job, agent
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable
+from ...protocols import jsontext
 from ..remote import Term, moment
 from .client import Cluster
-from .url import LockUrl, lease_of
+from .url import SLOT, LockUrl, lease_of
 from .wire import Json, Refused, decoded, encoded, end_of, number
 
 _MARGIN = 0.1
@@ -169,7 +170,7 @@ class Seen:
         self.lease = number(kv.get("lease"))
         self.data: bytes = base64.b64decode(kv.get("value", ""))
         try:
-            value = json.loads(self.data) if self.data else {}
+            value = jsontext.parse(self.data.decode()) if self.data else {}
         except ValueError:
             value = {}
         self.value: dict[str, Any] = value if isinstance(value, dict) else {}
@@ -205,7 +206,7 @@ class Queue:
 
     def slot_of(self, seen: Seen) -> int | None:
         text = seen.key[len(self.lock_url.slots) :]
-        return int(text) if text.isdecimal() else None
+        return int(text) if SLOT.match(text) else None
 
     def taken(self, slots: Iterable[Seen]) -> set[str]:
         """The keys of the taken slots, among those that we could have."""

@@ -36,7 +36,8 @@ PASSWORD = "HOLDFAST_ETCD_PASSWORD"
 """The environment variable for the password of a user whose URL has none."""
 _LONGEST_PASSWORD = 4096
 _LEASE = re.compile(r"[0-9a-f]{1,16}\Z")
-_SLOT = re.compile(r"(0|[1-9][0-9]{0,2})\Z")
+SLOT = re.compile(r"(0|[1-9][0-9]{0,2})\Z")
+"""The number of a slot, in a URL and in the name of its key."""
 _LONGEST_NAME = 1000
 
 
@@ -127,7 +128,7 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
     scheme, _, rest = url.partition("://")
     tls = scheme.lower() == "etcds"
     rest, sharp, slot = rest.partition("#")
-    if sharp and (many or not _SLOT.match(slot)):
+    if sharp and (many or not SLOT.match(slot)):
         _refuse(url, "has a '#', which only the number of one slot may follow; a name follows the servers after a '/'")
     rest, question, query = rest.partition("?")
     authority, _, path = rest.partition("/")

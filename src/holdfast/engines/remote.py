@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, ClassVar, Protocol
+from urllib.parse import unquote
 
 from .._core.attempt import AttemptEvents, Refusal
 from .._core.hold import HoldRef, HoldState, give_back
@@ -92,6 +93,15 @@ class RemoteRequest(Request):
     def place(self) -> tuple[str, str, tuple[str, ...], int]:
         """The place in the order of `acquire_all`. The name comes first, as it has only one spelling."""
         return (self.protocol_name, self.full_name, self.server, -1 if self.slot is None else self.slot)
+
+
+def is_text(url: str) -> bool:
+    """Whether a URL is UTF-8 once it is percent-decoded. Otherwise two different names would be read as one."""
+    try:
+        unquote(url, errors="strict").encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def slept() -> float:

@@ -613,6 +613,17 @@ def test_a_listing_separates_locks_and_misses_none(url: str) -> None:
     assert drive(ENGINE.survey(env, base)) == ()
 
 
+def test_a_name_of_another_program_that_is_no_text_does_not_fail_a_listing(url: str, node: Node) -> None:
+    lock_url = parse(url)
+    key = encoded(lock_url.base.encode() + b"\xff/abc")
+    node.ask("/v3/kv/put", {"key": key, "value": ""})
+    (status,) = drive(ENGINE.survey(environment(), url))
+    assert status.path == Lock(url).path.replace("?", "/%FF?")
+    with pytest.raises(holdfast.InvalidPath, match="UTF-8"):
+        Lock(status.path)
+    node.ask("/v3/kv/deleterange", {"key": key})
+
+
 def test_a_follower_is_told_of_every_change(url: str) -> None:
     env, told = environment(), []
     steps = ENGINE.follow(env, url, lambda statuses: told.append([status.path for status in statuses]))

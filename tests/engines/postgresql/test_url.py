@@ -62,6 +62,7 @@ def test_an_invalid_url_is_refused() -> None:
         "postgresql://h/db#": "names no lock",
         "postgresql://h/db#%00": "without NUL",
         "postgresql://h/db#%ff": "UTF-8",
+        "postgresql://u:%ff@h/db#n": "UTF-8",
         "postgresql://h/db#" + "x" * 2001: "2000 bytes",
         "postgresql://h/db?schema=#n": "schema",
         "postgresql://h/db?schema=" + "x" * 64 + "#n": "schema",

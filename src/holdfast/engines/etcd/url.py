@@ -23,7 +23,7 @@ from ..._core.options import Options
 from ...errors import InvalidPath
 from ...model import Value
 from ..base import Engine
-from ..remote import RemoteRequest
+from ..remote import RemoteRequest, is_text
 
 PREFIX = "holdfast/"
 TTL = 10
@@ -111,10 +111,10 @@ class LockUrl(Value):
         return f"{self.prefix}{self.name}/#"
 
     def shown_as(self, name: str) -> str:
-        """The URL of another name in the same place."""
+        """The URL of another name in the same place; of one that is not UTF-8, too, though `parse` refuses that."""
         head, question, query = self.shown.partition("?")
         head = head[: len(head) - len(quote(self.name))] if self.name else head
-        return f"{head}{quote(name)}{question}{query}"
+        return f"{head}{quote(name, errors='surrogateescape')}{question}{query}"
 
 
 def lease_of(base: str, key: str) -> int | None:
@@ -125,6 +125,8 @@ def lease_of(base: str, key: str) -> int | None:
 
 def parse(url: str, *, many: bool = False) -> LockUrl:
     """The parsed URL. InvalidPath if something is missing, unknown or makes no sense; `many`: a name may be missing."""
+    if not is_text(url):
+        _refuse(url, "is not UTF-8 once it is percent-decoded")
     scheme, _, rest = url.partition("://")
     tls = scheme.lower() == "etcds"
     rest, sharp, slot = rest.partition("#")
@@ -161,7 +163,7 @@ def _endpoint(url: str, text: str) -> Endpoint:
     found = bracket or plain
     if found is None:
         _refuse(url, "names no server, or an invalid one: etcd://HOST:2379,HOST2:2379/NAME")
-    port = int(found[2] or _PORT)
+    port = int(found[2][:9]) if found[2] else _PORT
     if not 0 < port < 65536:
         _refuse(url, f"has an invalid port: {port}")
     host = found[1]
@@ -176,10 +178,10 @@ def _endpoint(url: str, text: str) -> Endpoint:
 def _check_name(url: str, name: str, *, many: bool) -> None:
     if not name and not many:
         _refuse(url, "names no lock: etcd://HOST:2379/NAME")
-    if len(name.encode(errors="replace")) > _LONGEST_NAME:
+    if len(name.encode()) > _LONGEST_NAME:
         _refuse(url, f"has a name of more than {_LONGEST_NAME} bytes")
-    if any(ord(c) < 32 or c in "#\x7f" or 0xD800 <= ord(c) < 0xE000 for c in name):
-        _refuse(url, "has a name with a '#', with control characters, or that is not UTF-8")
+    if any(ord(c) < 32 or c in "#\x7f" for c in name):
+        _refuse(url, "has a name with a '#' or with control characters")
     if name and not many and ("" in name.split("/")):
         _refuse(url, "has a name with an empty part: nothing before, after or between two '/'")
 

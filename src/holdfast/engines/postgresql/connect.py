@@ -36,7 +36,7 @@ import random
 from collections import Counter
 from hashlib import blake2b
 from typing import NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote
 
 from psycopg import Error, pq
 
@@ -45,6 +45,7 @@ from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
 from ..connections import Pool, is_address, resolve
+from ..remote import is_text
 from .connection import Broken, Connection, Refused, Row
 
 NAME = "postgresql"
@@ -112,6 +113,8 @@ def check_schema(schema: object) -> str:
 
 def parse(url: str, *, named: bool = True) -> LockUrl:
     """The parsed URL; InvalidPath for one that cannot be used. Without `named`, the name may be missing."""
+    if not is_text(url):
+        raise InvalidPath(f"this URL is not UTF-8 once it is percent-decoded. {_HOW}", protocol=NAME)
     before, _, fragment = url.partition("#")
     scheme, _, rest = before.partition("://")
     scheme = scheme.lower()  # libpq takes no other
@@ -136,7 +139,7 @@ def _ours(query: str) -> tuple[str, list[str]]:
     schema, kept = SCHEMA, []
     for part in filter(None, query.split("&")):
         if _keyword(part) == "schema":
-            schema = check_schema(_decoded(part.partition("=")[2], "the schema"))
+            schema = check_schema(unquote(part.partition("=")[2]))
         else:
             kept.append(part)
     return schema, kept
@@ -144,11 +147,11 @@ def _ours(query: str) -> tuple[str, list[str]]:
 
 def _keyword(part: str) -> str:
     """The name of a parameter as libpq understands it: decoded, and without the blanks around it (PC1)."""
-    return _decoded(part.partition("=")[0], "the name of a parameter").strip()
+    return unquote(part.partition("=")[0]).strip()
 
 
 def _name(fragment: str, *, needed: bool) -> str:
-    name = _decoded(fragment, "the name behind #")
+    name = unquote(fragment)
     if needed and not name:
         raise InvalidPath(f"the URL names no lock: put its name behind a #. {_HOW}", protocol=NAME)
     if "\0" in name or len(name.encode()) > _LONGEST_NAME:
@@ -158,24 +161,17 @@ def _name(fragment: str, *, needed: bool) -> str:
     return name
 
 
-def _decoded(text: str, what: str) -> str:
-    try:
-        return unquote_to_bytes(text.encode()).decode()
-    except UnicodeError:
-        raise InvalidPath(f"{what} is not UTF-8 once it is percent-decoded. {_HOW}", protocol=NAME) from None
-
-
 def _parsed(masked: str, whole: str) -> dict[str, str]:
     """The options that libpq finds in the `whole` URL, whose secrets are left out of the `masked` one (PC1)."""
     try:
         pq.Conninfo.parse(masked.encode())
-    except (Error, UnicodeError) as error:
+    except Error as error:
         secret = masked.partition("?")[0] != whole.partition("?")[0]
         said = "" if secret else f" ({str(error).strip()})"
         raise InvalidPath(f"libpq cannot read this URL{said}. {_HOW}", protocol=NAME) from None
     try:
         options = pq.Conninfo.parse(whole.encode())
-    except (Error, UnicodeError):
+    except Error:
         raise InvalidPath(f"libpq cannot read the password in this URL. {_HOW}", protocol=NAME) from None
     return {option.keyword.decode(): option.val.decode() for option in options if option.val is not None}
 

@@ -46,7 +46,10 @@ def resolve(env: Environment, host: str, port: str | int | None, until: float) -
             found.append(OSError(errno.EINVAL, str(error)))
         done.set()
 
-    threading.Thread(target=look_up, name="holdfast-resolve", daemon=True).start()
+    try:
+        threading.Thread(target=look_up, name="holdfast-resolve", daemon=True).start()
+    except RuntimeError as error:  # no thread can be started, perhaps only now
+        raise OSError(errno.EAGAIN, str(error)) from None
     while not found:
         if env.monotonic() >= until:
             raise TimeoutError(errno.ETIMEDOUT, "the name could not be looked up in time")

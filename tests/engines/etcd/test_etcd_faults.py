@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -326,6 +328,45 @@ def test_a_holder_with_a_compacted_watch_keeps_its_lock_and_is_still_watched(
     eventually(lambda: lost)
     with pytest.raises(holdfast.LockLost):
         hold.release()
+
+
+@pytest.mark.parametrize("lacking", ["thread", "descriptor"])
+def test_a_keep_alive_for_which_a_thread_or_a_descriptor_is_lacking_is_sent_again(
+    url: str, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EL1: as long as the lease lasts; a moment's lack of either costs no lock."""
+    lock = Lock(url.replace("127.0.0.1", "localhost").replace("ttl=2", "ttl=5"))
+    hold = lock.acquire(timeout=10)
+    hold._held._job.stop()  # type: ignore[attr-defined]  # a watch, which needs a connection as well
+    cluster = etcd_client.cluster_of(environment(), lock._request.lock_url.access)  # type: ignore[attr-defined]
+    cluster._pool.close_all(cluster.env)
+    failed: list[str] = []
+
+    def fail(what: str) -> None:
+        if what == lacking and len(failed) < 3:
+            failed.append(what)
+            raise RuntimeError("can't start new thread") if what == "thread" else OSError(errno.EMFILE, "full")
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            fail("thread")
+            super().start()
+
+    class Socket(socket.socket):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            if "fileno" not in options:
+                fail("descriptor")
+            super().__init__(*arguments, **options)
+
+    lease = hold._held.entrant.lease  # type: ignore[attr-defined]
+    before = lease.lapses
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", Thread)
+        patched.setattr(socket, "socket", Socket)
+        eventually(lambda: lease.lapses > before or hold.lost)
+    hold.ensure_held()
+    hold.release()
+    assert failed
 
 
 def test_a_semaphore_frees_the_slot_of_a_killed_holder(arms: dict[str, Callable[[], None]]) -> None:

@@ -281,7 +281,10 @@ def _begin(
 ) -> Connection:
     owner: Any = env  # of a real process: no simulated one has sockets
     with forking:  # a child must find the descriptor among those that it closes (EW2)
-        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor is free, perhaps only now
+            raise Unreachable(error.strerror or str(error)) from None
         fd: int = owner.take(made.detach, Socket)  # EW5
     try:
         plug = socket.socket(family, socket.SOCK_STREAM, fileno=fd)

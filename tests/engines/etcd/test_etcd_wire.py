@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -199,6 +199,22 @@ def test_the_next_server_is_asked_if_the_first_is_silent(node: Node, monkeypatch
         lonely = Cluster(environment(), Access(endpoints[:1]))
         with pytest.raises(holdfast.EngineUnavailable, match="did not answer in time"):
             drive(lonely.call("/v3/kv/range", {"key": "eA=="}, soon(0.05)))
+        cluster._pool.close_all(cluster.env)
+
+
+def test_a_silent_address_of_a_name_leaves_time_for_the_next(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2: as where IPv6 leads nowhere."""
+    with socket.socket() as silent, ExitStack() as stack:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for _ in range(4):  # more than it takes without `accept`: all others get no answer
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(silent.getsockname())
+        found = [(2, 1, 6, "", address) for address in (silent.getsockname(), ("127.0.0.1", node.port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        cluster = Cluster(environment(), Access((Endpoint("name.example", node.port),)))
+        assert "header" in drive(cluster.call("/v3/kv/range", {"key": "eA=="}, soon(3.0)))
         cluster._pool.close_all(cluster.env)
 
 

@@ -5,7 +5,8 @@ EC1  Every request may be sent twice: a put has a key of its own, a lease is gra
 EC2  The caller sets the time limit; no server gets more of that time than `_EACH`, nor, if there are others, more than
      half of the rest, so that a silent one is left for the next. One that is alone gets half of the rest, from `_EACH`
      to `_MOST_ALONE`: asking a slow server the same thing again and again makes it slower. One that is alone and asked
-     only once gets all of it.
+     only once gets all of it. A server that has several addresses connects by the first that answers: they share the
+     time for that.
 EC3  A token of authentication ends some day: it is fetched again, once, when a server says that it is not valid. One
      caller at a time does that, and the others share the token: a server works on a password for a tenth of a second,
      and a crowd that logs in all at once would get no answer in time. That caller may stand still, like a busy event

@@ -257,15 +257,17 @@ def connect(env: Environment, endpoint: Endpoint, tls: ssl.SSLContext | None, un
         raise Unreachable("its name was not resolved in time") from None
     except OSError as error:
         raise Unreachable(f"its name has no address ({error.strerror or error})") from None
-    for family, address in addresses:
+    for number, (family, address) in enumerate(addresses):
+        now = env.monotonic()
+        limit = now + (until - now) / (len(addresses) - number)  # client.py, EC2
         connection = None
         try:
             connection = _begin(env, endpoint, tls, family, address)
             while not _is_connected(connection.fd):
-                if env.monotonic() >= until:
+                if env.monotonic() >= limit:
                     raise Unreachable("it did not answer in time")
-                yield Wait((), until, None, (connection.fd,))
-            yield from connection.shake_hands(until)
+                yield Wait((), limit, None, (connection.fd,))
+            yield from connection.shake_hands(limit)
             return connection
         except BaseException as error:
             if connection is not None:

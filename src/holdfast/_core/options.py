@@ -25,6 +25,8 @@ else:
 
 MOST_SLOTS = 1000
 """The maximum number of slots: a waiter looks at every slot, and has a descriptor open for each that is a file."""
+FASTEST_BEAT = 0.05
+"""Seconds between heartbeats, at least: a faster one would only check more often whether the lock is lost."""
 
 
 class Options(TypedDict, total=False):

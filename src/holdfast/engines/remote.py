@@ -31,7 +31,7 @@ from urllib.parse import unquote
 from .._core.attempt import AttemptEvents, Refusal
 from .._core.hold import HoldRef, HoldState, give_back
 from .._core.messages import deadlock
-from .._core.options import Options, Request, check_seconds
+from .._core.options import FASTEST_BEAT, Options, Request, check_seconds
 from .._core.wait import Deadline, Signal, Steps, Wait
 from .._drivers.sync import drive
 from .._platform.fork import forking
@@ -69,7 +69,7 @@ class RemoteRequest(Request):
         self.fencing = True  # a server gives a token with every hold
         self.watched = True
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
-        self.beat_every = math.inf if every == 0 else every or 0.0
+        self.beat_every = 0.0 if every is None else max(every, FASTEST_BEAT) if every else math.inf
         """Seconds between heartbeats. 0: the engine decides; infinity: never."""
         self.lease = check_seconds("stale_after", options.get("stale_after"), zero=False)
         """Seconds after which the server frees the lock of a silent holder; None: the engine decides."""

@@ -123,6 +123,12 @@ def test_numbers_that_do_not_go_together_are_refused() -> None:
     assert never.every == float("inf")
 
 
+def test_a_heartbeat_is_not_faster_than_documented() -> None:
+    request = holdfast.Lock("postgresql://h/db#n", heartbeat=1e-9)._request
+    assert isinstance(request, PostgresqlRequest)
+    assert request.every == 0.05
+
+
 def test_a_semaphore_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no semaphores on postgresql.*etcd"):
         holdfast.Semaphore("postgresql://h/db#n", 2)

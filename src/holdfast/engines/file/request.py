@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..._core.options import Request, check_seconds, check_slots
+from ..._core.options import FASTEST_BEAT, Request, check_seconds, check_slots
 from ..._platform.fork import forking
 from ...model import INFINITY, marker_text
 from ...protocols import Protocol, get
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..._platform.interface import Environment
 
 
-_FASTEST_BEAT = 0.05
-"""Seconds. Timestamps are whole seconds, so a faster beat would only check more often whether the lock is lost."""
 _SHORTEST_LEASE = 1.0
 _LEASE = 30.0
 """Seconds: the lease of a hold on a filesystem that machines share, unless the caller says otherwise."""
@@ -99,7 +97,7 @@ class FileRequest(Request):
         every = check_seconds("heartbeat", options.get("heartbeat"), zero=True)
         share = 2 if self.protocol.all_beat else 3
         pace = min(self.stale_after, own) / share if every is None else every or INFINITY
-        self.beat_every = max(pace, _FASTEST_BEAT)
+        self.beat_every = max(pace, FASTEST_BEAT)
         # How to publish in this directory; moves on when a method turns out not to work here.
         self.method = "unnamed"
         # Seconds of the longest pause between two looks of the first waiter, where no events arrive.

@@ -56,6 +56,20 @@ def test_an_outdated_row_does_not_name_the_holder(postgres: Postgres) -> None:
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
+def test_a_lock_that_another_program_shares_is_held(postgres: Postgres) -> None:
+    """PO1: `pg_advisory_lock_shared` keeps holders out as well."""
+    lock = Lock(postgres.url("a"))
+    with psycopg.connect(postgres.url(), autocommit=True, application_name="psql") as stranger:
+        stranger.execute("select pg_advisory_lock_shared(%s)", (key_of("a"),))
+        status = lock.status()
+        assert status.locked
+        assert f"session {stranger.info.backend_pid} (psql)" in status.evidence.text
+        with pytest.raises(holdfast.AcquireTimeout, match=r"\(psql\)"):
+            lock.acquire(timeout=0)
+        assert lock.break_lock() is not None
+    lock.acquire(timeout=5).release()
+
+
 def test_the_row_of_an_earlier_hold_of_the_session_does_not_name_the_holder(postgres: Postgres) -> None:
     """PO1: a session has the lock again, and has yet to write its row. A look may come in between."""
     Lock(postgres.url("a")).acquire(timeout=10).release()

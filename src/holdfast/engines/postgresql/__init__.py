@@ -34,7 +34,7 @@ select l.pid, pg_terminate_backend(l.pid, $2::bigint)
   from pg_locks l left join pg_stat_get_activity(null) a on a.pid = l.pid
  where l.pid = $3::integer
    and ($4::bigint is null or exists (select from {table} k where k.key = $1 and k.token = $4 and {written}))
-   and l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.mode = 'ExclusiveLock'
+   and l.locktype = 'advisory' and l.objsubid = 1 and l.granted
    and l.database = (select oid from pg_database where datname = current_database())
    and ((l.classid::bigint << 32) | l.objid::bigint) = $1::bigint"""
 

@@ -86,7 +86,8 @@ def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
     """The status of one lock, from the rows about it."""
     path = lock_url.path_of(name)
     exclusive = [row for row in rows if row[4] == "ExclusiveLock"]
-    holding = next((row for row in exclusive if row[3] == "t"), None)
+    granted = [row for row in exclusive if row[3] == "t"] or [row for row in rows if _is_shared_by_another(row)]
+    holding = next(iter(granted), None)
     waiting = [row for row in exclusive if row[3] != "t"]
     watching = [row for row in rows if row[4] != "ExclusiveLock" and row[3] != "t"]
     waiters = [_waiter(row, number) for number, row in enumerate(waiting, 1)] + [_waiter(row, None) for row in watching]
@@ -105,6 +106,11 @@ def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
     return Status(
         path, NAME, True, False, Liveness.ALIVE, evidence, holder, record, reason, age, tuple(waiters), (holder,)
     )
+
+
+def _is_shared_by_another(row: Row) -> bool:
+    """Whether another program has it in shared mode. With holdfast that lasts for one statement of `Lock.wait`."""
+    return row[3] == "t" and row[4] != "ExclusiveLock" and not _APPLICATION.match(row[6] or "")
 
 
 def _evidence(row: Row) -> str:

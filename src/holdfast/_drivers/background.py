@@ -23,7 +23,8 @@ K7  Three steps, in this order: the hold gets its keeper, it enters the table, i
 K8  A beat of a hold with a lease asks a server, which may not answer. So it is sent in a thread of its own, one at a
     time, and this thread reports the loss when the lease is over.
 K9  At exit, holds at a server that may not answer are released in a thread of its own, and the exit waits for it for a
-    moment. A Python that starts no threads by then (3.12) waits for that server.
+    moment. A Python that starts no threads by then (3.12) waits for that server. A release that waits for an answer has
+    a limit of its own; if one has waited for long, the other holds of its kind are dropped without a wait.
 K10 If no thread can be started (RLIMIT_NPROC, a cgroup's pids.max, no memory), that is reported once, and each later
     hold and each later look at a hold tries again. A caller that waits for something else meanwhile, as `run` does,
     comes back each second, and its thread does what is due, until there is a keeper's thread.
@@ -226,9 +227,12 @@ class Keeper:
             env.operations.finish_broken_off()  # J4
         except Exception as error:
             print(f"holdfast: at exit: {error}", file=sys.stderr)  # noqa: T201
+        is_silent = False
         for held in list(env.holds.values()):
             if held not in held_far:
-                _release_at_exit(held)
+                began = time.monotonic()
+                _release_at_exit(held, drops=is_silent and held.waits)
+                is_silent = is_silent or (held.waits and time.monotonic() - began >= _AT_EXIT_WITHIN)
 
         def release_far() -> None:
             """Release at servers that may not answer (K9)."""
@@ -457,10 +461,13 @@ def _drop_tickets(queue: Any) -> None:
         entry.drop_place()
 
 
-def _release_at_exit(held: HoldState) -> None:
+def _release_at_exit(held: HoldState, *, drops: bool = False) -> None:
     try:
         if held.request.retained:
             held.abandon()
+        elif drops:
+            for ref in held.refs.copy():
+                held.drop(ref)
         else:
             held.release()
     except Exception as error:  # the interpreter is going down: say it, and go on with the next

@@ -330,6 +330,33 @@ def test_a_holder_with_a_compacted_watch_keeps_its_lock_and_is_still_watched(
         hold.release()
 
 
+EXIT = """
+import atexit
+from holdfast.engines.etcd.lock import EtcdHold
+
+def counted(held, give_up=EtcdHold._give_up):
+    asked.append(held)
+    return give_up(held)
+
+asked = []
+atexit.register(lambda: say(len(asked)))
+EtcdHold._give_up = counted
+holds = [Lock(path.replace("?", f"/{number}?")).acquire() for number in range(3)]
+say("held")
+hear()
+"""
+
+
+def test_an_exit_waits_for_one_release_at_a_silent_server(url: str, node: Node, peer: Callable[..., Peer]) -> None:
+    """K9, EG5: the others are told to the server meanwhile, as far as there is time."""
+    holder = peer(EXIT, url.replace("ttl=2", "ttl=10"))
+    holder.expect("held")
+    with node.paused():
+        holder.say("end")
+        holder.expect("1")
+        holder.finish()
+
+
 @pytest.mark.parametrize("lacking", ["thread", "descriptor"])
 def test_a_keep_alive_for_which_a_thread_or_a_descriptor_is_lacking_is_sent_again(
     url: str, lacking: str, monkeypatch: pytest.MonkeyPatch

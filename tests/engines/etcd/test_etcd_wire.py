@@ -123,7 +123,7 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
         if count == 0:
             plug.recv(1)  # until it is closed
         else:
-            plug.sendall(whole(b'{"n":"2"}'))
+            plug.sendall(whole(b'{"header":{},"n":"2"}'))
 
     with server(serve) as cluster:
         steps = cluster.call("/v3/x", {"n": 1}, soon())
@@ -133,7 +133,7 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
             wait = next(steps)
             wait_for(wait.replaced(deadline=time.monotonic() + 0.01))
         steps.close()
-        assert drive(cluster.call("/v3/x", {"n": 2}, soon())) == {"n": "2"}
+        assert drive(cluster.call("/v3/x", {"n": 2}, soon()))["n"] == "2"
 
 
 def test_a_request_is_repeated_if_the_server_closed_its_idle_connection() -> None:
@@ -141,12 +141,12 @@ def test_a_request_is_repeated_if_the_server_closed_its_idle_connection() -> Non
 
     def serve(plug: socket.socket, count: int) -> None:
         request(plug)
-        plug.sendall(whole(b'{"n":"%d"}' % count))
+        plug.sendall(whole(b'{"header":{},"n":"%d"}' % count))
 
     with server(serve) as cluster:
-        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "0"}
-        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "1"}
-        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "2"}
+        assert drive(cluster.call("/v3/x", {}, soon()))["n"] == "0"
+        assert drive(cluster.call("/v3/x", {}, soon()))["n"] == "1"
+        assert drive(cluster.call("/v3/x", {}, soon()))["n"] == "2"
 
 
 def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def serve(plug: socket.socket, count: int) -> None:
         request(plug)
-        plug.sendall(whole(b"{}"))
+        plug.sendall(whole(b'{"header":{}}'))
         if not plug.recv(1):
             closed.append(count)
 
@@ -172,7 +172,7 @@ def test_a_passing_outage_is_waited_for_and_a_refusal_is_not() -> None:
     """EJ2, EC1: "no leader" is waited for; a refused request is not repeated."""
     no_leader = b'{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}'
     denied = b'{"error":"etcdserver: permission denied","message":"etcdserver: permission denied","code":7}'
-    answers = [no_leader, no_leader, b'{"n":"1"}', denied]
+    answers = [no_leader, no_leader, b'{"header":{},"n":"1"}', denied]
 
     def serve(plug: socket.socket, _: int) -> None:
         while answers:
@@ -180,7 +180,7 @@ def test_a_passing_outage_is_waited_for_and_a_refusal_is_not() -> None:
             plug.sendall(whole(answers.pop(0), b"HTTP/1.1 503 Service Unavailable\r\n" if len(answers) > 2 else HEAD))
 
     with server(serve) as cluster:
-        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "1"}
+        assert drive(cluster.call("/v3/x", {}, soon()))["n"] == "1"
         with pytest.raises(Refused, match="permission denied"):
             drive(cluster.call("/v3/x", {}, soon()))
 
@@ -227,12 +227,12 @@ def test_a_lone_server_that_is_slow_gets_all_the_time(monkeypatch: pytest.Monkey
     def serve(plug: socket.socket, _: int) -> None:
         asked.append(request(plug))
         if not select.select([plug], [], [], 0.3)[0]:  # otherwise the client has gone
-            plug.sendall(whole(b'{"n":"1"}'))
+            plug.sendall(whole(b'{"header":{},"n":"1"}'))
 
     monkeypatch.setattr(etcd_client, "_EACH", 0.05)
     monkeypatch.setattr(etcd_client, "_MOST_ALONE", 0.05)
     with server(serve) as cluster:
-        assert drive(cluster.call("/v3/x", {}, soon())) == {"n": "1"}
+        assert drive(cluster.call("/v3/x", {}, soon()))["n"] == "1"
     assert len(asked) == 1
 
 
@@ -248,6 +248,7 @@ def test_a_caller_without_time_gives_a_server_some(node: Node, monkeypatch: pyte
 def test_a_server_that_is_not_etcd_is_recognised() -> None:
     for answer, why in {
         whole(b"<html>"): "not JSON",
+        whole(b'{"detail":"Not Found"}'): "not an answer of etcd",
         whole(b"\netcd received your request, but the Host header was unrecognized.\n\nTo fix this, choose one"): (
             r"etcd received your request, but the Host header was unrecognized\. To fix this"
         ),
@@ -263,6 +264,8 @@ def test_a_server_that_is_not_etcd_is_recognised() -> None:
             host, port = cluster.access.endpoints[0].host, cluster.access.endpoints[0].port
             with pytest.raises(holdfast.EngineUnavailable, match=why):
                 Lock(f"etcd://{host}:{port}/a").try_acquire()
+            with pytest.raises(holdfast.EngineUnavailable, match=why):
+                Lock(f"etcd://{host}:{port}/a").acquire()
 
 
 def test_an_error_names_the_unreachable_server_and_what_to_do() -> None:
@@ -293,7 +296,7 @@ def test_a_name_is_looked_up_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def serve(plug: socket.socket, _: int) -> None:
         request(plug)
-        plug.sendall(whole(b"{}"))
+        plug.sendall(whole(b'{"header":{}}'))
 
     with server(serve) as cluster:
         named = Cluster(environment(), Access((Endpoint("localhost", cluster.access.endpoints[0].port),)))
@@ -307,7 +310,7 @@ def test_numbers_as_text_and_both_forms_of_an_error_are_read() -> None:
     assert number("9223372036854775807") == 2**63 - 1
     assert number(None) == 0
     assert result_of(b'{"result":{"ID":"1"}}') == {"ID": "1"}
-    assert answer_of(b'{"result":{"ID":"1"}}\n{"result":{}}\n') == {"ID": "1"}
+    assert answer_of(b'{"result":{"header":{}}}\n{"result":{}}\n') == {"header": {}}
     with pytest.raises(Refused) as caught:
         result_of(b'{"error":{"grpc_code":16,"message":"etcdserver: invalid auth token"}}')
     assert caught.value.is_stale_token()

@@ -19,6 +19,7 @@ _UNAUTHENTICATED, _UNAVAILABLE, _DEADLINE = 16, 14, 4
 _AGAIN = ("no leader", "leader changed", "timed out", "server stopped", "not ready", "too many requests", "not started")
 """The messages of a passing obstacle: another server, or the same in a moment, may answer otherwise."""
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "auth: revision in header is old")
+_NOT_ETCD = "its answer is JSON, but not an answer of etcd"
 
 
 class Refused(Exception):
@@ -62,7 +63,10 @@ class Watch:
 
 def answer_of(data: bytes) -> Json:
     """The JSON of an answer; of a stream, its first line. Refused for an error."""
-    return result_of(data.partition(b"\n")[0] if data.startswith(b'{"result"') else data)
+    answer = result_of(data.partition(b"\n")[0] if data.startswith(b'{"result"') else data)
+    if "header" not in answer:
+        raise Unreachable(_NOT_ETCD)
+    return answer
 
 
 def result_of(line: bytes) -> Json:
@@ -72,7 +76,7 @@ def result_of(line: bytes) -> Json:
         text = " ".join(line[:200].decode(errors="replace").split())  # etcd itself may say why it refuses all of it
         raise Unreachable(f"its answer is not JSON, as that of etcd from 3.4 on would be, but {text!r}") from None
     if not isinstance(answer, dict):
-        raise Unreachable("its answer is JSON, but not an answer of etcd")
+        raise Unreachable(_NOT_ETCD)
     error = answer.get("error")
     if isinstance(error, dict):
         raise Refused(str(error.get("message", "")), number(error.get("grpc_code", error.get("code", 0))))

@@ -70,6 +70,13 @@ def test_a_lock_that_another_program_shares_is_held(postgres: Postgres) -> None:
     lock.acquire(timeout=5).release()
 
 
+def test_a_test_whether_a_lock_is_free_is_no_holder(postgres: Postgres) -> None:
+    """PO1: `Lock.wait` shares the lock for one statement, in a session that its user may have named."""
+    with psycopg.connect(postgres.url(), application_name="mine") as session:
+        session.execute("select pg_try_advisory_xact_lock_shared(%s)", (key_of("a"),))
+        assert not Lock(postgres.url("a")).status().locked
+
+
 def test_the_row_of_an_earlier_hold_of_the_session_does_not_name_the_holder(postgres: Postgres) -> None:
     """PO1: a session has the lock again, and has yet to write its row. A look may come in between."""
     Lock(postgres.url("a")).acquire(timeout=10).release()

@@ -109,8 +109,10 @@ def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
 
 
 def _is_shared_by_another(row: Row) -> bool:
-    """Whether another program has it in shared mode. With holdfast that lasts for one statement of `Lock.wait`."""
-    return row[3] == "t" and row[4] != "ExclusiveLock" and not _APPLICATION.match(row[6] or "")
+    """Whether another program has it in shared mode. With holdfast that lasts for one statement of `Lock.wait`, which
+    the name of the session shows or, if its user has chosen another, the statement."""
+    is_ours = _APPLICATION.match(row[6] or "") or "advisory_xact_lock_shared(" in (row[7] or "")
+    return row[3] == "t" and row[4] != "ExclusiveLock" and not is_ours
 
 
 def _evidence(row: Row) -> str:

@@ -354,11 +354,14 @@ class Queue:
 
     def tell_behind_stopped(self) -> None:
         """Tell the first waiter that can run of a free lock, if those ahead of it are stopped (Q6)."""
-        for number, name in enumerate(self.tickets()[:_MOST_TOLD]):
-            if not (self.shares_pids_with(name) and self._env.inspect(pid_of(name)).stopped):
-                if number:
-                    self.tell(name)
-                return
+        try:
+            for number, name in enumerate(self.tickets()[:_MOST_TOLD]):
+                if not (self.shares_pids_with(name) and self._env.inspect(pid_of(name)).stopped):
+                    if number:
+                        self.tell(name)
+                    return
+        except OSError:
+            pass  # Q1
 
     def open_up(self, directory: str) -> None:
         """Open it to the users of the lock's directory, if it has just been made (Q9)."""

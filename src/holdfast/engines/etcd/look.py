@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..._core.options import MOST_SLOTS, as_float
+from ..._core.options import MOST_SLOTS, as_number
 from ..._core.wait import Steps, Wait, pause
 from ..._platform.interface import Environment
 from ..._platform.values import RECHECK
@@ -40,12 +40,12 @@ def record_of(seen: Seen, token: int | None = None) -> Record:
     }
     if seen.lease:
         fields["lease"] = f"{seen.lease:x}"
-    since, pid = value.get("since"), value.get("pid")
+    pid = value.get("pid")
     return Record(
         NAME,
         fields,
         pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
-        as_float(since) if isinstance(since, (int, float)) and not isinstance(since, bool) else None,
+        _number(value.get("since")),
         _text(value.get("tag")),
         _text(value.get("host")),
         legible=bool(value),
@@ -209,6 +209,13 @@ def follow(env: Environment, lock_url: LockUrl, tell: Callable[[tuple[Status, ..
             if watch is not None:
                 watch.close()
         yield from pause(env, env.monotonic() + _AGAIN)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return as_number("since", value, "a number")
+    except TypeError:
+        return None
 
 
 def _text(value: object) -> str | None:

@@ -233,6 +233,25 @@ def test_a_recommended_command_names_the_file_of_the_lock(world: World, tmp_path
     assert world.do("break", slot, "--id", id_of(world, slot)).returncode == 0
 
 
+def test_a_recommended_command_breaks_the_lock_that_status_was_given_by_its_file(world: World, tmp_path: Path) -> None:
+    """`status LOCKFILE` finds out the protocol; `break -p` with that would make a further path from it."""
+    database = tmp_path / "db"
+    database.mkdir()
+    damaged, dated = database / ".exclusive-lock", tmp_path / "data.json.lock"
+    damaged.write_text("prose")
+    dated.write_text('{"createdAt": "2020-01-01T00:00:00Z"}')
+    for path in (damaged, dated):
+        words = recommended(world.do("status", path).stdout)
+        assert world.do(*words, "--id", id_of(world, path)).returncode == 0
+        assert not path.exists()
+
+
+def test_a_recommended_command_names_the_lock_that_is_held_among_several(world: World, tmp_path: Path) -> None:
+    tmp_path.joinpath("b.lock").write_text("prose")
+    for command in (("run", "-n", "-p", "sidecar", "a", "b", "--", "true"), ("wait", "-n", "-p", "sidecar", "a", "b")):
+        assert recommended(world.do(*command).stderr.replace(" It was one", "")) == ["break", "-p", "sidecar", "b"]
+
+
 def test_a_command_run_in_this_process_does_not_change_the_librarys_messages(path: Path) -> None:
     path.write_text("pid=4294967295\ntimestamp=9999999999\n")
     with pytest.raises(SystemExit):

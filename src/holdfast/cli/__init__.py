@@ -28,6 +28,9 @@ _COLLECT_AFTER = 50_000
 """New objects after which Python looks for reference cycles. A command makes few of those: with Python's usual 700, a
 list of many locks takes 5 % longer, and a start 2 %."""
 
+_LOCK_ITSELF = ("sema", "semats")
+"""Protocols of records whose lock file is LOCK itself."""
+
 _PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
 """Options and operands that name a file or a directory; a LOCK is checked by `Lock` itself."""
 
@@ -170,16 +173,27 @@ def _command_to_break(options: Namespace | None, status: Status) -> str:
     from .._core.messages import quoted
     from .locks import is_url
 
-    given: str = getattr(options, "lock", None) or ""
-    protocol = getattr(options, "protocol", None)
-    words, path = ["holdfast", "break"], status.path
-    is_file = not is_url(path)
-    if protocol and is_file and not getattr(options, "slots", None):
+    protocol: str = getattr(options, "protocol", None) or ""
+    path = status.path
+    words, is_file = ["holdfast", "break"], not is_url(path)
+    given = _given_for(options, path) if protocol and is_file and not getattr(options, "slots", None) else None
+    if given is not None:
         words += ["-p", protocol]  # with which `break` derives the lock file from the given path
-        path = given or path
-    elif status.record is None and status.protocol and is_file:
+        path = given
+    elif status.record is None and status.protocol in _LOCK_ITSELF and is_file:
         words += ["-p", status.protocol]  # the content does not name it
     return quoted(*words, f"./{path}" if path.startswith("-") else path)
+
+
+def _given_for(options: Namespace | None, path: str) -> str | None:
+    """The LOCK as it was typed, of which that is the lock file; None if none of several is."""
+    from ..lock import Lock
+    from .locks import each_of, lock_options
+
+    if len(getattr(options, "locks", ())) < 2:
+        return getattr(options, "lock", None)
+    assert options is not None
+    return next((one.lock for one in each_of(options) if Lock(one.lock, **lock_options(one)).path == path), None)
 
 
 def _heed_signals(*, quiet_end: bool) -> None:

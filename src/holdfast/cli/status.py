@@ -62,11 +62,12 @@ def _status(options: Namespace) -> int:
     another = _found(survey, options.lock) if options.protocol is None else None
     if another is not None and another.advice is not None:
         return _status_of_another(options, another)
-    named, options.protocol, given = *_named(survey, options.lock, options.protocol), options.protocol
-    if given is None and options.protocol == _USUAL and os.path.isdir(named):
+    given = options.protocol
+    named, protocol = _named(survey, options.lock, given)
+    if given is None and protocol == _USUAL and os.path.isdir(named):
         say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
         return FAILED
-    lock = Lock(named, **lock_options(options))
+    lock = Lock(named, **{**lock_options(options), "protocol": protocol})
     survey, found, status = _looked_at(survey, lock)
     other = other_protocol(file_request(lock), status.data, status.record) if status.locked else None
     keepers = survey.owners(status.path) if status.locked else []

@@ -177,7 +177,14 @@ def test_the_way_out_of_a_mismatch_is_reported_for_programs_and_commands(world: 
     path.write_text(JSON % 1)
     done = world.do("run", "-n", path, "--", "true")
     assert done.returncode == 3
-    assert "Use protocol='sidecar' (-p sidecar), or another path" in done.stderr
+    target = str(path).removesuffix(".lock")
+    assert f"Use protocol='sidecar' (-p sidecar) for {target}, or another path" in done.stderr
+    assert f"{path} is stale" in world.do("wait", "-n", "-p", "sidecar", target).stderr
+    path.write_text("pid=1\ntimestamp=1\n")
+    done = world.do("run", "-n", "-p", "sidecar", target, "--", "true")
+    assert f"Use protocol='sema' (-p sema) for {path}, or another path" in done.stderr
+    path.with_name("data").write_text(JSON % 1)
+    assert "exclude each other. Use another path" in world.do("run", "-n", "data", "--", "true").stderr
 
 
 def test_an_empty_file_is_called_empty_and_is_free_for_flock(world: World, path: Path) -> None:

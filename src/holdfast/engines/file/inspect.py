@@ -52,7 +52,7 @@ from ..._platform.values import Presence
 from ...errors import InvalidPath, MalformedRecord, ProtocolMismatch
 from ...liveness import Liveness
 from ...model import Evidence, Identity, Marker, Record, Value
-from ...protocols import recognise
+from ...protocols import get, recognise
 from ...protocols.base import MAX_RECORD_BYTES
 from .steps import REMOVED, UNFINISHED, close_quietly, is_there, with_hint
 
@@ -284,10 +284,14 @@ def other_protocol(request: FileRequest, data: bytes, record: Record | None) -> 
 
 
 def mismatch(request: FileRequest, other: str) -> ProtocolMismatch:
+    """The error. It names the path from which the other protocol derives this very lock file."""
+    path, suffix, its = request.path, request.protocol.suffix, get(other).suffix
+    named = f" for {path.removesuffix(its)}" if suffix or its else ""
+    way = f"Use protocol={other!r} (-p {other}){named}, or" if path.endswith(its) else "Use"
     return request.error(
         ProtocolMismatch,
-        f"{request.path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: "
-        f"they would not exclude each other. Use protocol={other!r} (-p {other}), or another path.",
+        f"{path} holds a record of the {other} protocol, but this lock speaks {request.protocol.name}: they would not "
+        f"exclude each other. {way} another path.",
     )
 
 
@@ -298,7 +302,8 @@ def require_regular(found: Stat, request: FileRequest) -> None:
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of an unknown type")
     is_directory = stat.S_ISDIR(found.st_mode)
     may_be_lock = is_directory and request.path.endswith(".lock")
-    other = " (it may be a lock of proper-lockfile, -p proper-lockfile)" if may_be_lock else ""
+    target = request.path.removesuffix(".lock")
+    other = f" (it may be a lock of proper-lockfile: -p proper-lockfile for {target})" if may_be_lock else ""
     instead = "name a file in it, or " if is_directory and not may_be_lock else ""
     raise request.error(InvalidPath, f"{request.path} is {kind}, not a lock file{other}; {instead}choose another path")
 

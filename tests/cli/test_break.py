@@ -252,6 +252,27 @@ def test_a_recommended_command_names_the_lock_that_is_held_among_several(world: 
         assert recommended(world.do(*command).stderr.replace(" It was one", "")) == ["break", "-p", "sidecar", "b"]
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "option"), [("data", "data.lock", "-p sidecar"), ("gpu", "gpu.0.lock", "--slots N")]
+)
+def test_a_lock_that_is_not_at_the_path_itself_is_not_called_gone(
+    given: str, name: str, option: str, world: World, tmp_path: Path
+) -> None:
+    """`status` shows that lock, and its id."""
+    path = tmp_path / name
+    path.write_text('{"createdAt": "2020-01-01T00:00:00Z"}' if "sidecar" in option else "pid=1\ntimestamp=1\n")
+    done = world.do("break", given, "--id", id_of(world, path))
+    assert (done.returncode, f"but {path} is a " in done.stderr) == (1, True)
+    for command in (("wait", "-n", given), ("release", "--owner-pid", os.getpid(), given)):
+        done = world.do(*command)
+        assert (done.returncode, f"but {path} is a " in done.stderr, option in done.stderr) == (0, True, True)
+    assert path.exists()
+    path.unlink()
+    assert world.do("wait", "-n", given).stderr == ""
+    done = world.do("break", given)
+    assert (done.returncode, done.stderr.endswith("not held\n")) == (0, True)
+
+
 def test_a_command_run_in_this_process_does_not_change_the_librarys_messages(path: Path) -> None:
     path.write_text("pid=4294967295\ntimestamp=9999999999\n")
     with pytest.raises(SystemExit):

@@ -25,6 +25,7 @@ from .console import as_json, name_of_record, rows_of, text_of, url_id_of
 from .locks import absolute, is_url, leave_to_its_program, refuse_empty
 from .options import Namespace
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
+from .slots import elsewhere
 
 _WORD = "break"
 _MEANS = (
@@ -155,7 +156,8 @@ def break_(options: Namespace) -> int:
     if is_persistent(status.protocol):
         return _refuse_kernel_lock(one)
     if one.id is None:
-        return one.end("not held")
+        other = elsewhere(options)
+        return one.refuse(f"nothing is there, but {other}; name that file") if other else one.end("not held")
     code = one.ask()
     return one.remove() if code is None else code
 

@@ -133,6 +133,11 @@ def release_(options: Namespace) -> int:
     if unkept and not options.quiet:
         say(f"{lock.path}: its keeper had ended before, so anybody could have taken it over since; nobody has")
     result = "released" if removed is not None or before.locked else "not held"
+    if result == "not held" and not options.quiet:
+        from .slots import elsewhere
+
+        if other := answered(lock, 0.0, lambda: elsewhere(options)):
+            say(f"{lock.path} is not held, but {other}")
     return tell_released(options, lock, before, result)
 
 

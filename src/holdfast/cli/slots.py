@@ -1,4 +1,4 @@
-"""Output of commands about a LOCK that is a semaphore.
+"""Output of commands about a LOCK that is a semaphore; and whether a LOCK without a file may mean one.
 
 The number of slots of a semaphore is known to its users, and not written anywhere. Without `--slots` it is judged by
 the highest number among the existing lock files. Then it is not `counted`.
@@ -13,7 +13,7 @@ from .._platform import environment
 from ..lock import Semaphore
 from ..protocols import is_persistent
 from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
-from .locks import answered, is_url, lock_options, nowhere
+from .locks import absolute, answered, is_url, lock_options, nowhere
 from .options import Namespace
 from .outcome import DONE, FAILED, HELD, show
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .._admin.found import Found
     from .._admin.scan import Survey
     from ..model import SemaphoreStatus, Status
+
+
+BESIDE = ("sidecar", "proper-lockfile")
+"""Protocols whose locks are beside the files that they protect."""
 
 
 def status_(options: Namespace, *, counted: bool = True) -> int:
@@ -112,6 +116,27 @@ def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, s
     if not spoken:  # as for a lock file (status.py): an empty one may have record locks, which are not looked for first
         spoken = "ofd" if any(survey.owners(one.status.path, records=True) for _, one in found) else "sema"
     return max(number for number, _ in found) + 1, spoken
+
+
+def elsewhere(options: Namespace) -> str:
+    """The lock that `status` shows for this LOCK, if no protocol is given and no file has that name; else empty."""
+    path, env = absolute(options.lock), environment()
+    if options.protocol is not None or is_url(options.lock) or os.path.lexists(path):
+        return ""
+    where, name = os.path.split(path)
+    try:
+        if not any(one.startswith(f"{name}.") and one.endswith(".lock") for one in env.list_directory(where)):
+            return ""
+        from .._admin.scan import Survey
+
+        survey = Survey(env)
+        if (seen := recognised(survey, path, None)) is not None:
+            return f"{path}.{seen[0] - 1}.lock is a slot of a semaphore (--slots N)"
+        one = survey.file(f"{path}.lock")
+    except OSError:
+        return ""
+    its = "" if one is None else one.status.protocol
+    return f"{path}.lock is a {its} lock (-p {its})" if its in BESIDE else ""
 
 
 def _beside(survey: Survey, where: str, base: str) -> list[tuple[int, Found]]:

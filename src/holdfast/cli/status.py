@@ -26,8 +26,6 @@ from .outcome import HELD as HELD_CODE
 
 _USUAL = "sema"
 _LOOKS = 5
-_BESIDE = ("sidecar", "proper-lockfile")
-"""Protocols whose locks are beside the files that they protect."""
 _ALIKE = frozenset({"sema", "semats"})
 """Protocols whose records are the same."""
 
@@ -162,12 +160,12 @@ def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
     one = _found(survey, given)
     if one is not None and one.status.protocol:
         protocol = one.status.protocol
-        if protocol in _BESIDE and given.endswith(".lock"):
+        if protocol in slots.BESIDE and given.endswith(".lock"):
             return given[: -len(".lock")], protocol
         if protocol == "beads":
             return os.path.dirname(given) or ".", protocol
         return given, protocol
-    for beside, protocols in ((f"{given}.lock", _BESIDE), (os.path.join(given, ".exclusive-lock"), ("beads",))):
+    for beside, protocols in ((f"{given}.lock", slots.BESIDE), (os.path.join(given, ".exclusive-lock"), ("beads",))):
         one = _found(survey, beside) if given else None
         if one is not None and one.status.protocol in protocols:
             return given, one.status.protocol

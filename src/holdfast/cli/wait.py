@@ -66,6 +66,7 @@ class _Lock:
     when_free = "is free"
 
     def __init__(self, options: Namespace) -> None:
+        self._options = options
         self._lock = lock_of(options, looks=True)
         self.path, self.wait = self._lock.path, self._lock.wait
 
@@ -82,8 +83,8 @@ class _Lock:
         return f"{self.path} {still}. {advice(status)}"
 
     def why_refused(self) -> str:
-        """Why nobody could get the lock nevertheless; else empty."""
-        return answered(self._lock, 0.0, lambda: nowhere(self._lock))
+        """Why nobody could get the lock nevertheless, or which lock may be meant; else empty."""
+        return answered(self._lock, 0.0, lambda: nowhere(self._lock) or slots.elsewhere(self._options))
 
 
 class _Slots:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.dropin import ran
 from cli.support import HOLDFAST, World
 from holdfast import AcquireTimeout, Lock
 from holdfast.cli import main
 from process.support import Peer
+from unit.elsewhere import NOBODY, elsewhere, needs_root
 
 PLAIN = {"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""}
 """As the world's environment."""
@@ -110,7 +112,38 @@ def test_a_person_at_a_terminal_is_asked_and_the_answer_is_heeded(
     shown = one.rest()
     assert one.wait() == (0 if goes else 1)
     assert "foreign" in shown
+    assert ("remove it: \r\n" in shown) is (typed == b"\x04")  # nothing is echoed here; a typed line ends by itself
     assert foreign.exists() != goes
+
+
+def test_without_a_terminal_a_living_holders_lock_is_said_to_need_force_as_well(
+    world: World, held: int, path: Path
+) -> None:
+    done = world.do("break", path)
+    assert done.returncode == 2
+    assert f"held by process {held}" in done.stderr
+    assert "--force" in done.stderr
+    assert id_of(world, path) in done.stderr
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_user_who_may_not_break_a_lock_is_told_whose_it_is(mode: int, disk: Path) -> None:
+    inner = disk / "inner"
+    inner.mkdir()
+    path = inner / "l"
+    path.write_text("pid=4294967295\ntimestamp=9999999999\n")
+    inner.chmod(mode)
+
+    def command(words: list[str]) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main(["break", *words])
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    code, _, complaint = elsewhere(lambda: ran(command, "--yes", str(path)), user=NOBODY)
+    assert (code, "the lock is user root's, and its directory user root's" in complaint) == (3, True)
+    assert path.exists()
 
 
 def test_a_lock_that_needs_force_is_refused_without_a_question(world: World, held: int, path: Path) -> None:

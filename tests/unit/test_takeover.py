@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._core.messages import advice
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.takeover import SETTLE
 from holdfast.model import marker_text
@@ -277,8 +278,12 @@ def test_a_removal_hits_only_the_judged_lock(how: str, stale: Path, contend: Con
     assert stale.read_bytes() == FOREIGN
 
 
-def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(dead: Path, contend: Contend) -> None:
-    """T6: it stays held, and the refusal says why, and whose it is."""
+@pytest.mark.parametrize("left", ["dead", "stale"])
+def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(
+    left: str, contend: Contend, request: pytest.FixtureRequest
+) -> None:
+    """T6: it stays held, and the refusal says why, whose it is, and who can help."""
+    dead: Path = request.getfixturevalue(left)
     for timeout in (0, 0.02):
         contender = contend(dead, timeout=timeout)
         forbid_writing(contender.env)
@@ -294,7 +299,8 @@ def test_a_lock_that_can_be_neither_written_nor_removed_is_explained(dead: Path,
         assert "neither write to the lock file nor remove it" in result.status.reason
         assert result.status.locked
         assert result.status.holder is not None
-        assert result.status.holder.tag == "the dead one"
+        assert result.status.holder.tag == f"the {left} one"
+        assert advice(result.status).startswith("Any user who may write to the file can take it over")
 
 
 @pytest.mark.parametrize("timeout", [0, None])

@@ -288,6 +288,9 @@ def _process(holder: Holder) -> str:
 
 OUT_OF_REACH = "its filesystem is read-only, so nobody can take it over"
 
+OUT_OF_HAND = "it could be taken over, but "
+"""The beginning of the reason for a lock that only this contender cannot take over."""
+
 
 def is_out_of_reach(status: Status) -> bool:
     """Whether a contender would get the lock if the lock file could be written."""
@@ -299,6 +302,9 @@ def advice(status: Status) -> str:
     way = _way_to_break(status)
     if is_out_of_reach(status):
         return "Make its filesystem writable; then the next contender takes the lock over"
+    others = f"Any user who may write to the file can take it over, or break the lock ({way})"
+    if status.reason.startswith(f"{OUT_OF_HAND}this user"):
+        return others
     if status.evidence.source == "counter":
         return "Find out which process has that file open (fuser, lsof), and why it makes no progress"
     if status.evidence.source == "race" or not _is_taken(status):
@@ -330,8 +336,8 @@ def advice(status: Status) -> str:
         return f"Wait until process {pid}, or a process that inherited the lock from it, releases it or ends"
     if status.liveness is Liveness.ALIVE:
         return f"Wait until process {pid} releases it or ends"
-    if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender may not, or does not want to
-        return f"Any user who may write to the file can take it over, or break the lock ({way})"
+    if status.liveness is Liveness.DEAD and status.evidence.proven:  # so this contender does not want to
+        return others
     lease = status.record.lease
     if lease is not None:
         return f"Wait until it is released, or its record has not changed for its lease of {lease:g} s"

@@ -21,7 +21,7 @@ from ..liveness import Liveness
 from ..lock import Lock, requests_of
 from ..model import Evidence, Record, Status
 from ..protocols import is_persistent
-from .console import as_json, name_of_record, rows_of, text_of, url_id_of
+from .console import as_json, name_of_record, rows_of, text_of, url_id_of, user_name
 from .locks import absolute, is_url, leave_to_its_program, refuse_empty
 from .options import Namespace
 from .outcome import DONE, FAILED, HELD, USAGE, say, show
@@ -79,13 +79,16 @@ class _Breaking:
             return self.refuse(why) if why else None
         if self.options.json or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             ways = f"Confirm with --yes whatever acquisition is there, or only this one with --id {self.id}"
-            return self.refuse(f"{sentence(self.status)}. {ways}", USAGE)
+            return self.refuse(f"{self._may_not() or sentence(self.status)}. {ways}", USAGE)
         if why := self._may_not():
             return self.refuse(why)  # so there is nothing to ask
         print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
         self.warn()
         print(f"Type {_WORD!r} to {self.aim}: ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip() != _WORD:
+        answer = sys.stdin.readline()
+        if not answer:
+            print(file=sys.stderr)  # Ctrl-D has left the cursor behind the question
+        if answer.strip() != _WORD:
             return self.refuse("you did not confirm it")
         self.wanted = self.id
         return None
@@ -108,7 +111,13 @@ class _Breaking:
             unreadable = refused is None and seen.record is None
             return refused is None
 
-        record = drive(remove_if(environment(), request, agreed))
+        try:
+            record = drive(remove_if(environment(), request, agreed))
+        except PermissionError as error:
+            places = status.path, os.path.dirname(status.path) or "/"
+            file, directory = (user_name(os.stat(one, follow_symlinks=False).st_uid) for one in places)
+            error.add_note(f"the lock is user {file}'s, and its directory user {directory}'s: let one of them break it")
+            raise
         if refused is not None:
             return self.refuse(refused)
         gone = record is not None or (unreadable and not environment().exists(status.path))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-from ..._core.messages import OUT_OF_REACH
+from ..._core.messages import OUT_OF_HAND, OUT_OF_REACH
 from ..._core.wait import Signal
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Record, Status, Value
@@ -69,7 +69,7 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     if record.mixed:
         return Verdict(False, False, "it contains more than a lock's record, so it may be data")  # V6
     if seen.blocked is not None:
-        return Verdict(False, False, f"it could be taken over, but {seen.blocked}")
+        return Verdict(False, False, f"{OUT_OF_HAND}{seen.blocked}")
     if stale == "never":
         return Verdict(False, False, "this contender takes over nothing (stale='never')")
     if callable(stale):

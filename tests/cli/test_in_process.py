@@ -165,9 +165,11 @@ def test_a_failed_release_changes_only_a_status_of_0(
 
 
 def test_a_slot_freed_after_a_failed_wait_is_not_reported_as_taken(tmp_path: Path) -> None:
-    semaphore = Semaphore(tmp_path / "s", 1)
-    with semaphore.acquire():
-        assert "has no free slot" in slots.why_held(semaphore, semaphore.status())
+    semaphore = Semaphore(tmp_path / "s", 2)
+    with semaphore.acquire(), semaphore.acquire():
+        said = slots.why_held(semaphore, semaphore.status())
+        assert "has no free slot: all 2 slots are taken (slot 0: held by" in said
+        assert said.endswith("Wait until one of these processes releases its slot or ends")  # not only that of slot 0
     assert slots.why_held(semaphore, semaphore.status()).endswith("one has become free since")
 
 

@@ -58,7 +58,7 @@ def refused(refusal: Refusal, timeout: float | None, *, together: int = 1) -> Ac
     within = f"within {timeout:g} s" if timeout else "at once"
     all_or_none = f". It was one of {together} to be acquired together, so none of them is held" if together > 1 else ""
     what = refusal.target if refusal.target == status.path else f"a slot of {refusal.target}"
-    step = _advice_to_itself(refusal) or _next_step(refusal)
+    step = _advice_to_itself(refusal) or next_step(refusal.statuses)
     return AcquireTimeout(
         f"could not get {what} {within}: {situation(refusal)}. {step}{all_or_none}",
         path=refusal.target,
@@ -135,8 +135,11 @@ def place_in(waiters: Sequence[Waiter], pid: int) -> str:
 def situation(refusal: Refusal) -> str:
     """The reason for a wait: who holds the lock, or the first few slots."""
     statuses = refusal.statuses
-    if refusal.target == statuses[0].path:
-        return sentence(statuses[0])
+    return sentence(statuses[0]) if refusal.target == statuses[0].path else all_taken(statuses)
+
+
+def all_taken(statuses: Sequence[Status]) -> str:
+    """The reason for a wait for any slot of a semaphore: who holds the first few."""
     shown = [f"slot {slot}: {sentence(status, brief=True)}" for slot, status in enumerate(statuses[:_SHOWN_SLOTS])]
     more = len(statuses) - len(shown)
     taken = "its one slot is taken" if len(statuses) == 1 else f"all {len(statuses)} slots are taken"
@@ -169,9 +172,8 @@ def _advice_to_itself(refusal: Refusal) -> str | None:
     return "This very process holds it, by another handle: wait until that is released, or release it first"
 
 
-def _next_step(refusal: Refusal) -> str:
+def next_step(statuses: Sequence[Status]) -> str:
     """The next step. For a semaphore, it is about a slot whose holder may be gone."""
-    statuses = refusal.statuses
     if len(statuses) == 1:
         return advice(statuses[0])
     for slot, status in enumerate(statuses):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from .._core.messages import advice, is_out_of_reach, sentence
+from .._core.messages import all_taken, is_out_of_reach, next_step, sentence
 from .._platform import environment
 from ..lock import Semaphore
 from ..protocols import is_persistent
@@ -99,8 +99,7 @@ def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
     """Why a contender would have to wait, and what to do next, by a look after a wait in vain."""
     if not status.locked:
         return f"{semaphore.path} had no free slot until the time was up; one has become free since"
-    taken = "; ".join(f"slot {number}: {sentence(one, brief=True)}" for number, one in enumerate(status[:3]))
-    return f"{semaphore.path} has no free slot ({taken}{'; …' if len(status) > 3 else ''}). {advice(status[0])}"
+    return f"{semaphore.path} has no free slot: {all_taken(status)}. {next_step(status)}"
 
 
 def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, str] | None:

@@ -564,3 +564,15 @@ def test_a_message_is_folded_between_words_on_a_terminal_and_not_in_a_pipe(world
     assert len(lines) > 3
     assert all(len(line) <= 72 or " " not in line.strip() for line in lines)
     assert re.sub(r"\d+", "N", " ".join(narrow.split())) == re.sub(r"\d+", "N", " ".join(whole.split()))
+
+
+@pytest.mark.parametrize("columns", [40, 72, 100])
+def test_a_command_to_be_copied_is_not_folded(world: World, path: Path, columns: int) -> None:
+    path.write_text("prose")
+    for words in (("wait", "-n", path), ("status", path)):
+        shown = world.terminal([*HOLDFAST, *words], size=(columns, 24)).rest()
+        assert f"(holdfast break -p sema {path})" in shown
+    path.unlink()
+    ours = shlex.join(HOLDFAST)
+    shown = world.terminal(["sh", "-c", f"{ours} try -q the.lock; {ours} try the.lock; :"], size=(columns, 24)).rest()
+    assert "holdfast release the.lock" in shown

@@ -20,7 +20,7 @@ from ..events import Event, listen
 from ..model import Holder, Record, Status, Value, Waiter
 from .locks import is_url
 from .options import Namespace, split
-from .outcome import DONE, HELD, Screen, problem_at, say, screen, show
+from .outcome import DONE, HELD, Screen, problem_at, say, screen, show, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -333,8 +333,6 @@ def rows_of_waiters(waiters: tuple[Waiter, ...]) -> list[tuple[str, str]]:
 
 def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
     """The rows as lines, safe to print on this stream or stdout; a terminal gets long texts folded beside the names."""
-    from textwrap import wrap
-
     width = screen(stream or sys.stdout).width
     found = []
     for name, text in rows:
@@ -345,7 +343,7 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
         elif name == "lock":
             folded = [part for part in whole.rpartition(" ") if part.strip()]  # a path in one piece, to be copied
         else:
-            folded = wrap(whole, room, break_on_hyphens=False, break_long_words=False)
+            folded = wrapped(whole, room)
         found += [f"{name if number == 0 else '':<{_NAMES - 1}} {line}" for number, line in enumerate(folded or [""])]
     return "\n".join(line.rstrip() for line in found)
 

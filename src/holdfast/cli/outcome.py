@@ -29,6 +29,7 @@ _PASSWORD = r"(://[^/?#\s:@]*):[^/?#\s]*@"
 _SECRETS = r"(?<=[?&])(?:[a-z_]*password|[a-z_]*secret|[a-z_]*key)=[^&#\s]*&?"
 _EMPTY = r"[?&](?=#|$)"
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35"}
+_TO_COPY = r"\(holdfast break .*?\)(?=\.|$)|(?<=: )holdfast release .*"
 _USUAL_WIDTH = 80
 
 
@@ -50,9 +51,18 @@ def folded(line: str, stream: TextIO) -> str:
     width = screen(stream).width
     if width is None or len(line) <= width:
         return line
+    return "\n".join(wrapped(line, width, " " * 10))
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """A printable text as lines, all but the first indented. A command to be copied stays in one piece, as paths do: a
+    shell would take two lines for two commands."""
+    import re
     from textwrap import wrap
 
-    return "\n".join(wrap(line, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=" " * 10))
+    whole = re.sub(_TO_COPY, lambda command: command[0].replace(" ", "\0"), text)
+    lines = wrap(whole, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=indent)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def show(text: str) -> None:

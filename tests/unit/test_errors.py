@@ -18,6 +18,7 @@ from holdfast._admin.scan import heartbeat, own_view
 from holdfast._core.attempt import AttemptEvents, Refusal
 from holdfast._core.messages import advice, duration, moment, printable, refused, sentence, waiting
 from holdfast._platform import environment
+from holdfast.cli.console import rows_of
 from holdfast.errors import HoldfastError
 from holdfast.liveness import Liveness
 from holdfast.lock import requests_of
@@ -123,6 +124,12 @@ def test_an_impossible_time_does_not_break_the_message(
 def test_a_year_has_four_digits() -> None:
     assert moment(-62_000_000_000).startswith("0005-04-")
     assert moment(0).startswith(("1970-01-01 ", "1969-12-31 "))
+
+
+def test_a_moment_in_the_future_is_not_called_a_while_ago() -> None:
+    status = Status("/p", "sema", True, False, Liveness.ALIVE, Evidence("none", "e"), Holder(pid=7, since=9e9), age=0.0)
+    assert dict(rows_of(status))["since"] == moment(9e9)
+    assert dict(rows_of(status.replaced(age=100.0)))["since"] == f"{moment(9e9)} (100 s ago)"
 
 
 def test_durations_are_readable() -> None:

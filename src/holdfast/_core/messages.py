@@ -208,7 +208,7 @@ def sentence(status: Status, *, brief: bool = False) -> str:
     if holder.host and (unseen or status.evidence.source in ("none", "server")):
         words.append(f"on {printable(holder.host)}")
     if holder.since is not None:
-        words.append(f"since {moment(holder.since)}" + (f" ({duration(status.age)} ago)" if status.age else ""))
+        words.append(f"since {since_when(holder.since, status.age)}")
     if holder.tag:
         words.append(f"for {printable(holder.tag, _SHOWN_TAG)!r}")
     if brief and status.liveness is Liveness.ALIVE:
@@ -359,6 +359,11 @@ def brief_command(command: str) -> str:
         del words[0]
     words[0] = words[0].rpartition("/")[2]
     return " ".join(words)
+
+
+def since_when(since: float, age: float | None) -> str:
+    """The moment of an acquisition, and how long ago it was; not if it is in the future, by the clock here."""
+    return moment(since) + (f" ({duration(age)} ago)" if age else "")
 
 
 def moment(epoch: float) -> str:

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 
-from .._core.messages import advice, brief_command, duration, first_holder, moment, printable
+from .._core.messages import advice, brief_command, duration, first_holder, moment, printable, since_when
 from .._platform import environment
 from ..errors import set_error_path
 from ..events import Event, listen
@@ -304,7 +304,7 @@ def rows_of(status: Status) -> list[tuple[str, str]]:
         if (first := first_holder(status)) is not None:
             rows.append(("left by", f"process {first}, which has ended"))
         if holder.since is not None:
-            rows.append(("since", f"{moment(holder.since)} ({duration(status.age or 0)} ago)"))
+            rows.append(("since", since_when(holder.since, status.age)))
         elif status.record_age is not None:
             rows.append(("refreshed", f"{duration(status.record_age)} ago; when it was acquired is not known"))
         own = _particulars(status.record) if status.record is not None else []

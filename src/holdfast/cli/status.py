@@ -8,7 +8,7 @@ import time
 from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE, Found
 from .._admin.kinds.base import View
 from .._admin.scan import LEFT_EMPTY, Survey, heartbeat, id_of, own_view, staleness, staleness_text
-from .._core.messages import advice, duration, first_holder, is_out_of_reach, moment, printable
+from .._core.messages import advice, duration, first_holder, is_out_of_reach, printable, since_when
 from .._drivers.apart import at_place
 from .._platform import environment
 from .._platform.values import LockOwner
@@ -111,7 +111,7 @@ def _rows_of_another(found: Found) -> list[tuple[str, str]]:
     if user is not None:
         rows.append(("user", user))
     if status.holder is not None and status.holder.since is not None:
-        rows.append(("since", f"{moment(status.holder.since)} ({duration(status.age or 0)} ago)"))
+        rows.append(("since", since_when(status.holder.since, status.age)))
     if status.holder is not None and status.holder.tag is not None:
         rows.append(("tag", status.holder.tag))
     rows.append(("liveness", f"{status.liveness.value}: {status.evidence.text}"))

@@ -243,7 +243,7 @@ def test_a_stopped_command_does_not_stop_a_wrapper_that_leads_the_session(world:
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "wait"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_ends_the_wait_and_leaves_nothing(
     world: World, path: Path, held: int, command: str, number: int
 ) -> None:

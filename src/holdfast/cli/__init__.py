@@ -200,7 +200,7 @@ def _heed_signals(*, quiet_end: bool) -> None:
     """Have the signals that end a process raise `_Ended`, so that a wait leaves nothing; ignored ones stay ignored."""
     if quiet_end:
         end_with_reader()
-    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
+    for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)

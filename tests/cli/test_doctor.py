@@ -153,10 +153,13 @@ def test_a_listener_that_is_interrupted_leaves_nothing(world: World, tmp_path: P
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_machine_that_does_not_answer_is_reported_with_status_3(world: World, tmp_path: Path) -> None:
+def test_a_peer_that_does_not_answer_or_exist_is_reported_with_status_3(world: World, tmp_path: Path) -> None:
     done = world.do("doctor", "--with", "no-such-host", "-w", "0")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "no no-such-host listens here" in done.stderr
+    assert "no-such-host does not listen here" in done.stderr
+    done = world.do("doctor", "--peer", "mistyped")
+    assert (done.returncode, done.stdout) == (3, "")  # which says nothing about the directory here
+    assert done.stderr.startswith("holdfast: mistyped: ")
     done = world.do("doctor", "--listen", "-w", "0")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no other machine came" in done.stderr

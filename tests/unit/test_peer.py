@@ -240,7 +240,7 @@ def test_only_the_host_that_is_named_answers(
     asking = of_machines(clocked(), str(disk), "gamma", 60)
     next(asking)
     clock.now += 61
-    with pytest.raises(Silent, match=r"no gamma listens here; there are Alpha\. Start"):
+    with pytest.raises(Silent, match=r"gamma does not listen here; there are Alpha\. Start"):
         next(asking)
     listening.close()
     assert os.listdir(disk) == []

@@ -275,7 +275,7 @@ def _sought(own: View, host: str, within: float) -> Steps[tuple[str, dict[str, A
                 others.add(there[:_LONGEST])
         if env.monotonic() >= until:
             known = f"; there are {', '.join(sorted(others))}" if others else ""
-            raise Silent(f"no {host} listens here{known}. Start holdfast doctor DIR --listen there first")
+            raise Silent(f"{host} does not listen here{known}. Start holdfast doctor DIR --listen there first")
         yield Wait((), min(until, env.monotonic() + _LATEST))
 
 

@@ -182,6 +182,7 @@ def _between(options: Namespace, directory: str) -> list[Finding]:
 
     env = environment()
     if options.peer:
+        os.scandir(options.peer).close()  # a mistyped directory is an error of its own
         return drive(peer.of_mounts(env, directory, _absolute(options.peer)))
     if options.host:
         return drive(peer.of_machines(env, directory, options.host, options.timeout))

@@ -117,6 +117,14 @@ def test_a_shell_line_given_as_a_command_gets_a_hint(world: World, path: Path) -
     assert (done.returncode, "; a line for a shell takes -c: holdfast run LOCK -c" in done.stderr) == (127, True)
 
 
+def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(world: World, path: Path) -> None:
+    script = path.with_name("script")
+    script.write_text("#!/no/such/program\n")
+    script.chmod(0o755)
+    done = world.do("run", path, "--", "./script")
+    assert (done.returncode, "the file is there, but not the interpreter that it names" in done.stderr) == (127, True)
+
+
 # -- the command's environment -----------------------------------------------------------------------------------------
 
 

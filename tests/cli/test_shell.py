@@ -96,7 +96,9 @@ def test_another_shell_does_not_release_but_may_break(world: World, path: Path) 
     done = world.shell(script, path)
     refused, text, again, status = done.stdout.splitlines()
     assert (refused, again, status) == ("1", "1", "1")
-    assert one_object(text + "\n")["result"] == "refused"
+    told = one_object(text + "\n")
+    assert told["result"] == "refused"
+    assert "was not released: it was acquired for process " in told["why"]
     assert f"acquired for process {holder.pid}" in done.stderr
     assert "holdfast break" in done.stderr
     done = world.do("release", "--force", path)

@@ -360,7 +360,7 @@ def tell_released(options: Namespace, lock: Lock, before: Status, result: str) -
 def tell_refused(options: Namespace, before: Status, why: str) -> int:
     """Report why the lock stays as it is; the exit status."""
     if options.json:
-        show(as_json("refused", before))
+        show(as_json("refused", before, why=why))
     else:
         say(why)
     return HELD

@@ -154,6 +154,8 @@ def not_started(command: list[str], error: OSError, usage: str = "-c: holdfast r
         say(f"{command[0]} was not started: {error.strerror}; {_limit_reached()}")
         return FAILED
     said, is_missing = f"{command[0]}: {error.strerror}", isinstance(error, FileNotFoundError)
+    if is_missing and "/" in command[0] and os.path.exists(command[0]):
+        said += "; the file is there, but not the interpreter that it names"
     is_line = len(command) == 1 and len(command[0].split()) > 1 and is_missing
     say(f"{said}; a line for a shell takes {usage}" if is_line else said)
     return 127 if is_missing else 126

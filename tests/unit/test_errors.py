@@ -200,6 +200,16 @@ def test_the_advice_for_a_holder_with_a_lease_is_to_wait_for_its_end(liveness: L
     assert "lease" not in advice(status.replaced(record=record.replaced(marker=None)))
 
 
+def test_all_readers_are_to_be_waited_for() -> None:
+    readers = tuple(Holder(pid=pid, shared=True) for pid in range(8, 16))
+    status = Status("/p", "flock", True, False, Liveness.ALIVE, Evidence("guard", "e"), readers[0], holders=readers)
+    assert advice(status) == "Wait until processes 8, 9, 10, 11, 12 and 3 more release it, or end them"
+    two = status.replaced(holders=readers[:2])
+    assert advice(two) == "Wait until processes 8 and 9 release it, or end them"
+    assert advice(two.replaced(holders=readers[:1])) == "Wait until process 8 releases it, or end that process"
+    assert "fuser" in advice(two.replaced(holder=None, holders=(Holder(shared=True),)))
+
+
 def test_processes_that_inherited_a_lock_are_its_holders() -> None:
     record, guard = Record("sema", {}, pid=7), Evidence("guard", "e")
     heirs = tuple(Holder(pid=pid, command=f"job {pid}", host="h") for pid in range(8, 13))

@@ -44,6 +44,7 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
 _SHOWN_TAG = 200
 _SHOWN_COMMAND = 120
 _SHOWN_SLOTS = _SHOWN_HEIRS = 3
+_SHOWN_PIDS = 5
 _SHOWN_RACE = 4500
 """Room for two paths of the greatest length."""
 
@@ -312,11 +313,16 @@ def advice(status: Status) -> str:
     if status.evidence.source == "race" or not _is_taken(status):
         return "Try again"
     if is_persistent(status.protocol):
-        if status.holder is None or status.holder.pid is None:
+        pids = [str(one.pid) for one in status.holders or (status.holder,) if one is not None and one.pid is not None]
+        if not pids:
             return "Wait until it is released, or find out who has the file open (fuser, lsof), in containers as well"
-        return f"Wait until process {status.holder.pid} releases it, or end that process"
+        if len(pids) > 1:
+            more = [f"{len(pids) - _SHOWN_PIDS} more"] if len(pids) > _SHOWN_PIDS else []
+            return f"Wait until processes {_listed(pids[:_SHOWN_PIDS] + more)} release it, or end them"
+        return f"Wait until process {pids[0]} releases it, or end that process"
     if status.record is None and status.evidence.source == "guard":
-        return "Wait until it is released. If others lock this file as flock(1) does, do the same (protocol flock)"
+        same = "If others lock this file as flock(1) does, do the same (protocol='flock', -p flock)"
+        return f"Wait until it is released. {same}"
     if status.record is None and status.holder is not None and status.holder.pid is not None:
         return f"Wait until process {status.holder.pid} releases it or ends"
     if status.record is None:

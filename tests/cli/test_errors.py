@@ -284,7 +284,9 @@ def test_parents_is_not_suggested_where_proper_lockfile_needs_an_existing_target
     assert "does not exist" not in world.do("status", *by, path).stdout
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EAGAIN, "refused"), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EAGAIN, "refused"), MemoryError(), OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+)
 def test_the_limits_that_an_error_names_are_those_of_the_system(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,7 +296,8 @@ def test_the_limits_that_an_error_names_are_those_of_the_system(
         limits = "what this system has"
 
     monkeypatch.setattr(outcome, "environment", Surroundings)
-    status = outcome.not_started(["make"], error) if isinstance(error, OSError) else outcome.failed(error)
+    is_of_start = isinstance(error, OSError) and error.errno == errno.EAGAIN
+    status = outcome.not_started(["make"], error) if is_of_start else outcome.failed(error)  # type: ignore[arg-type]
     assert status == 3
     assert "; a limit is reached (what this system has)\n" in capsys.readouterr().err
 

@@ -113,6 +113,8 @@ def failed(error: Exception) -> int:
     elif isinstance(error, OSError):
         said = error.strerror or str(error)
         text = problem_at(error.filename, error) if error.filename and error.strerror else said
+        if error.errno in (errno.EMFILE, errno.ENFILE) and said == os.strerror(error.errno):  # no engine has said more
+            text = f"{text}; {_limit_reached()}"
         text = "; ".join((text, *getattr(error, "__notes__", ())))
     elif isinstance(error, (ValueError, TypeError)):
         say(str(error))

@@ -15,6 +15,7 @@ import pytest
 from cli.support import HOLDFAST, World
 from holdfast._admin.scan import _CONDITIONS_OF_OTHERS as CONDITIONS
 from holdfast._admin.scan import Staleness, staleness_text
+from process.support import Peer
 
 NOW = int(time.time())
 
@@ -24,6 +25,22 @@ def of(world: World, *words: object) -> dict[str, Any]:
     assert done.stderr == ""
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_only_a_living_holder_is_said_to_refresh_its_lock(world: World, path: Path) -> None:
+    """A dead holder's lock counts as held with --stale never, or on a filesystem that is read-only."""
+    holder = Peer("Lock(path).acquire(); say('held'); hear()", [path], env={"HOLDFAST_OS": "", "HOLDFAST_WITHOUT": ""})
+    try:
+        holder.expect("held")
+        assert "its holder refreshes the timestamp every" in world.do("status", path).stdout
+        holder.kill()
+        holder.wait()
+        done = world.do("status", "--stale", "never", path)
+    finally:
+        holder.destroy()
+    assert done.returncode == 1
+    assert "liveness  dead: " in done.stdout
+    assert "refreshes the timestamp" not in done.stdout
 
 
 def test_the_holder_of_the_kernel_lock_and_the_waiters_are_shown(world: World, path: Path, held: int) -> None:

@@ -14,6 +14,7 @@ from .._platform import environment
 from .._platform.values import LockOwner
 from ..engines.file.inspect import mismatch, other_protocol
 from ..errors import ProtocolMismatch
+from ..liveness import Liveness
 from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
@@ -276,6 +277,6 @@ def _expected(status: Status) -> list[str]:
     now = time.time()
     lines = [text for one in staleness(status) if (text := staleness_text(one, now))]
     every = heartbeat(status)
-    if every is not None and status.locked:
+    if every is not None and status.locked and status.liveness is not Liveness.DEAD:
         lines.append(f"its holder refreshes the timestamp every {duration(every)}, unless it was told not to")
     return [*lines, own_view(status)]

@@ -543,7 +543,8 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
         if error.errno not in UNWRITABLE:
             raise
         if error.errno == errno.EROFS:  # nobody can take it over, and no holder is to be waited for
-            raise OSError(error.errno, error.strerror, request.path) from error
+            why = f"{error.strerror}; nobody can take the lock over before its filesystem is writable"
+            raise OSError(error.errno, why, request.path) from error
         found = env.fstat(fd)
         may_not = "may not remove the lock file, on which others have a lock"
         if guard not in (SHARED, None):

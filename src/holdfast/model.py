@@ -168,10 +168,9 @@ def marker_text(
 
 def next_beat(data: bytes, key: bytes) -> tuple[int, bytes] | None:
     """The position of the beat in a record with a lease, and the next beat; None in a record without."""
-    at = data.find(key + _LEASED)
-    if at < 0:
-        return None
-    at += len(key)
+    at = data.find(key) + len(key)
+    if at < len(key) or not data.startswith(_LEASED, at):
+        return None  # the text of a tag or payload may look like a marker, but comes after it
     for _ in range(_BEAT_AT):
         at = data.find(b" ", at) + 1
         if not at:

@@ -123,6 +123,25 @@ def test_a_field_that_only_looks_like_a_lease_has_no_beat(rest: bytes) -> None:
     assert next_beat(b"pid=1\nholdfast=3 " + rest, b"holdfast=") is None
 
 
+@pytest.mark.parametrize("lease", [None, 10.0])
+@pytest.mark.parametrize("kind", ["sema", "sidecar", "sidecar without a marker"])
+def test_a_beat_leaves_a_marker_in_the_callers_text_alone(kind: str, lease: float | None) -> None:
+    """A tag, or a payload, may tell of an earlier holder."""
+    earlier = marker_text(True, 1, FAR, 1.0, 10.0, 7)
+    marker = None if kind.endswith("without a marker") else marker_text(True, 1, FAR, 2.0, lease, 7)
+    protocol = get(kind.partition(" ")[0])
+    more = {} if kind == "sema" else {"payload": {"replaced": {"holdfast": earlier}}}
+    before = protocol.compose(FAR, 3.0, f"after holdfast={earlier}", marker, more)
+    after = bytearray(before)
+    for at, text in protocol.beaten(before, 4.0):
+        after[at : at + len(text)] = text
+    assert bytes(after).count(earlier.encode()) == 1
+    if marker is not None:
+        read = protocol.decode(bytes(after)).marker
+        assert read is not None
+        assert read.beat == (8 if lease else 0)
+
+
 def test_the_beat_after_the_last_is_the_first() -> None:
     data = b"holdfast=" + marker_text(True, 1, FAR, 1.0, 10.0, 0xFFFFFFFF).encode()
     changed = next_beat(data, b"holdfast=")

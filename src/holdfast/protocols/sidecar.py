@@ -40,7 +40,7 @@ class Sidecar(Protocol):
     ages_by_mtime = True
     fails_closed = True
     reclaim_suffix = ".reclaim"
-    marker_key = b'"holdfast": "'
+    marker_key = b'\n  "holdfast": "'  # of the record itself: nested members are indented further
     options = frozenset({"payload"})
 
     def check_options(self, more: Mapping[str, Any]) -> None:

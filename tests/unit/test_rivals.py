@@ -188,6 +188,21 @@ def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, cont
     assert os.listdir(disk) == []
 
 
+@pytest.mark.parametrize("what", ["taken over", "broken"])
+def test_a_lock_with_too_long_a_name_for_an_announcement_can_be_had(what: str, disk: Path, contend: Contend) -> None:
+    """Y9: the name of the lock file is not too long, but that of `LOCK.reclaim` would be."""
+    target = disk / ("t" * (255 - len(".lock")))
+    holder = contend(target, **SIDECAR)
+    holder.get()
+    holder.crash()
+    contender = contend(target, **SIDECAR)
+    if what == "broken":
+        assert drive(break_lock(contender.env, contender.request)) is not None
+    else:
+        contender.get().release()
+    assert os.listdir(disk) == []
+
+
 @pytest.mark.parametrize("again", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("what", ["taken over", "broken"])

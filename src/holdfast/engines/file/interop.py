@@ -27,10 +27,13 @@ Y7  Any lock file of this kind may have rivals, whichever of the two protocols t
     so it is in the log or in the listing. If the log is uncertain, or names a rival, we list the directory.
 Y8  Windows has neither that bit nor guards of directories. There the announcement is a file that the system removes
     with the process that made it, so a kill leaves none. A process that makes a directory of that name finds it taken.
+Y9  The name of a lock file may be so long that its announcement would have none. Then no process announces anything,
+    and the two gates of the takeover decide alone.
 """
 
 from __future__ import annotations
 
+import errno
 import stat
 
 from ..._core.wait import Steps, Wait
@@ -182,6 +185,10 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
         return _adopt(env, path)
     except FileNotFoundError:
         return None  # another process took it for a crash's leftover and ended it; or the whole directory is gone
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return Announcement(-1, None)  # Y9
 
 
 def end_removal(env: Environment, request: FileRequest, announced: Announcement) -> None:

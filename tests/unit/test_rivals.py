@@ -177,6 +177,24 @@ def test_a_takeover_is_announced_from_the_last_look_to_the_write(dead: Path, rec
     assert not reclaim.exists()
 
 
+def test_a_lock_whose_takeover_may_not_be_announced_stays_held_and_is_explained(dead: Path, contend: Contend) -> None:
+    """T7: a user who may write to the file, but not to the directory, waits for others as where it may do neither."""
+    before = dead.with_name("target.lock").read_bytes()
+    for timeout in (0, 0.02):
+        contender = contend(dead, **{**SIDECAR, "timeout": timeout})
+        contender.env.instead["open_new_directory"] = contender.env.instead["make_directory"] = forbidden
+        result = contender.run()
+        assert not isinstance(result, FileHold)
+        assert "it could be taken over, but this user may not announce that in" in result.status.reason
+        assert result.status.locked
+        assert dead.with_name("target.lock").read_bytes() == before
+    contend(dead, **SIDECAR).get()
+
+
+def forbidden(path: str, _mode: int) -> None:
+    raise PermissionError(13, "Permission denied", path)
+
+
 def test_a_breaking_announces_itself(disk: Path, dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3."""
     contender = contend(dead, **SIDECAR)

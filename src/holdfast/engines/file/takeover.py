@@ -21,6 +21,7 @@ T6  Where the directory is writable but the file is not, the file is removed und
     again. Between the two, others may be faster; then this contender waits like any other.
 T7  If the protocol can announce the removal of a stale lock, the announcement stands from before T2 to after T4, so
     that a foreign process about to remove the same lock sees it in its own last look and backs off (interop.py, Y3).
+    A user who may make no announcement leaves the lock to others.
 T8  Under an exclusive guard a guarded holder's record is replaced without a claim, so that a kill there leaves only the
     lock file. Every process that might replace it needs that guard. Only a process that breaks a lock which looks alive
     has no guard (remove.py, R2): it makes a claim, reads the record again, and removes. So we write, look for claims,
@@ -84,7 +85,7 @@ from ..._platform.operations import let_go, partial, sweep_when_due, unlink_quie
 from ...model import Value
 from .hold import FileHold
 from .inspect import Observation, forget, guard_counts, is_readers_lock, read_record
-from .interop import announce_removal, end_removal, quieten
+from .interop import Announcement, announce_removal, end_removal, quieten
 from .publish import finish, guard_late, publish
 from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdraw, write_all
 
@@ -350,7 +351,7 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
     if seen.claimed and is_claimed(env, request.path, seen.identity, NO_LOCKS):
         return None  # T1
     sweep_when_due(env, request.directory)  # what was killed in a release may have left a name (windows.py, WI4)
-    announced = announce_removal(env, request)
+    announced = _announce(env, request, seen)
     if announced is None:
         return None  # T7
     held, removed = None, False
@@ -386,6 +387,15 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
     except BaseException:
         held.give_back()
         raise
+
+
+def _announce(env: Environment, request: FileRequest, seen: Observation) -> Announcement | None:
+    """The announcement (T7); None while another process has one, or if this user may make none: `seen` says so."""
+    try:
+        return announce_removal(env, request)
+    except PermissionError:
+        seen.blocked = f"this user may not announce that in {request.directory}"
+        return None
 
 
 def _replace(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:

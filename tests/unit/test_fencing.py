@@ -225,6 +225,8 @@ def test_counting_continues_from_a_number_written_by_hand(disk: Path, content: b
         written(41, 42)[:20],
         written(41, 42) + b"\n",
         b"x" * 10_000,
+        b"\0" * 43,
+        b"\0" * 100 + b"data",
         b"9" * 19,
         b"pid=1\ntimestamp=1\n",
         b"0" * 20 + b"\n" + b"9" * 20 + b"\n",

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ._core.messages import printable
-from ._drivers.sync import perform
 from ._platform import environment
 from ._platform.interface import Environment
 from ._platform.values import Presence
@@ -30,14 +29,16 @@ from .engines.file.inspect import MAX_PID, Assessment, Observation
 from .engines.file.paths import followed
 from .engines.file.remove import remove_if, why_not_of
 from .engines.file.request import FileRequest
-from .errors import HoldfastError, InvalidPath, MalformedRecord, NotHeld
-from .lock import Hold, Lock, file_request, release_own
+from .errors import EngineUnavailable, HoldfastError, InvalidPath, MalformedRecord, NotHeld
+from .lock import Hold, Lock, file_request, perform_at, release_own
 from .model import Record, Value
 from .protocols import get
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
+
+    from ._core.wait import Steps
 
 
 __all__ = ["ExclusiveLock", "SyncGate", "acquire", "is_process_alive", "release", "should_skip_database"]
@@ -119,7 +120,7 @@ def release(beads_dir: str | os.PathLike[str], *, force: bool = False) -> None:
         refused[:] = [None if force else _why_not_ours(env, seen, assessed)]
         return refused == [None]
 
-    perform(env, remove_if(env, request, agreed))
+    perform_at(request, remove_if(env, request, agreed))
     if refused == [None]:
         return
     reason = f"{refused[0]}. force=True removes it all the same" if refused else "nobody holds it"
@@ -154,18 +155,21 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
     - `(True, None, error)`: the lock file cannot be read or understood, so it is left alone.
     - `(True, holder, error)`: `holder` is dead, but its lock file could not be removed.
 
-    Answers at once (within 2 s if a dead holder's lock changes hands again and again). Raises only TypeError, for
-    something that is no path. A lock may be taken the moment after.
+    Answers at once (within 2 s if a dead holder's lock changes hands again and again, and after 5 s if a file server
+    does not answer). Raises only TypeError, for something that is no path. A lock may be taken the moment after.
     """
-    env = environment()
     try:
-        request = _request(beads_dir)
-    except InvalidPath as error:
+        request = FileRequest(beads_dir, {"protocol": "beads"})
+        return perform_at(request, _check(environment(), request))
+    except (InvalidPath, EngineUnavailable) as error:
         return True, None, f"{_READING}: {error}"
+
+
+def _check(env: Environment, request: FileRequest) -> Steps[tuple[bool, str | None, str | None]]:
     found = _Check(env, request)
     try:
         if found.is_there():
-            removed = perform(env, remove_if(env, request, found))
+            removed = yield from remove_if(env, found.request, found)
             return found.answer(removed is not None)
     except OSError as error:
         return found.failed("open", error)
@@ -174,31 +178,28 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
     return False, None, None
 
 
-def _request(beads_dir: str | os.PathLike[str]) -> FileRequest:
-    """The lock file, or its target if it is a symbolic link: the original writes and reads through one.
-
-    InvalidPath for a link of another user (paths.py, LK1): a dead tool's lock is removed where the link leads.
-    """
-    request = FileRequest(beads_dir, {"protocol": "beads"})
-    if not os.path.islink(request.path):
-        return request
-    return FileRequest(beads_dir, {"protocol": "beads"}, lock_file=followed(request.path, "beads", last=True))
-
-
 class _Check:
     """The findings of one check. Called with each look at the lock file, it says whether that may be removed (G1)."""
 
     def __init__(self, env: Environment, request: FileRequest) -> None:
         self._env = env
-        self._request = request
+        self.request = request
+        """The request for the lock file, or for its target if it is a symbolic link."""
         self.holder: str | None = None
         self.error: str | None = None
         self.stale = False
 
     def is_there(self) -> bool:
-        """Whether there is a file to look at. OSError if that cannot be known, or if it is not a regular file (G2)."""
+        """Whether there is a file to look at, by a link or not: the original writes and reads through one.
+
+        OSError if that cannot be known, or if it is not a regular file (G2). InvalidPath for a link of another user
+        (paths.py, LK1): a dead tool's lock is removed where the link leads.
+        """
+        if os.path.islink(self.request.path):
+            target = followed(self.request.path, "beads", last=True)
+            self.request = FileRequest(self.request.given, {"protocol": "beads"}, lock_file=target)
         try:
-            mode = os.stat(self._request.path).st_mode
+            mode = os.stat(self.request.path).st_mode
         except FileNotFoundError:
             return False
         if stat.S_ISDIR(mode):
@@ -225,10 +226,10 @@ class _Check:
     def _why_unusable(self, seen: Observation) -> str:
         try:
             if not seen.data:
-                self._env.close(self._env.open_existing(self._request.path, write=False))
-            self._request.protocol.decode(seen.data)
+                self._env.close(self._env.open_existing(self.request.path, write=False))
+            self.request.protocol.decode(seen.data)
         except OSError as error:
-            return f"{_READING}: {_as_go('open', self._request.path, error)}"
+            return f"{_READING}: {_as_go('open', self.request.path, error)}"
         except MalformedRecord as error:
             return str(error)
         return f"{_READING}: it changes too often"
@@ -242,9 +243,9 @@ class _Check:
     def failed(self, step: str, error: OSError) -> tuple[bool, str | None, str | None]:
         """The answer after an error of the system."""
         if self.stale:
-            return True, self.holder, f"{_REMOVING}: {_as_go('remove', self._request.path, error)}"
+            return True, self.holder, f"{_REMOVING}: {_as_go('remove', self.request.path, error)}"
         step = "read" if isinstance(error, IsADirectoryError) else step
-        return True, None, f"{_READING}: {_as_go(step, self._request.path, error)}"
+        return True, None, f"{_READING}: {_as_go(step, self.request.path, error)}"
 
 
 def _as_go(step: str, path: str, error: OSError) -> str:

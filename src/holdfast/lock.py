@@ -884,9 +884,29 @@ def attend() -> float | None:
     return None if _keeper is None or not _keeper.is_stalled else _keeper.attend()
 
 
+def perform_at(request: FileRequest, steps: Steps[T]) -> T:
+    """The result of the steps. EngineUnavailable if the server of the lock file does not answer for five seconds."""
+    env = environment()
+    if not FILES.may_hang(env, request):
+        return perform(env, steps)
+    with forking:
+        from ._drivers.apart import Apart
+    return Apart(env, request, 0.0).perform(steps)
+
+
+def look_at(request: FileRequest, look: Callable[[GenericEnvironment, FileRequest], T]) -> T:
+    """The result of a look, which is one step of `perform_at`."""
+
+    def steps() -> Steps[T]:
+        yield from ()
+        return look(environment(), request)
+
+    return perform_at(request, steps())
+
+
 def release_own(lock: Resource) -> bool:
     """Release this process's holds of the lock, whichever handles they have; False if there are none."""
-    held = own_hold(environment(), lock._request.path)
+    held = look_at(file_request(lock), lambda env, request: own_hold(env, request.path))
     refs = [] if held is None else held.refs.copy()
     for ref in refs:
         Hold(ref).release()

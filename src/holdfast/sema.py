@@ -28,7 +28,7 @@ from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
 from .liveness import Liveness
-from .lock import Hold, Lock, file_request, leave_to_others
+from .lock import Hold, Lock, file_request, leave_to_others, look_at
 from .model import Record, Value
 from .protocols import get
 from .protocols.base import clean_tag
@@ -151,7 +151,7 @@ def make_lock(path: str | os.PathLike[str], options: Options, tag: str | None, r
 
 def info_at(lock: Lock) -> LockInfo | None:
     """The content of the lock file; None for a free lock. ParseError if its record cannot be read."""
-    seen = glance(environment(), file_request(lock))
+    seen = look_at(file_request(lock), glance)
     if seen is None:
         return None
     if seen.record is None:
@@ -250,7 +250,7 @@ class Semaphore:
         self._options = options_of("sema", config.stale_timeout, config.acquire_timeout, config.stale)
         self._options["durable"] = True  # specification, "Acquiring a Lock", 2b
         self._lock = self._tagged(path, None)
-        require_directory(environment(), file_request(self._lock))
+        look_at(file_request(self._lock), require_directory)
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
@@ -297,7 +297,7 @@ class Semaphore:
 
     def is_locked(self) -> bool:
         """Whether the lock file exists, stale or not. InvalidPath or OSError if that cannot be known."""
-        return glance(environment(), file_request(self._lock)) is not None
+        return look_at(file_request(self._lock), glance) is not None
 
     def lock_info(self) -> LockInfo | None:
         """The content of the lock file, or None for a free lock. ParseError if its record cannot be read; else as

@@ -25,14 +25,23 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from ._drivers.sync import perform
 from ._platform import environment
 from .engines.file.inspect import Assessment, Observation, assess, glance, require_directory
 from .engines.file.interop import sweep_rivals
 from .engines.file.policy import judge
 from .engines.file.remove import remove_if, why_not_of
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
-from .lock import UNSET, Hold, Lock, can_be_released, file_request, make_again, release_own
+from .lock import (
+    UNSET,
+    Hold,
+    Lock,
+    can_be_released,
+    file_request,
+    look_at,
+    make_again,
+    perform_at,
+    release_own,
+)
 from .model import Value
 from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
 from .sema import (
@@ -135,7 +144,7 @@ class Semaphore:
         self._options = options_of("semats", stale_timeout, acquire_timeout, stale)
         self._lock = self._tagged(path, tag)
         self._hold: Hold | None = None
-        require_directory(environment(), file_request(self._lock))
+        look_at(file_request(self._lock), require_directory)
 
     @classmethod
     def with_defaults(cls, path: str | os.PathLike[str]) -> Self:
@@ -202,7 +211,7 @@ class Semaphore:
     def status(self) -> SemaphoreStatus:
         """Look at the lock and change nothing."""
         env = environment()
-        seen = glance(env, file_request(self._lock))
+        seen = look_at(file_request(self._lock), glance)
         if seen is None:
             return SemaphoreStatus(False, None, False, False)
         info = None if seen.record is None else LockInfo.of(seen.record)
@@ -216,7 +225,7 @@ class Semaphore:
 
     def is_locked(self) -> bool:
         """Whether the lock file exists, stale or not. InvalidPath or OSError if that cannot be known."""
-        return glance(environment(), file_request(self._lock)) is not None
+        return look_at(file_request(self._lock), glance) is not None
 
     def clean_stale(self) -> bool:
         """Remove the lock if it is stale, and leftovers of crashed attempts on it. Returns whether there was anything.
@@ -229,8 +238,8 @@ class Semaphore:
         def is_stale(seen: Observation, assessed: Assessment) -> bool:
             return seen.record is not None and judge(env, request, seen, assessed).reclaim
 
-        swept = sweep_rivals(env, request)
-        return perform(env, remove_if(env, request, is_stale)) is not None or swept > 0
+        swept = look_at(request, sweep_rivals)
+        return perform_at(request, remove_if(env, request, is_stale)) is not None or swept > 0
 
     def __enter__(self) -> Self:
         try:
@@ -268,7 +277,7 @@ class Semaphore:
             found, refused = True, None if force else why_not_of(seen, assessed, me)
             return refused is None
 
-        perform(environment(), remove_if(environment(), request, agreed))
+        perform_at(request, remove_if(environment(), request, agreed))
         if refused is not None:
             raise request.error(
                 PermissionDenied,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, Status, cli
+from holdfast import AcquireTimeout, AsyncLock, EngineUnavailable, Lock, Status, beads, cli, sema, semats
 
 TIMEOUT = 1.0
 
@@ -65,7 +65,8 @@ def main() -> None:
     lock.acquire().release()
     hold = Lock(f"{place}/held", lease=0).acquire()
     os.mkdir(f"{place}/below")
-    calls = {
+    as_sema, as_semats = sema.Semaphore(path), semats.Semaphore(path)
+    calls: dict[str, Callable[[], object]] = {
         "acquire": lambda: lock.acquire(TIMEOUT) and None,
         "wait": lambda: lock.wait(TIMEOUT) and None,
         "task": lambda: asyncio.run(acquired(AsyncLock(path))),
@@ -74,6 +75,13 @@ def main() -> None:
         "lost": lambda: hold.lost and None,
         "making semats": lambda: Lock(f"{place}/below/l", protocol="semats") and None,
         "making sidecar": lambda: Lock(f"{place}/below/l", protocol="sidecar") and None,
+        "sema lock_info": as_sema.lock_info,
+        "sema is_locked": as_sema.is_locked,
+        "semats status": as_semats.status,
+        "semats clean_stale": as_semats.clean_stale,
+        "semats release": as_semats.release,
+        "beads release": lambda: beads.release(place),
+        "beads check": lambda: beads.should_skip_database(place),
         "command run": lambda: command("run", "-w", f"{TIMEOUT}", path, "--", "true"),
         "command status": lambda: command("status", path),
         "command ls": lambda: command("ls", place),

@@ -31,7 +31,9 @@ def test_a_filesystem_whose_process_is_stopped_blocks_no_call(shm: Path) -> None
         assert 1 <= rows[name][0] < 4.5, rows
         assert "(fuse, " in rows[name][1]
         assert "has not answered" in rows[name][1]
-    for name in ("status", "ensure_held", "lost", "making semats", "making sidecar"):
+    looks = ["status", "ensure_held", "lost", "making semats", "making sidecar", "sema lock_info", "sema is_locked"]
+    looks += ["semats status", "semats clean_stale", "semats release", "beads release", "beads check"]
+    for name in looks:
         assert 5 <= rows[name][0] < 9.5, rows
         assert "has not answered" in rows[name][1]
     for name, status, seconds in (

@@ -31,7 +31,11 @@ from holdfast import (
     LockLost,
     Semaphore,
     aio,
+    beads,
     events,
+    sema,
+    semats,
+    sidecar,
 )
 from holdfast._core.attempt import Refusal
 from holdfast._core.messages import waiting
@@ -325,6 +329,54 @@ def test_a_call_that_waits_for_no_lock_gives_up_on_a_silent_server(
     took, text = seconds(calls.get(call) or getattr(lock, call), EngineUnavailable)
     assert took < SHORT + apart.GRACE + ROOM
     assert "has not answered" in text
+
+
+@pytest.mark.parametrize("call", ["lock_info", "is_locked", "status", "clean_stale", "release", "beads"])
+def test_a_look_of_the_faces_gives_up_on_a_silent_server(
+    call: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP3."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    path = f"{server.directory}/l"
+    of_semats = semats.Semaphore(path)
+    calls: dict[str, Callable[[], object]] = {
+        "lock_info": sema.Semaphore(path).lock_info,
+        "is_locked": sema.Semaphore(path).is_locked,
+        "beads": lambda: beads.release(server.directory),
+    }
+    server.dies()
+    took, text = seconds(calls.get(call) or getattr(of_semats, call), EngineUnavailable)
+    assert took < SHORT + apart.GRACE + ROOM
+    assert "has not answered" in text
+
+
+def test_a_database_on_a_silent_server_is_skipped(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AP3."""
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
+    lock_file = Path(server.directory, ".exclusive-lock")
+    lock_file.touch()
+    server.dies()
+    skip, holder, text = beads.should_skip_database(server.directory)
+    assert (skip, holder) == (True, None)
+    assert text is not None
+    assert text.startswith("failed to read lock file: ")
+    assert "has not answered" in text
+    lock_file.unlink()
+
+
+@pytest.mark.parametrize("form", ["thread", "task"])
+def test_a_file_lock_times_out_in_its_own_words_on_a_silent_server(form: str, server: Server) -> None:
+    target = f"{server.directory}/state.json"
+    options: sidecar.FileLockOptions = {"payload": {}, "timeout": SHORT}
+    calls: dict[str, Callable[[], object]] = {
+        "thread": lambda: sidecar.acquire_file_lock_sync(target, **options),
+        "task": lambda: asyncio.run(sidecar.with_file_lock(target, bool, **options)),
+    }
+    server.dies()
+    with pytest.raises(sidecar.FileLockTimeout, match="has not answered") as raised:
+        calls[form]()
+    assert raised.value.code == "file_lock_timeout"
+    assert (raised.value.lock_path, raised.value.normalized_target_path) == (f"{target}.lock", target)
 
 
 @pytest.mark.parametrize("call", ["acquire", "status", "wait", "timeout", "cancel"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from .._core.attempt import Refusal
 from .._core.hold import HoldState
-from ..errors import LockLost, NotHeld
+from ..errors import AcquireTimeout, LockLost, NotHeld
 from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
 from ..model import Value
 from .options import Awaited, Called, FileLockOptions, Wanted, check_key
@@ -305,7 +305,10 @@ def acquire_sync(
     target: Path, options: FileLockOptions, functions: Called, key: str | None = None
 ) -> FileLockSyncHandle:
     wanted = Wanted(target, options, functions, key, holds=_holds)
-    hold = acquire_or_raise(Acquirable((wanted.request,), wanted.engine), wanted.timeout, wanted.refused)
+    try:
+        hold = acquire_or_raise(Acquirable((wanted.request,), wanted.engine), wanted.timeout, wanted.refused)
+    except AcquireTimeout as error:
+        raise wanted.timed_out(error) from error.__cause__
     assert hold is not None
     try:
         wanted.check_root()
@@ -328,12 +331,15 @@ async def acquire(target: Path, options: FileLockOptions, key: str | None = None
     from ..aio import AsyncAcquirable, acquire_unless_held  # a caller that awaits this has imported asyncio
 
     functions = Awaited()
+    wanted = Wanted(target, options, functions, key, holds=_holds)
     try:
-        wanted = Wanted(target, options, functions, key, holds=_holds)
         hold = await acquire_unless_held(AsyncAcquirable((wanted.request,), wanted.engine), wanted.timeout)
     except GeneratorExit:
         functions.cancel()  # a coroutine that is being closed cannot wait
         raise
+    except AcquireTimeout as error:
+        await functions.close()
+        raise wanted.timed_out(error) from error.__cause__
     except BaseException:
         await functions.close()
         raise

@@ -562,9 +562,13 @@ class Wanted:
     def refused(self, refusal: Refusal) -> FileLockTimeout:
         """The error for a lock that could not be acquired in time."""
         waited = self.timeout if self._tries is None else refusal.waited if self._tries[0] else 0
-        error = renamed(refused(refusal, waited), FileLockTimeout)
-        error.normalized_target_path = self.normalized_target_path
-        return error
+        return self.timed_out(refused(refusal, waited))
+
+    def timed_out(self, error: AcquireTimeout) -> FileLockTimeout:
+        """The error in the words of fs-safe; it may also say that a file server does not answer."""
+        timeout = renamed(error, FileLockTimeout)
+        timeout.normalized_target_path = self.normalized_target_path
+        return timeout
 
 
 class _Root:

@@ -28,7 +28,7 @@ from ._platform import environment
 from .engines.file.inspect import MAX_PID, glance, require_directory
 from .errors import AcquireTimeout, InvalidPath, MalformedRecord, NotHeld, renamed
 from .liveness import Liveness
-from .lock import Hold, Lock, file_request, leave_to_others, look_at
+from .lock import Hold, Lock, file_request, leave_to_others, look_at, require_unreleased
 from .model import Record, Value
 from .protocols import get
 from .protocols.base import clean_tag
@@ -219,6 +219,11 @@ class SemaphoreGuard:
         self.hold.release()
 
     def __enter__(self) -> Self:
+        """NotLocked after a release and in a forked child: the body needs the lock."""
+        try:
+            require_unreleased(self.hold)
+        except NotHeld as error:
+            raise renamed(error, NotLocked) from None
         return self
 
     def __exit__(

@@ -310,6 +310,23 @@ def test_a_guard_keeps_the_lock_until_it_is_released(path: Path) -> None:
         SemaphoreGuard().release()
 
 
+def test_no_body_runs_with_a_guard_that_holds_nothing(path: Path) -> None:
+    lock, ran = semaphore(path), []
+
+    def enter(guard: SemaphoreGuard) -> None:
+        with guard:
+            ran.append(guard)
+
+    released = lock.try_acquire()
+    released.release()
+    for guard in (released, SemaphoreGuard()):
+        with pytest.raises(NotLocked):
+            enter(guard)
+    with lock.try_acquire() as held:
+        assert elsewhere(lambda: results(lambda: enter(held))) == ["NotLocked"]
+    assert not ran
+
+
 def test_a_dropped_guard_releases_the_lock(path: Path) -> None:
     lock = semaphore(path)
     guard: SemaphoreGuard | None = lock.acquire()

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AcquireTimeout, InvalidPath, LockStale, sidecar
+from holdfast import AcquireTimeout, InvalidPath, LockStale, NotHeld, sidecar
 from holdfast._core.wait import Signal
 from holdfast._drivers.background import Keeper
 from holdfast._platform import environment
@@ -1074,6 +1074,24 @@ def test_a_handle_releases_at_the_end_of_its_block(target: Path, lock: Path) -> 
         assert not lock.exists()
 
     asyncio.run(main())
+
+
+def test_no_body_runs_with_a_handle_that_was_released(target: Path) -> None:
+    ran: list[str] = []
+    handle = sidecar.acquire_file_lock_sync(target, payload={})
+    handle.release()
+    with pytest.raises(NotHeld), handle:
+        ran.append("a thread")
+
+    async def main() -> None:
+        handle = await sidecar.acquire_file_lock(target, payload={})
+        await handle.release()
+        with pytest.raises(NotHeld):
+            async with handle:
+                ran.append("a task")
+
+    asyncio.run(main())
+    assert not ran
 
 
 def test_a_loss_is_a_note_on_the_error_of_the_body(face: Face, target: Path, lock: Path) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from .._core.attempt import Refusal
 from .._core.hold import HoldState
 from ..errors import AcquireTimeout, LockLost, NotHeld
-from ..lock import Acquirable, BaseHold, Hold, acquire_or_raise, can_be_released, release_now, state_of
+from ..lock import (
+    Acquirable,
+    BaseHold,
+    Hold,
+    acquire_or_raise,
+    can_be_released,
+    release_now,
+    require_unreleased,
+    state_of,
+)
 from ..model import Value
 from .options import Awaited, Called, FileLockOptions, Wanted, check_key
 
@@ -134,7 +143,10 @@ class _Handle:
 
 
 class FileLockSyncHandle(_Handle):
-    """One acquisition: `lock_path`, `normalized_target_path`. Usable as a context manager that releases."""
+    """One acquisition: `lock_path`, `normalized_target_path`. Usable as a context manager that releases.
+
+    Entering it after a release, or in a forked child, raises NotHeld: the body needs the lock.
+    """
 
     __slots__ = ()
     _hold: Hold
@@ -153,6 +165,7 @@ class FileLockSyncHandle(_Handle):
         return self._is_held()
 
     def __enter__(self) -> Self:
+        require_unreleased(self._hold)
         return self
 
     def __exit__(
@@ -167,7 +180,10 @@ class FileLockSyncHandle(_Handle):
 
 
 class FileLockHandle(_Handle):
-    """One acquisition: `lock_path`, `normalized_target_path`. Usable with `async with`, which releases."""
+    """One acquisition: `lock_path`, `normalized_target_path`. Usable with `async with`, which releases.
+
+    Entering it after a release, or in a forked child, raises NotHeld: the body needs the lock.
+    """
 
     __slots__ = ()
     _hold: AsyncHold
@@ -189,6 +205,7 @@ class FileLockHandle(_Handle):
         return self._is_held()
 
     async def __aenter__(self) -> Self:
+        require_unreleased(self._hold)
         return self
 
     async def __aexit__(

@@ -1058,8 +1058,14 @@ def test_a_coroutine_function_runs_before_the_release(target: Path, lock: Path) 
         return await sidecar.with_file_lock(target, body, payload={})
 
     assert asyncio.run(main()) == "held"
-    with pytest.raises(TypeError, match="coroutine function"):
-        sidecar.with_file_lock_sync(target, body, payload={})
+
+    class Body:
+        async def __call__(self) -> None:
+            raise AssertionError("called")
+
+    for asynchronous in (body, Body()):
+        with pytest.raises(TypeError, match="coroutine function"):
+            sidecar.with_file_lock_sync(target, asynchronous, payload={})
     assert not lock.exists()
 
 

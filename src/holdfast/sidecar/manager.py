@@ -22,7 +22,7 @@ from ..lock import (
     state_of,
 )
 from ..model import Value
-from .options import Awaited, Called, FileLockOptions, Wanted, check_key
+from .options import Awaited, Called, FileLockOptions, Wanted, check_key, is_asynchronous
 
 if TYPE_CHECKING:
     from ..aio import AsyncHold
@@ -338,7 +338,7 @@ def acquire_sync(
 def with_sync(
     target: Path, options: FileLockOptions, fn: Callable[[], T], functions: Called, key: str | None = None
 ) -> T:
-    if inspect.iscoroutinefunction(fn):
+    if is_asynchronous(fn):
         raise TypeError("fn is a coroutine function: its body would run after the release; await with_file_lock")
     with acquire_sync(target, options, functions, key):
         return fn()

@@ -379,6 +379,29 @@ def test_a_file_lock_times_out_in_its_own_words_on_a_silent_server(form: str, se
     assert (raised.value.lock_path, raised.value.normalized_target_path) == (f"{target}.lock", target)
 
 
+def test_a_callback_is_not_called_once_its_acquisition_has_ended(server: Server) -> None:
+    """SC4: the step that would ask it ends when the server answers at last."""
+    target, asked = f"{server.directory}/state.json", []
+    lock_file = Path(f"{target}.lock")
+    lock_file.write_text(json.dumps({"createdAt": "2020-01-01T00:00:00.000Z"}))
+
+    async def judge(params: sidecar.ReclaimParams) -> bool:
+        asked.append(params)
+        return False
+
+    async def main() -> None:
+        server.dies()
+        with pytest.raises(sidecar.FileLockTimeout):
+            await sidecar.acquire_file_lock(target, payload={}, timeout=SHORT, should_reclaim=judge)
+        server.comes_back()
+        while environment().operations.running:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    assert not asked
+    lock_file.unlink()
+
+
 @pytest.mark.parametrize("call", ["acquire", "status", "wait", "timeout", "cancel"])
 def test_a_task_ends_in_time_although_its_server_is_silent(
     call: str, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,8 @@ SC1  For threads, an answer that would have to be awaited is a TypeError, and it
 SC2  For tasks, the functions run on the event loop of the acquisition, also where its steps run in threads. Their
      result is awaited in a task of its own, while the engine waits between two steps (acquire.py, A6).
 SC3  An answer counts once, and only for the snapshot that it was asked about: the same bytes and time in the same file.
-SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns.
+SC4  Functions that still run when the acquisition ends are cancelled, and have ended when it returns. After that, none
+     is called.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Awaited:
 
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended = False
+        """Whether the acquisition has ended: a step that its server has kept may still ask."""
         self._judgement: _Answer | None = None
         self._composed: _Answer | None = None
 
@@ -136,6 +139,7 @@ class Awaited:
             function(news)
 
     def cancel(self) -> None:
+        self._has_ended = True
         for task in self._tasks:
             task.cancel()
 
@@ -163,6 +167,8 @@ class Awaited:
 
     def _begin(self, questions: Questions, answer: _Answer) -> None:
         """Ask the questions, in a task if an answer has to be awaited."""
+        if self._has_ended:
+            return  # SC4
         try:
             name, result = _ask(questions)
         except Exception as error:

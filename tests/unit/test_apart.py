@@ -563,6 +563,34 @@ def test_following_links_on_a_silent_server_ends_in_time(server: Server, monkeyp
     assert Lock(f"{server.directory}/l", protocol="semats").path == f"{server.directory}/l"
 
 
+def test_a_file_lock_on_a_slow_server_does_not_block_its_event_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While links are followed, and while a handle is looked at."""
+    answers, asked, real = threading.Event(), threading.Event(), paths._look
+
+    def look(at: str) -> Any:
+        asked.set()
+        return real(at) if answers.wait(PATIENCE) else None
+
+    async def while_it_waits(call: Any, is_asked: threading.Event, answer: threading.Event) -> Any:
+        task = asyncio.ensure_future(call)
+        while not is_asked.is_set():
+            await asyncio.sleep(0.001)
+        answer.set()
+        return await task
+
+    async def main() -> None:
+        monkeypatch.setattr(paths, "_look", look)
+        acquired = sidecar.acquire_file_lock(f"{server.directory}/state.json", payload={})
+        handle = await while_it_waits(acquired, asked, answers)
+        server.dies()
+        assert await while_it_waits(handle.verify_still_held(), server.asked, server.answers)
+        await handle.release()
+
+    asyncio.run(main())
+
+
 def test_a_look_at_a_hold_on_a_silent_server_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """AP3, AP5: `ensure_held`, which may be called again and again."""
     monkeypatch.setattr(apart, "ANSWER", SHORT)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from .._core.attempt import Refusal
 from .._core.hold import HoldState
+from .._platform import environment
+from .._platform.operations import partial
 from ..errors import AcquireTimeout, LockLost, NotHeld
 from ..lock import (
     Acquirable,
@@ -202,7 +204,10 @@ class FileLockHandle(_Handle):
 
     async def verify_still_held(self) -> bool:
         """Whether the lock file is there and unchanged, now. False after this handle's release."""
-        return self._is_held()
+        from .._drivers.asyncio import in_thread
+
+        held = state_of(self._hold)
+        return await in_thread(self._is_held) if held.env.may_block(held.path) else self._is_held()
 
     async def __aenter__(self) -> Self:
         require_unreleased(self._hold)
@@ -348,7 +353,7 @@ async def acquire(target: Path, options: FileLockOptions, key: str | None = None
     from ..aio import AsyncAcquirable, acquire_unless_held  # a caller that awaits this has imported asyncio
 
     functions = Awaited()
-    wanted = Wanted(target, options, functions, key, holds=_holds)
+    wanted = await _wanted(target, options, functions, key)
     try:
         hold = await acquire_unless_held(AsyncAcquirable((wanted.request,), wanted.engine), wanted.timeout)
     except GeneratorExit:
@@ -370,6 +375,18 @@ async def acquire(target: Path, options: FileLockOptions, key: str | None = None
     except BaseException:
         release_now(hold)
         raise
+
+
+async def _wanted(target: Path, options: FileLockOptions, functions: Awaited, key: str | None) -> Wanted:
+    """The checked request; made in a thread where following links may have to wait for a server."""
+    from .._drivers.asyncio import in_thread
+
+    make = partial(Wanted, target, options, functions, key, holds=_holds)
+    try:
+        slow = environment().may_block(os.path.abspath(os.fsdecode(target)))
+    except ValueError:
+        slow = False  # it has a NUL, and is refused
+    return await in_thread(make) if slow else make()
 
 
 async def with_lock(

@@ -54,6 +54,14 @@ def test_anything_after_the_first_line_is_read_or_malformed(data: bytes) -> None
     assert record.pid is not None
 
 
+@pytest.mark.parametrize("name", ["sema", "semats"])
+def test_a_record_of_flock_is_none_of_sema(name: str) -> None:
+    """Its file is never removed, and a lock of sema would be, when it is stale or released."""
+    data = FLOCK.compose(who(12), 1.0, "x", MARKER, {})
+    with pytest.raises(MalformedRecord, match="of the protocol flock"):
+        get(name).decode(data)
+
+
 def test_a_lock_file_of_sema_is_not_taken_for_one_of_flock() -> None:
     data = SEMA.compose(who(12), 1.0, "x", MARKER, {})
     assert recognise(data) == "sema"

@@ -60,6 +60,7 @@ def test_a_malformed_record_is_refused_and_kept(name: str, place: Path) -> None:
 FOREIGN = {
     "beads": b'{\n  "holder": "vc",\n  "pid": 1,\n  "hostname": "h",\n  "started_at": "2025-10-25T12:00:00Z"\n}\n',
     "sidecar": b'{\n  "pid": 1,\n  "createdAt": "2025-10-25T12:00:00.000Z"\n}\n',
+    "flock": b"protocol=flock\npid=2147483647\ntimestamp=1\n",  # left by a killed holder: the file is to stay
 }
 
 

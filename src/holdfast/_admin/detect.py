@@ -15,7 +15,7 @@ from ..errors import MalformedRecord
 from ..model import Record
 from ..protocols import get
 from ..protocols.base import MAX_RECORD_BYTES
-from ..protocols.flock import SIGNATURE
+from ..protocols.sema import FLOCK_SIGNATURE
 
 BEADS_NAME = ".exclusive-lock"
 QUEUE = ".queue"
@@ -98,7 +98,7 @@ def is_likely(found: Stat) -> bool:
 
 def may_begin(name: str, data: bytes) -> bool:
     """Whether a file that begins so, under this name, is worth a closer look."""
-    return is_named_so(name) or data.startswith(SIGNATURE) or _SEMA.match(data) is not None
+    return is_named_so(name) or data.startswith(FLOCK_SIGNATURE) or _SEMA.match(data) is not None
 
 
 def record_in(name: str, mode: int, data: bytes) -> Record | None:
@@ -106,7 +106,7 @@ def record_in(name: str, mode: int, data: bytes) -> Record | None:
     try:
         if name == BEADS_NAME:
             return get("beads").decode(data)
-        if data.startswith(SIGNATURE):
+        if data.startswith(FLOCK_SIGNATURE):
             return get("flock").decode(data)
         if _SEMA.match(data):
             record = get("semats" if stat.S_IMODE(mode) == 0o600 else "sema").decode(data)

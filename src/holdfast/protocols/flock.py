@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from ..errors import MalformedRecord
-from .sema import Sema
+from .sema import FLOCK_SIGNATURE, Sema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from ..liveness import Liveness
     from ..model import Identity, Record
-
-SIGNATURE = b"protocol=flock\n"
-"""The first line of each record."""
 
 
 class Flock(Sema):
@@ -35,15 +32,15 @@ class Flock(Sema):
     recheck = 0.1  # `flock -u 9` makes no event
 
     def decode(self, data: bytes) -> Record:
-        if not data.startswith(SIGNATURE):
+        if not data.startswith(FLOCK_SIGNATURE):
             raise MalformedRecord("the content is not a record of a flock holder", protocol=self.name)
         return super().decode(data).replaced(protocol=self.name, refreshed=False)
 
     def encode(self, record: Record) -> bytes:
-        return SIGNATURE + super().encode(record)
+        return FLOCK_SIGNATURE + super().encode(record)
 
     def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
-        return SIGNATURE + super().compose(who, now, tag, marker, more)
+        return FLOCK_SIGNATURE + super().compose(who, now, tag, marker, more)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         return False

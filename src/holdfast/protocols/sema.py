@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
 MARKER_KEY = "holdfast"
+FLOCK_SIGNATURE = b"protocol=flock\n"
+"""The first line of a record of `flock`, which is one of `sema` otherwise (flock.py). Its file is never removed."""
 MAX_UNKNOWN_KEYS = 8
 """Maximum number of unknown keys, for future writers; a file with more is a file of data."""
 _JOINERS = str.maketrans("", "", "_.-")
@@ -58,6 +60,8 @@ class Sema(Protocol):
         return int(digits) if 0 < int(digits) <= _MAX_RIVAL else None
 
     def decode(self, data: bytes) -> Record:
+        if data.startswith(FLOCK_SIGNATURE) and not self.persistent:
+            raise MalformedRecord("the record is one of the protocol flock", protocol=self.name)
         try:
             text = _decoded(data)
             fields = _fields(text)

@@ -45,7 +45,7 @@ from ..._platform.values import LockOwner, Presence
 from ...errors import UnsupportedFilesystem, WouldDeadlock
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Record, Status, Waiter
-from ...protocols.flock import SIGNATURE
+from ...protocols.sema import FLOCK_SIGNATURE
 from .hold import FileHold
 from .inspect import (
     GUARDED,
@@ -236,7 +236,7 @@ def open_existing(env: Environment, request: FileRequest) -> int | None:
 def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Record | None]:
     """The beginning of the content, and the record, if the whole content is one of this protocol."""
     head = env.read(fd, _HEAD)
-    if not head.startswith(SIGNATURE):
+    if not head.startswith(FLOCK_SIGNATURE):
         return head, None
     content = head if len(head) < _HEAD else read_record(env, fd)
     try:

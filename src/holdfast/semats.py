@@ -230,8 +230,8 @@ class Semaphore:
     def clean_stale(self) -> bool:
         """Remove the lock if it is stale, and leftovers of crashed attempts on it. Returns whether there was anything.
 
-        Leftovers are temporary files `<lock>.<pid>.<16 hex digits>.tmp` whose process has ended. PermissionError if a
-        stale lock may not be removed.
+        Leftovers are temporary files `<lock>.<pid>.<16 hex digits>.tmp` that are at least a second old, and whose
+        process has ended. PermissionError if a stale lock may not be removed.
         """
         env, request = environment(), file_request(self._lock)
 

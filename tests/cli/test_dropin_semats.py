@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -450,6 +451,7 @@ def test_clean_removes_only_temporary_files_of_dead_attempts_on_this_lock(place:
     ]
     for name in (*kept, f"l.{dead}.{TOKEN}.tmp"):
         (place / name).write_bytes(FRESH)
+        os.utime(place / name, (time.time() - 2, time.time() - 2))
     (place / "l").write_bytes(FRESH)
     assert ran(semats, "clean", "l") == CLEANED
     assert sorted(content_of(place)) == sorted(["l", *kept])

@@ -390,11 +390,25 @@ def test_cleaning_removes_only_temporary_files_of_this_lock_and_dead_processes(
     ]
     for name in (*kept, f"l.{dead_pid}.{HEX}.tmp"):
         (path.parent / name).touch()
+        os.utime(path.parent / name, (time.time() - 2, time.time() - 2))
     (path.parent / f"l.{dead_pid}.{HEX[::-1]}.tmp").mkdir()
     lock = Semaphore(path)
     assert lock.clean_stale() is True
     assert sorted(os.listdir(path.parent)) == sorted([*kept, f"l.{dead_pid}.{HEX[::-1]}.tmp"])
     assert lock.clean_stale() is False
+
+
+def test_cleaning_leaves_a_young_temporary_file(path: Path, dead_pid: int) -> None:
+    """Its process may be in another container, where that number is another process; its attempt would fail."""
+    rival = path.parent / f"l.{dead_pid}.{HEX}.tmp"
+    rival.touch()
+    os.utime(rival, (time.time() + 1000, time.time() + 1000))  # the clock was set back
+    lock = Semaphore(path)
+    assert lock.clean_stale() is True
+    rival.touch()
+    assert lock.clean_stale() is False
+    assert rival.exists()
+    rival.unlink()
 
 
 def test_cleaning_leaves_the_lock_of_a_living_holder(path: Path) -> None:

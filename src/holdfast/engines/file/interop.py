@@ -147,12 +147,14 @@ def _is_rival(env: Environment, age: float, pid: int) -> bool:
 
 
 def sweep_rivals(env: Environment, request: FileRequest) -> int:
-    """Remove the temporary files for this lock file whose processes have ended here. Their number."""
+    """Remove the temporary files for this lock file whose processes have ended here, unless they are young: the process
+    may be in another container. Their number."""
     removed = 0
     for path, pid in rivals(env, request):
         if env.inspect(pid).has_ended:
             try:
-                if stat.S_ISREG(env.stat(path).st_mode):
+                found = env.stat(path)
+                if stat.S_ISREG(found.st_mode) and abs(env.time() - found.st_mtime) >= _YOUNG:
                     env.unlink(path)
                     removed += 1
             except OSError:

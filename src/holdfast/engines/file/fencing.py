@@ -149,7 +149,7 @@ def _is_counted_by_name(env: Environment, request: FileRequest) -> bool:
     try:
         return bool(_numbers_by_name(env, request)[0])
     except PermissionError:
-        return False  # no hold with a lease could count here
+        return False  # this user may not list the directory, so it has no lease here; docs/fencing.md has the limit
 
 
 def _count_by_name(env: Environment, request: FileRequest) -> int:

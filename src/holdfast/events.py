@@ -23,7 +23,7 @@ from __future__ import annotations
 import _thread
 import sys
 
-from ._platform.operations import is_running
+from ._platform.operations import is_running, partial
 from .model import Holder, Record, Value
 
 TYPE_CHECKING = False
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """The levels of `logging`, which is not imported for this."""
 _LEVELS = {"reclaimed": WARNING, "lost": ERROR}
-_COROUTINE = 0x80
-"""`inspect.CO_COROUTINE`, the flag of an `async def`."""
+_ASYNCHRONOUS = 0x80 | 0x200
+"""`inspect.CO_COROUTINE` and `CO_ASYNC_GENERATOR`, the flags of an `async def`."""
 
 
 class Event(Value):
@@ -111,12 +111,19 @@ def listen(callback: Callable[[Event], object]) -> Callable[[], None]:
     return end
 
 
-def check_callback(name: str, callback: object) -> None:
+def check_callback(name: str, callback: object, takes: str = "a holdfast.events.Event") -> None:
     """Raise TypeError, which uses the name, for anything that cannot be a callback."""
     if not callable(callback):
-        raise TypeError(f"{name} must be a callable that takes a holdfast.events.Event, not {callback!r}")
-    if getattr(getattr(callback, "__code__", None), "co_flags", 0) & _COROUTINE:
+        raise TypeError(f"{name} must be a callable that takes {takes}, not {callback!r}")
+    if is_async(callback):
         raise TypeError(f"{name} is an `async def`, which would never be awaited; have a function start a task")
+
+
+def is_async(callback: Callable[..., object]) -> bool:
+    """Whether it is an `async def`, as far as can be seen without a call; also of a `partial`, or as a `__call__`."""
+    called: Any = callback.func if isinstance(callback, partial) else callback
+    code = getattr(called, "__code__", None) or getattr(type(called).__call__, "__code__", None)
+    return bool(getattr(code, "co_flags", 0) & _ASYNCHRONOUS)
 
 
 def has_listener(kind: Kind, own: Callable[[Event], object] | None) -> bool:

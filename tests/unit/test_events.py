@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -589,11 +590,16 @@ def test_a_child_reports_its_own_holds_only(path: Path, disk: Path, told: list[E
 
 
 def test_only_a_callback_is_accepted(path: Path) -> None:
-    async def nobody_awaits(event: Event) -> None: ...
+    async def nobody_awaits(event: object) -> None: ...
 
-    for wrong in (3, "print", nobody_awaits):
+    class Callback:
+        async def __call__(self, event: object) -> None: ...
+
+    for wrong in (3, "print", nobody_awaits, partial(nobody_awaits), Callback(), Callback().__call__):
         with pytest.raises(TypeError, match="on_event"):
             Lock(path, on_event=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="on_lost"):
+            Lock(path, on_lost=wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="callback"):
             listen(wrong)  # type: ignore[arg-type]
     assert pickle.loads(pickle.dumps(Lock(path, on_event=print)))._options["on_event"] is print

@@ -192,6 +192,23 @@ def test_a_callers_judgement_counts(disk: Path, environments: Callable[..., Step
         assert (shown[-1].record.pid, shown[-1].holder.tag) == (7, "why")  # type: ignore[union-attr]
 
 
+def test_an_answer_that_is_to_be_awaited_takes_over_nothing(disk: Path, contend: Contend, live_pid: int) -> None:
+    """V4: it would count as a yes."""
+    record = sema_record(live_pid, FRESH)
+    (disk / "l").write_bytes(record)
+
+    async def decide(_status: Status) -> bool:
+        return False
+
+    answers: list[Any] = []
+    with pytest.raises(TypeError, match="stale is an `async def`"):
+        contend(disk / "l", stale=decide)
+    with pytest.raises(TypeError, match="awaited"):
+        contend(disk / "l", stale=lambda status: answers.append(decide(status)) or answers[-1]).run()
+    answers.pop().close()
+    assert (disk / "l").read_bytes() == record
+
+
 def test_a_caller_is_asked_again_at_least_once_a_second(disk: Path, contend: Contend, live_pid: int) -> None:
     """V4: changes in what a callable looks at make no event."""
     (disk / "l").write_bytes(sema_record(live_pid, FRESH))

@@ -95,8 +95,8 @@ class Request:
         self.owner = options.get("owner")
         hash(self.owner)  # an unhashable owner fails now, not at the first contention
         self.on_lost = options.get("on_lost")
-        if self.on_lost is not None and not callable(self.on_lost):
-            raise TypeError("on_lost must be a callable that takes the LockLost error")
+        if self.on_lost is not None:
+            check_callback("on_lost", self.on_lost, "the LockLost error")
         self.on_event = options.get("on_event")
         if self.on_event is not None:
             check_callback("on_event", self.on_event)

@@ -4,7 +4,8 @@ V1  A guard that is held is respected, whatever the caller asked for.
 V2  A record that is malformed or unreadable is never reclaimed.
 V3  `safe`: proof beats rule both ways. Proven dead is reclaimed at once; otherwise the protocol's rule must hold *and*
     the evidence must say dead. Unknown is held.
-V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer.
+V4  `protocol`: the rule to its letter, nothing else. `never`: nothing at all. A callable: its answer,
+    which is not to be awaited: anything that is would count as a yes.
 V5  A protocol whose rule fails closed only says that a lock is stale: then we neither wait for it nor take it over,
     unless the caller's callable says so. Under `safe`, we wait for a holder that is known to be alive all the same.
 V6  A file with more content than a record may be data with lines that look like a record's. It is held, and is never
@@ -77,6 +78,8 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
         answer: object = stale(unjudged)
         if isinstance(answer, Signal):
             return Verdict(False, False, "the caller has yet to answer", env.time() + ASK_AGAIN, asked=answer)  # V7
+        if hasattr(answer, "__await__"):
+            raise TypeError(f"stale must return whether the lock is stale, and not something to be awaited: {answer!r}")
         if answer:
             return Verdict(True, False, "the caller calls it stale", lapsed=seen.lease is not None)
         return Verdict(False, False, "the caller does not call it stale", env.time() + ASK_AGAIN)

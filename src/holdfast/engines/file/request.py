@@ -6,6 +6,7 @@ import os
 
 from ..._core.options import FASTEST_BEAT, Request, check_seconds, check_slots
 from ..._platform.fork import forking
+from ...events import is_async
 from ...model import INFINITY, marker_text
 from ...protocols import Protocol, get
 from .paths import check_path, locate, queue_of, queue_of_slots
@@ -237,7 +238,10 @@ def _lease(lease: float | None) -> float | None:
 
 
 def _stale(stale: Stale) -> Stale:
-    if not callable(stale) and stale not in ("safe", "protocol", "never"):
+    if callable(stale):
+        if is_async(stale):
+            raise TypeError("stale is an `async def`, whose answer would never be awaited; pass a plain function")
+    elif stale not in ("safe", "protocol", "never"):
         raise ValueError(f"stale must be 'safe', 'protocol', 'never' or a callable, not {stale!r}")
     return stale
 

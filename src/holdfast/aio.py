@@ -328,6 +328,7 @@ class AsyncAcquirable(Resource):
             hold = AsyncHold(result, may_block)
             if result.held.attempt_events is not None:
                 result.held.attempt_events.acquired(result.held)
+            result.held.require_same_process()
             if to is not None:
                 result.operation = to.number
             operations.about_to_deliver(operation)

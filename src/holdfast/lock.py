@@ -510,6 +510,7 @@ class Acquirable(Resource):
                     keep(env, result)
                 if held.attempt_events is not None:
                     held.attempt_events.acquired(held)
+                held.require_same_process()
                 return hold
         except OSError as failed:
             set_error_path(failed, self.path)

@@ -338,6 +338,56 @@ def test_a_fork_in_the_middle_of_a_wait_gives_the_child_no_lock(spawn: Callable[
     process.finish()
 
 
+@pytest.mark.parametrize("kind", ["acquire", "with", "async with", "acquire_all"])
+def test_a_child_of_a_callback_gets_no_hold_from_the_acquisition(
+    kind: str, spawn: Callable[..., Peer], path: str
+) -> None:
+    """The callback for `acquired` forks: the child finds itself inside an acquisition that is about to return."""
+    process = spawn(
+        """
+        import asyncio
+        from holdfast import AsyncLock, acquire_all
+        kind = hear()
+        children = []
+
+        def fork(event):
+            if event.kind == "acquired":
+                children.append(os.fork())
+
+        async def enter():
+            async with AsyncLock(path, on_event=fork):
+                say("inside")
+
+        lock = Lock(path, on_event=fork)
+        try:
+            if kind == "acquire":
+                hold = lock.acquire()
+                say("inside")
+                hold.release()
+            elif kind == "acquire_all":
+                with acquire_all([lock]):
+                    say("inside")
+            elif kind == "with":
+                with lock:
+                    say("inside")
+            else:
+                asyncio.run(enter())
+        except RuntimeError as error:
+            say("child:", error)
+            os._exit(0)
+        assert children[0]
+        os.wait()
+        """,
+        path,
+    )
+    process.say(kind)
+    heard = sorted([process.hear(), process.hear()])
+    assert heard[0].startswith("child: the process was forked while it acquired")
+    assert heard[1] == "inside"
+    process.finish()
+    assert not os.path.exists(path)
+
+
 def test_a_hold_in_a_child_says_that_it_is_not_held(path: str) -> None:
     hold = Lock(path).acquire()
     read, write = os.pipe()

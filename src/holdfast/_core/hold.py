@@ -192,6 +192,11 @@ class HoldState:
         """Whether this process is a forked child of the one that acquired (H1)."""
         return self.generation != self.env.generation
 
+    def require_same_process(self) -> None:
+        """Raise RuntimeError in a child that a callback or a signal handler forked before the hold was delivered."""
+        if self.generation != self.env.generation:
+            raise forked(self.request)
+
     def give_back(self) -> None:
         """Undo an acquisition that the caller never got. Never raises."""
         operations = self.env.operations
@@ -334,6 +339,11 @@ class HoldState:
                 give_back(ref)
         if self.operation == operation and not self.refs:
             self.give_back()  # it was not finished
+
+
+def forked(request: Request) -> RuntimeError:
+    """The error of a child that finds itself in its parent's acquisition."""
+    return RuntimeError(f"the process was forked while it acquired {request.target}; acquire again in the child")
 
 
 def give_back(ref: HoldRef) -> None:

@@ -12,7 +12,7 @@ FP1  Where steps fail while the server of the filesystem is away (GlusterFS), in
 from __future__ import annotations
 
 from ..._core.attempt import AttemptEvents, Refusal, Refused
-from ..._core.hold import give_back
+from ..._core.hold import forked, give_back
 from ..._core.wait import Deadline, Steps, Wait
 from ..._platform.fork import forking, to_load
 from ..._platform.operations import partial
@@ -78,7 +78,7 @@ def acquire(
                     result = yield from _contend(env, requests, left, context, ends, generation, attempt_events)
             except OSError as error:
                 if generation != env.generation:
-                    raise _forked(first) from None  # of a descriptor that the child has closed
+                    raise forked(first) from None  # of a descriptor that the child has closed
                 set_error_path(error, first.target)
                 if timeout == 0 or not env.is_away(first.path, error):
                     raise
@@ -103,7 +103,7 @@ def acquire(
         # A5. A hold from before the fork is the parent's, and inert here; one acquired since has no owner.
         give_back(result)
         env.holds.clear()
-        raise _forked(first)
+        raise forked(first)
     return result
 
 
@@ -127,10 +127,6 @@ def _left(env: Environment, request: FileRequest, timeout: float | None, began: 
             from ..._core.messages import away
         raise away(request, env.server_at(request.path), timeout, error) from error
     return left
-
-
-def _forked(request: FileRequest) -> RuntimeError:
-    return RuntimeError(f"the process was forked while it acquired {request.target}; acquire again in the child")
 
 
 def _contend(

@@ -406,10 +406,10 @@ class AsyncAcquirable(Resource):
         import functools
         import inspect
 
+        name = getattr(function, "__qualname__", repr(function))
         if inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
+            raise TypeError(f"{name} is a generator; the lock would be released before its body runs")
         if not inspect.iscoroutinefunction(function):
-            name = getattr(function, "__qualname__", repr(function))
             raise TypeError(f"{name} is not an `async def` and cannot wait on an event loop; decorate it with a Lock")
 
         @functools.wraps(function)

@@ -592,15 +592,20 @@ class Acquirable(Resource):
 
         if inspect.iscoroutinefunction(function):
             return _face_for_tasks()(self._requests, self._options)(function)  # type: ignore[no-any-return]
+        name = getattr(function, "__qualname__", repr(function))
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator; the lock would be released before its body runs")
+            raise TypeError(f"{name} is a generator; the lock would be released before its body runs")
         if isinstance(function, type):
-            raise TypeError(f"{function.__qualname__} is a class; decorate those of its methods that need the lock")
+            raise TypeError(f"{name} is a class; decorate those of its methods that need the lock")
 
         @functools.wraps(function)
         def locked(*args: Any, **kwargs: Any) -> Any:
             with self:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):  # of an `async def` in another wrapper
+                    result.close()
+                    raise TypeError(f"{name} returns a coroutine, which would run without the lock: decorate that")
+                return result
 
         return locked  # type: ignore[return-value]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import math
 import os
@@ -158,8 +159,28 @@ def test_generators_cannot_be_decorated(path: Path) -> None:
         yield
 
     for function in (async_generator, generator):
-        with pytest.raises(TypeError, match=function.__name__):
-            Lock(path)(function)
+        for one in (function, functools.partial(function)):
+            with pytest.raises(TypeError, match=function.__name__):
+                Lock(path)(one)
+
+
+def test_a_decorated_function_whose_coroutine_would_run_without_the_lock_is_refused(path: Path) -> None:
+    class Job:
+        async def __call__(self) -> bool:
+            return path.exists()
+
+        @staticmethod
+        async def work() -> bool:
+            return path.exists()
+
+    def wrapped(*arguments: object) -> Any:
+        return Job.work(*arguments)
+
+    for function in (Job(), Job.__dict__["work"], wrapped):
+        locked: Any = Lock(path)(function)
+        with pytest.raises(TypeError, match="without the lock"):
+            locked()
+        assert not path.exists()
 
 
 def test_a_class_cannot_be_decorated(path: Path) -> None:

@@ -51,12 +51,12 @@ class _Spans:
 
     def leave(self) -> None:
         """End all open spans now."""
+        self._begin(os.getpid())
         while self._open:
             self._open.popitem()[1].end()
 
     def __call__(self, event: Event) -> None:
-        if event.pid != self._pid:
-            self._pid, self._open = event.pid, {}  # our parent will end its own spans
+        self._begin(event.pid)
         if event.kind == "waiting":
             self._start(_WAIT, event)
         elif event.kind in ("acquired", "gave-up", "joined"):
@@ -71,6 +71,11 @@ class _Spans:
                 span.set_status(Status(StatusCode.ERROR, "the lock file was removed, replaced or written over"))
         elif event.kind == "released":
             self._end(_HOLD, event)
+
+    def _begin(self, pid: int) -> None:
+        """Forget the spans of our parent, which will end them."""
+        if pid != self._pid:
+            self._pid, self._open = pid, {}
 
     def _start(self, name: str, event: Event) -> None:
         """Start a span. The current context is the acquirer's: listeners are called in its thread or task."""

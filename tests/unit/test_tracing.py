@@ -204,3 +204,11 @@ def test_a_child_does_not_end_its_parents_spans(disk: Path, spans: Spans) -> Non
         assert elsewhere(child) == [str(disk / "mine")]
         assert not spans()
     assert len(spans()) == 1
+
+
+def test_the_end_in_a_child_ends_none_of_its_parents_spans(disk: Path, provider: TracerProvider, spans: Spans) -> None:
+    end = trace(provider)
+    with Lock(disk / "l"):
+        assert elsewhere(lambda: (end(), len(spans()))[1]) == 0
+    assert len(spans()) == 2, "one for each trace"
+    end()

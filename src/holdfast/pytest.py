@@ -6,7 +6,9 @@ only for the import of holdfast.
 OP1  The result is written in full and then renamed, while the lock is held. So a worker that dies at any point leaves
      no result or all of it; without one, the next worker takes the lock over and makes it again.
 OP2  A worker looks for the result only while it holds the lock, so no two workers ever make it at the same time.
-OP3  A function that has raised an exception is not tried again by the other workers: they are told of it.
+OP3  A function that has raised an exception, or called `pytest.fail`, is not tried again by the other workers: they are
+     told of it. Nor is one that has called `pytest.skip`: they skip as well. A result that cannot be pickled counts as
+     a failure, too, and the worker that has made it tears it down.
 OP4  A worker that has the result keeps a shared kernel lock until its own session is over. One that gets that lock
      exclusively then is the last: nobody alive has the result, and nobody gets it meanwhile (OP2). The death of a
      worker drops its lock.
@@ -29,6 +31,8 @@ import pytest
 from .lock import Hold, Lock
 
 T = TypeVar("T")
+
+_MADE, _SKIPPED, _FAILED = "made", "skipped", "failed"
 
 
 class OncePerSession:
@@ -58,10 +62,10 @@ class OncePerSession:
         all others have ended, or were killed. Results are torn down in the reverse order of their making. Each worker
         has to give it. None: what was made stays.
 
-        Raises what `make` raises; RuntimeError in the other workers then, with the reason; AcquireTimeout; TypeError if
-        the result cannot be pickled. Not promised: anything to workers on other machines; a teardown if the last worker
-        is killed; nor that a worker which first asks after the teardown gets the same result: it is made again then,
-        and torn down as well.
+        Raises what `make` raises; RuntimeError in the other workers then, with the reason, or the same `pytest.skip`;
+        AcquireTimeout; TypeError if the result cannot be pickled. Not promised: anything to workers on other machines;
+        a teardown if the last worker is killed; nor that a worker which first asks after the teardown gets the same
+        result: it is made again then, and torn down as well.
         """
         if name not in self._known:
             shared = self._directory
@@ -86,28 +90,47 @@ class OncePerSession:
         place = directory / f"holdfast-once-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         mutex = Lock(f"{place}.lock", tag=f"once_per_session: {name}", timeout=timeout)
         with mutex:  # OP2
-            value = self._found_or_made(place, name, make)
+            value = self._found_or_made(place, name, make, teardown)
             in_use = Lock(f"{place}.in-use", protocol="flock", shared=True).acquire()  # OP4
         self._at_end.callback(_end, place, name, in_use, value, teardown)
         return value
 
-    def _found_or_made(self, place: Path, name: str, make: Callable[[], T]) -> T:
+    def _found_or_made(
+        self, place: Path, name: str, make: Callable[[], T], teardown: Callable[[T], object] | None
+    ) -> T:
         if place.exists():
-            made, result, worker = pickle.loads(place.read_bytes())
-            if made:
+            outcome, result, worker = pickle.loads(place.read_bytes())
+            if outcome == _MADE:
                 found: T = result
                 return found
+            if outcome == _SKIPPED:
+                pytest.skip(result)
             raise RuntimeError(f"{name!r} could not be made by the worker {worker}: {result}")
         try:
             value = make()
-        except Exception as error:  # OP3
-            _write(place, (False, f"{type(error).__name__}: {error}", self._worker))
+        except pytest.skip.Exception as error:  # OP3
+            self._write(place, _SKIPPED, str(error))
+            raise
+        except (Exception, pytest.fail.Exception) as error:
+            self._write(place, _FAILED, f"{type(error).__name__}: {error}")
             raise
         try:
-            _write(place, (True, value, self._worker))
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise TypeError(f"other workers cannot get {name!r}: it cannot be pickled ({error})") from error
+            self._write(place, _MADE, value)
+        except Exception as error:
+            if teardown is not None:
+                self._at_end.callback(teardown, value)
+            if isinstance(error, OSError):
+                raise
+            why = f"other workers cannot get {name!r}: it cannot be pickled ({error})"
+            self._write(place, _FAILED, why)
+            raise TypeError(why) from error
         return value
+
+    def _write(self, place: Path, outcome: str, result: object) -> None:
+        """Write the result in full, then rename it (OP1)."""
+        unfinished = place.with_suffix(".unfinished")
+        unfinished.write_bytes(pickle.dumps((outcome, result, self._worker)))
+        os.replace(unfinished, place)
 
 
 def _end(place: Path, name: str, in_use: Hold, value: T, teardown: Callable[[T], object] | None) -> None:
@@ -119,13 +142,6 @@ def _end(place: Path, name: str, in_use: Hold, value: T, teardown: Callable[[T],
             with last:
                 place.unlink(missing_ok=True)  # OP5
                 teardown(value)
-
-
-def _write(place: Path, found: tuple[bool, object, str]) -> None:
-    """Write the result in full, then rename it (OP1)."""
-    unfinished = place.with_suffix(".unfinished")
-    unfinished.write_bytes(pickle.dumps(found))
-    os.replace(unfinished, place)
 
 
 @pytest.fixture(scope="session")

@@ -80,6 +80,40 @@ def test_a_failure_is_reported_to_the_others_and_not_repeated(worker: Worker) ->
         worker("gw1")("db", lambda: 1)
 
 
+@pytest.mark.parametrize("end", [pytest.skip, pytest.fail])
+def test_a_skip_or_failure_by_pytest_is_not_repeated(end: Callable[[str], object], worker: Worker) -> None:
+    """OP3: both are no `Exception`."""
+    calls: list[str] = []
+
+    def make() -> None:
+        calls.append("made")
+        end("no database here")
+
+    with pytest.raises(end.Exception, match="no database here"):  # type: ignore[attr-defined]
+        worker("gw0")("db", make)
+    told = pytest.skip.Exception if end is pytest.skip else RuntimeError
+    with pytest.raises(told, match="no database here"):
+        worker("gw1")("db", make)
+    assert calls == ["made"]
+
+
+def test_a_value_that_cannot_be_pickled_is_torn_down_and_not_made_again(worker: Worker) -> None:
+    """OP3: whatever its pickling raises."""
+
+    class Connection:
+        def __reduce__(self) -> str:
+            raise ValueError("it is open")
+
+    torn: list[Connection] = []
+    one = worker("gw0")
+    with pytest.raises(TypeError, match="other workers cannot get 'db': it cannot be pickled"):
+        one("db", Connection, teardown=torn.append)
+    with pytest.raises(RuntimeError, match=r"could not be made by the worker gw0: .*cannot be pickled"):
+        worker("gw1")("db", Connection, teardown=torn.append)
+    one.close()
+    assert len(torn) == 1
+
+
 def test_an_interruption_is_no_failure(worker: Worker) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncLock, Lock
+from holdfast import AcquireTimeout, AsyncLock, Lock
 from holdfast._platform import environment
+from holdfast.events import Event
 from process.support import NO_NOTICE, PATIENCE, Peer, descriptors, eventually, quiet, state
 from unit.loops import LOOPS, Run, asleep, events_only, run_on, until
 
@@ -259,6 +260,34 @@ def test_a_waiting_task_leaves_a_synchronous_lock_on_its_loop_its_event(shm: Pat
         await (await task).release()
 
     run(main())
+
+
+def test_a_waiting_task_leaves_a_synchronous_lock_in_a_callback_its_event(
+    shm: Path, run: Run, events_only: None
+) -> None:
+    """The callback runs in a step of another task, and stops the loop that would read events for the first."""
+    mine, theirs, another = (Lock(shm / name).acquire() for name in ("mine", "theirs", "another"))
+    served: list[Event] = []
+
+    def callback(event: Event) -> None:
+        if event.kind == "waiting":
+            threading.Timer(0.05, theirs.release).start()
+            with Lock(shm / "theirs", timeout=PATIENCE):
+                served.append(event)
+
+    async def main() -> None:
+        task = asyncio.create_task(AsyncLock(shm / "mine").acquire())
+        await asleep(task)
+        with pytest.raises(AcquireTimeout):
+            await AsyncLock(shm / "another", on_event=callback).acquire(timeout=0.01)
+        mine.release()
+        await (await task).release()
+
+    began = time.monotonic()
+    run(main())
+    another.release()
+    assert len(served) == 1
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_a_stopped_loop_delays_no_other_waiter(shm: Path, events_only: None) -> None:

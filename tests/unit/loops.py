@@ -108,6 +108,8 @@ async def asleep(*tasks: asyncio.Task[Any]) -> None:
 @pytest.fixture
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep waits from ending only because they have lasted long: a lost event hangs, and the test with it."""
+    import holdfast.engines.file.acquire  # noqa: F401  # else it is loaded by the first wait, with its limits
+
     for name, module in list(sys.modules.items()):
         if name.startswith(("holdfast._core.", "holdfast.engines.")):
             for limit in ("RECHECK", "_RECHECK_EACH", "_NOTICE_AFTER"):

@@ -13,9 +13,8 @@ import pytest
 
 from holdfast._platform.descriptors import Descriptors
 from holdfast._platform.inotify import FileWatch, Hub
-from holdfast._platform.operations import Operations
+from holdfast._platform.operations import Operations, waits
 from holdfast._platform.values import CHANGED, CLOSED
-from holdfast._platform.waiting import waiting_loop
 from unit.elsewhere import elsewhere
 from unit.stepping import Contender
 
@@ -149,8 +148,7 @@ def test_a_wait_for_many_files_is_told_which_changed(leading: bool, file: Path, 
 @pytest.mark.parametrize("crew", [0, 1])
 def test_a_new_leader_is_woken_once(crew: int, file: Path, watching: Watching) -> None:
     """N3: a promotion is signalled once; a loop's leader goes on waiting on the eventfd that signalled it."""
-    token = waiting_loop.set(crew)
-    try:
+    with on_loop(crew):
         leader, follower = watching(file), watching(file)
         leader.fds()
         waiting = follower.fds()
@@ -161,8 +159,6 @@ def test_a_new_leader_is_woken_once(crew: int, file: Path, watching: Watching) -
         touch(file)
         assert is_ready(follower, 5)
         assert follower.woken(over=False)
-    finally:
-        waiting_loop.reset(token)
 
 
 def test_each_event_wakes_the_watch_of_its_own_file(file: Path, watching: Watching) -> None:
@@ -318,10 +314,12 @@ def test_unread_events_are_handed_out_when_the_leader_resigns(file: Path, watchi
 
 @contextmanager
 def on_loop(number: int) -> Iterator[None]:
-    """Waits in this context are those of an event loop with that number."""
-    token = waiting_loop.set(number)
-    yield
-    waiting_loop.reset(token)
+    """Waits in here are those of an event loop with that number."""
+    waits.loop = number
+    try:
+        yield
+    finally:
+        waits.loop = 0
 
 
 def readable(fds: tuple[int, ...]) -> bool:

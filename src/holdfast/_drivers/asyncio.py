@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._core.wait import Signal, Steps, Wait
 from .._platform import environment
 from .._platform.interface import Environment
-from .._platform.operations import Operation
-from .._platform.waiting import waiting_loop
+from .._platform.operations import Operation, waits
 from ..errors import HoldfastError
 from . import sync
 from .apart import GRACE, Apart, as_part_of
@@ -289,11 +288,11 @@ def _ends(timeout: asyncio.Timeout) -> float | None:
 
 
 def _next(steps: Steps[T], loop: int) -> Wait:
-    token = waiting_loop.set(loop)
+    outer, waits.loop = waits.loop, loop
     try:
         return next(steps)
     finally:
-        waiting_loop.reset(token)
+        waits.loop = outer
 
 
 def _clean_up(steps: Steps[T], operation: Operation) -> None:

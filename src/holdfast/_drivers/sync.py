@@ -17,6 +17,7 @@ import time
 from errno import EBADF
 
 from .._core.wait import Signal, Steps, Wait
+from .._platform.operations import waits
 from ..errors import AcquireCancelled
 
 TYPE_CHECKING = False
@@ -97,7 +98,10 @@ def perform(env: Environment, steps: Steps[T], cancel: Cancellation | None = Non
 def drive(steps: Steps[T], operation: Operation | None = None, cancel: Cancellation | None = None) -> T:
     """Run the steps to the end. An exception during a wait (Ctrl-C) closes the generator, which cleans up."""
     wait = wait_for if cancel is None else cancel.wait_for
+    loop = waits.loop
     try:
+        if loop:  # a callback of a task called this: its loop stands still, and reads no events (inotify.py, N6)
+            waits.loop = 0
         if cancel is not None:
             cancel.check()  # CX2
         while True:
@@ -115,6 +119,9 @@ def drive(steps: Steps[T], operation: Operation | None = None, cancel: Cancellat
             operation.env.operations.resume(operation)
         steps.close()
         raise
+    finally:
+        if loop:
+            waits.loop = loop
 
 
 def wait_for(wait: Wait) -> bool:

@@ -42,8 +42,8 @@ import threading
 
 from .libc import LIBC, last_error
 from .masks import IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_DELETE_SELF, IN_MOVE_SELF, MASKS
+from .operations import waits
 from .values import CHANGED, CLOSED
-from .waiting import waiting_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class _Waiter:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.crew = waiting_loop.get()
+        self.crew = waits.loop
         self.promoted = False
         self._change = 0
         self._wake: int | None = None
@@ -100,7 +100,7 @@ class _Waiter:
         with hub.mutex:
             if hub.fd < 0:
                 return ()  # forked just now, by a signal handler: the waiter finds out when it has waited
-            self.crew = waiting_loop.get()
+            self.crew = waits.loop
             leading = hub.leads(self)
             hub.waiting[self] = None
             if leading and self.crew == _THREADS and not self._change:

@@ -160,6 +160,14 @@ class _Here(_local):
     """Whether system calls of this thread may last for ever (_drivers/apart.py, AP4)."""
 
 
+class _Waits(_local):
+    loop = 0
+    """The id of the event loop that waits for the step that runs now; 0 for the thread itself."""
+
+
+waits = _Waits()
+
+
 class Operations:
     """The operations of one process.
 

@@ -266,18 +266,25 @@ def report(what: str, error: Exception) -> None:
 
 
 def note(level: int, text: str, error: Exception | None = None) -> None:
-    """Log an event or error that has no caller, even if logging is not set up; in a log handler, print it (U4)."""
-    import logging
+    """Log an event or error that has no caller, even if logging is not set up; in a log handler, print it (U4).
 
-    _is_logged(level)  # after which `_handle` is known
-    if not _is_in_handler():
-        logging.getLogger("holdfast").log(level, "%s", text, exc_info=error)
-    elif sys.__stderr__ is not None:
-        print(f"holdfast: {text}", file=sys.__stderr__)
+    It raises nothing: a filter that fails must not end the thread that keeps all holds.
+    """
+    try:
+        import logging
+
+        _is_logged(level)  # after which `_handle` is known
+        if not _is_in_handler():
+            logging.getLogger("holdfast").log(level, "%s", text, exc_info=error)
+        elif sys.__stderr__ is not None:
+            print(f"holdfast: {text}", file=sys.__stderr__)
+    except Exception:
+        pass  # there is nothing left to try
 
 
 def _log_failure(callback: object, event: Event, error: Exception) -> None:
     try:
-        note(ERROR, f"{callback!r} failed on the event {event.kind!r}", error)
-    except Exception:  # a filter or a `__repr__` that fails: there is nothing left to try
-        pass
+        name = repr(callback)
+    except Exception:
+        name = f"an object of {type(callback)}"
+    note(ERROR, f"{name} failed on the event {event.kind!r}", error)

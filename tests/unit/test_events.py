@@ -436,6 +436,24 @@ def test_a_callback_that_fails_breaks_neither_the_lock_nor_other_callbacks(
     assert [str(record.exc_info[1]) for record in failures if record.exc_info] == kinds(told)
 
 
+def test_a_callback_that_fails_without_a_name_is_reported(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """U1: its `__repr__` fails as well."""
+
+    class Failing:
+        def __call__(self, event: Event) -> None:
+            raise ZeroDivisionError
+
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    with Lock(path, on_event=Failing()):
+        pass
+    assert [record.message.split(" failed on ")[1] for record in caplog.records] == [
+        "the event 'acquired'",
+        "the event 'released'",
+    ]
+
+
 def test_a_ctrl_c_in_a_callback_gives_the_lock_back(path: Path, told: list[Event]) -> None:
     """U1: it reaches the caller once all have heard the event; an undelivered hold is given back."""
     raised: list[str] = []

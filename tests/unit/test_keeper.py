@@ -270,6 +270,31 @@ def test_a_failing_beat_is_logged_and_tried_again(
     assert held.path in caplog.text
 
 
+def test_a_log_that_fails_does_not_end_the_thread(
+    keeper: Keeper, hold: Callable[..., FileHold], env: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K5: a filter of the caller's logging raises on the report of a beat that has failed."""
+    beaten, reported = threading.Event(), threading.Event()
+
+    def fail(_record: logging.LogRecord) -> bool:
+        reported.set()
+        raise ZeroDivisionError
+
+    def write(fd: int, data: bytes, offset: int) -> int:
+        if not reported.is_set():
+            raise OSError(5, "Input/output error")
+        beaten.set()
+        written: int = env.real.write(fd, data, offset)
+        return written
+
+    monkeypatch.setattr(logging.getLogger("holdfast"), "filters", [fail])
+    held = hold()
+    env.instead["write"] = write
+    held.request.beat_every = 0.01
+    keeper.keep(held, 0.01)
+    assert beaten.wait(SOON)
+
+
 def test_a_failing_callback_does_not_end_the_thread(
     keeper: Keeper, hold: Callable[..., FileHold], disk: Path, env: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ from holdfast import (
     acquire_all,
     aio,
 )
+from holdfast.events import Event
 from holdfast.several import in_order
 from unit.elsewhere import elsewhere, mount, needs_root
 from unit.stepping import Stepped, failing
@@ -327,6 +328,29 @@ def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, hel
     for hold in others:
         hold.release()
     face.acquire_all(three, timeout=0).release()
+
+
+@pytest.mark.parametrize("protocol", ["sema", "flock", "proper-lockfile"])
+def test_a_timeout_leaves_another_call_of_the_owner_its_lock(face: Any, protocol: str, disk: Path) -> None:
+    """D4: another call joins the first lock while this one waits for the second; then only that one has it."""
+    first = Lock(disk / "a", owner="o", protocol=protocol)
+    (disk / "a").touch()
+    if protocol == "sema":
+        (disk / "a").unlink()
+    joined: list[Any] = []
+
+    def join(event: Event) -> None:
+        if event.kind == "waiting":
+            joined.append(first.acquire())
+
+    wanted = [face.Lock(disk / "a", owner="o", protocol=protocol), face.Lock(disk / "b", on_event=join)]
+    with Lock(disk / "b"), pytest.raises(AcquireTimeout):
+        face.acquire_all(wanted, timeout=0.5)
+    (hold,) = joined
+    hold.ensure_held()
+    assert Lock(disk / "a", protocol=protocol).try_acquire() is None
+    hold.release()
+    Lock(disk / "a", protocol=protocol).acquire(timeout=0).release()
 
 
 def test_all_locks_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:

@@ -476,6 +476,23 @@ def test_a_ctrl_c_in_a_callback_gives_the_lock_back(path: Path, told: list[Event
     assert not path.exists()
 
 
+def test_a_ctrl_c_in_a_callback_leaves_another_call_of_the_owner_its_lock(path: Path) -> None:
+    """The other call has joined the hold that is given back."""
+    joined: list[Any] = []
+
+    def interrupt(event: Event) -> None:
+        if event.kind == "acquired":
+            joined.append(Lock(path, owner="o").acquire())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Lock(path, owner="o", on_event=interrupt).acquire()
+    joined[0].ensure_held()
+    assert Lock(path).try_acquire() is None
+    joined[0].release()
+    assert not path.exists()
+
+
 def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
     """U2, AE2: other locks, and the lock that the event is about."""
     told: list[Event] = []

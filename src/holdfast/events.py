@@ -208,10 +208,12 @@ def fields(event: Event) -> dict[str, Any]:
 
 def name_of(context: tuple[object, ...]) -> str:
     """The name of a caller: of its task, whose weak reference ends the tuple (asyncio.caller), or of its thread."""
-    import threading
-
     task: Any = context[-1]() if len(context) > 1 and callable(context[-1]) else None
-    name: str = threading.current_thread().name if task is None else task.get_name()
+    name: str | None = getattr(context[0] if context else None, "name", None) if task is None else task.get_name()
+    if name is None:
+        import threading
+
+        name = threading.current_thread().name
     return name
 
 

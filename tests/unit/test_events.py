@@ -493,6 +493,36 @@ def test_a_ctrl_c_in_a_callback_leaves_another_call_of_the_owner_its_lock(path: 
     assert not path.exists()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_loss_that_another_thread_finds_names_the_thread_of_the_holder(
+    ended: bool, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the loss is logged, so it is the first event of the hold."""
+    caplog.set_level(logging.WARNING, "holdfast")
+    holds: list[Any] = []
+    go_on = threading.Event()
+
+    def work() -> None:
+        holds.append(Lock(path).acquire())
+        assert ended or go_on.wait(PATIENCE)
+
+    thread = threading.Thread(target=work, name="before")
+    thread.start()
+    while not holds:
+        time.sleep(0.001)
+    if ended:
+        thread.join()
+    else:
+        thread.name = "worker"
+    path.unlink()
+    assert holds[0].lost
+    go_on.set()
+    thread.join()
+    assert [getattr(record, "holdfast_context", None) for record in caplog.records] == [thread.name]
+    with pytest.raises(LockLost):
+        holds[0].release()
+
+
 def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
     """U2, AE2: other locks, and the lock that the event is about."""
     told: list[Event] = []

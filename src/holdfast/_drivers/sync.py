@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import time
+from _weakref import ref as weak_reference
 from errno import EBADF
 
 from .._core.wait import Signal, Steps, Wait
@@ -190,5 +192,23 @@ def caller() -> tuple[object, ...]:
     try:
         name: tuple[object, ...] = _local.name
     except AttributeError:
-        name = _local.name = (object(),)
+        name = _local.name = (_Caller(),)
     return name
+
+
+class _Caller:
+    """A thread, or a greenlet that acts as one; equal to itself alone."""
+
+    __slots__ = ("_name", "_thread")
+
+    def __init__(self) -> None:
+        current = getattr(sys.modules.get("threading"), "current_thread", None)
+        thread = None if current is None else current()
+        self._name: str = "MainThread" if thread is None else thread.name  # there are no others yet
+        self._thread = None if thread is None else weak_reference(thread)  # which may have the hold
+
+    @property
+    def name(self) -> str:
+        """The name of the thread, for events that another one reports; its first one, if the thread is gone."""
+        thread = None if self._thread is None else self._thread()
+        return self._name if thread is None else thread.name

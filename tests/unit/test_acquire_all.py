@@ -353,6 +353,28 @@ def test_a_timeout_leaves_another_call_of_the_owner_its_lock(face: Any, protocol
     Lock(disk / "a", protocol=protocol).acquire(timeout=0).release()
 
 
+def test_a_timeout_leaves_another_call_of_the_owner_its_place_in_the_queue(face: Any, disk: Path) -> None:
+    """D4: the call that is given back had waited for the first lock."""
+    before = Lock(disk / "a").acquire()
+    joined: list[Any] = []
+
+    def join(event: Event) -> None:
+        if event.kind == "waiting":
+            joined.append(Lock(disk / "a", owner="o").acquire())
+
+    first = face.Lock(disk / "a", owner="o", on_event=lambda event: event.kind == "waiting" and before.release())
+    with Lock(disk / "b"), pytest.raises(AcquireTimeout):
+        face.acquire_all([first, face.Lock(disk / "b", on_event=join)], timeout=0.5)
+    (hold,) = joined
+    (queue,) = disk.glob(".holdfast-a.queue")
+    with pytest.raises(AcquireTimeout):
+        Lock(disk / "a").acquire(timeout=0.01)
+    (ticket,) = queue.iterdir()
+    os.close(os.open(ticket, os.O_WRONLY | os.O_NONBLOCK))  # ENXIO if it was not open any more
+    hold.release()
+    assert os.listdir(disk) == []
+
+
 def test_all_locks_share_one_timeout(disk: Path, environments: Callable[..., Stepped]) -> None:
     """Time used up by the first is not available to the second."""
     first, second, env = Lock(disk / "a"), Lock(disk / "b"), environments()

@@ -159,6 +159,10 @@ class HoldState:
     def _is_ours(self) -> bool:
         """Whether the lock is still ours, as far as is known."""
 
+    def descriptors(self) -> tuple[int, ...]:
+        """Those that it has open, whichever operation opened them."""
+        return ()
+
     def is_waiting_for(self, error: OSError) -> bool:  # noqa: ARG002
         """Whether to repeat a release that failed so: its server may come back before the lease is over."""
         return False

@@ -137,7 +137,7 @@ class Operation:
         for held in list(env.holds.values()):
             held.give_back_of(self.number)
         # A hold that is still there now belongs to the same owner's other calls, which have joined it.
-        joined = [getattr(held, "fd", None) for held in env.holds.copy().values()]
+        joined = [fd for held in env.holds.copy().values() for fd in held.descriptors()]
         for key, fd in env.operations.made.copy().items():
             if key[0] == self.number and not env.is_lasting(fd) and not any(fd is one for one in joined):
                 fd.key = key

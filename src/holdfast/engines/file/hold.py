@@ -153,6 +153,10 @@ class FileHold(HoldState):
         if isinstance(error, OSError):
             set_error_path(error, self.path)
 
+    def descriptors(self) -> tuple[int, ...]:
+        entry = self.entry
+        return (self.fd,) if entry is None else (self.fd, *entry.descriptors())
+
     def _tidy(self) -> None:
         if not self.env.exists(self.request.queue):
             return

@@ -276,6 +276,10 @@ class Queue:
     def rename(self, name: str, new: str) -> None:
         self._env.rename(name, new, dir_fd=self._fd)
 
+    @property
+    def descriptor(self) -> int:
+        return self._fd
+
     def keep(self) -> None:
         """Keep its descriptor open beyond the operation that opened it."""
         self._env.keep(self._fd)
@@ -413,6 +417,9 @@ class Ticket:
         """Keep it open beyond the operation that made it: it belongs to the waiter that it was made for (Q10)."""
         self._env.keep(self.fd)
         self.queue.keep()
+
+    def descriptors(self) -> tuple[int, ...]:
+        return self.fd, self.queue.descriptor
 
     def give_up(self) -> None:
         """Wake the waiter behind, and remove the ticket, and the directory if it was the last. Never raises."""
@@ -1099,6 +1106,11 @@ class QueueEntry:
                 self._issue()
         finally:
             self._keep_ticket()
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Those that keep our place."""
+        ticket = self._ticket
+        return () if ticket is None else ticket.descriptors()
 
     def _keep_ticket(self) -> None:
         if self._ticket is not None:

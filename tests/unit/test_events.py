@@ -27,6 +27,7 @@ from holdfast._core import attempt
 from holdfast._core.attempt import AttemptEvents
 from holdfast._core.hold import HoldRef
 from holdfast.engines.file.hold import FileHold
+from holdfast.engines.file.queue import QueueEntry
 from holdfast.events import Event, listen
 from unit.elsewhere import elsewhere
 from unit.loops import LOOPS, run_on
@@ -491,6 +492,29 @@ def test_a_ctrl_c_in_a_callback_leaves_another_call_of_the_owner_its_lock(path: 
     assert Lock(path).try_acquire() is None
     joined[0].release()
     assert not path.exists()
+
+
+def test_a_ctrl_c_at_the_end_of_a_wait_leaves_another_call_of_the_owner_its_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other waiters of the owner are told to join just before the call has its hold."""
+    before = Lock(path).acquire()
+    joined: list[Any] = []
+    real = QueueEntry.hold
+
+    def hold(entry: QueueEntry) -> None:
+        real(entry)
+        joined.append(Lock(path, owner="o").acquire())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(QueueEntry, "hold", hold)
+    lock = Lock(path, owner="o", on_event=lambda event: event.kind == "waiting" and before.release())
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire(timeout=PATIENCE)
+    joined[0].ensure_held()
+    assert Lock(path).try_acquire() is None
+    joined[0].release()
+    assert os.listdir(path.parent) == []
 
 
 @pytest.mark.parametrize("ended", [False, True])

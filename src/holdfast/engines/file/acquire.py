@@ -370,7 +370,7 @@ class AcquireAttempt:
                     self._win(held)
                     return False
                 except BaseException:
-                    held.give_back()
+                    held.give_back_of(held.operation)  # others of its owner may have joined
                     raise
             if (yield from self._join_at(file)):
                 return False

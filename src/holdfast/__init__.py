@@ -1,5 +1,6 @@
 """Lock files that every language agrees on: held by the kernel, waited for without polling."""
 
+from ._platform.fork import before_asyncio as _before_asyncio
 from ._platform.fork import forking as _forking
 from .errors import (
     AcquireCancelled,
@@ -63,6 +64,7 @@ else:  # a type checker that saw it would believe any name
             elif name == "acquire_all":
                 from .several import acquire_all as found
             elif name.startswith("Async") and name in __all__:
+                _before_asyncio()
                 from . import aio
 
                 found = getattr(aio, name)
@@ -76,6 +78,7 @@ del TYPE_CHECKING
 
 def _face_for_tasks() -> type:
     with _forking:
+        _before_asyncio()
         from .aio import AsyncAcquirable
 
     return AsyncAcquirable

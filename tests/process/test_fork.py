@@ -438,6 +438,42 @@ def test_a_thread_can_fork_while_another_has_the_holds_mutex(path: str) -> None:
     assert not os.path.exists(path)
 
 
+FORK_WITH_LOGGING = """
+import threading
+importing, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)  # after the hook of logging, and before that of holdfast if it is the older one
+import logging
+
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        if name == "asyncio.log" and threading.current_thread() is worker:
+            importing.set()
+            forking.wait(0.5)
+
+def load():
+    holdfast.AsyncLock
+
+worker = threading.Thread(target=load)
+sys.meta_path.insert(0, Gate())
+worker.start()
+importing.wait(20)
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+worker.join()
+say("forked")
+"""
+
+
+def test_a_fork_during_the_import_of_asyncio_does_not_wait_for_the_lock_of_logging(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    """A fork takes that lock before or after our mutex, and the import has our mutex and needs that lock."""
+    process = spawn(FORK_WITH_LOGGING, path, real=True)
+    process.expect("forked")
+    process.finish()
+
+
 FORK_WHILE_IMPORTING = """
 import threading
 started, forked = threading.Event(), threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import time
 from itertools import compress
 
@@ -96,5 +97,21 @@ class MayHang:
         self._ended.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
+def register() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
+
+
+_registered_after_logging = "logging" in sys.modules
+register()
+
+
+def before_asyncio() -> None:
+    """Prepare for the import of asyncio, which needs the lock of `logging`. A fork takes that as well, and `forking`:
+    in the opposite order, unless we register after `logging`, as what was registered last is called first."""
+    global _registered_after_logging
+    if not _registered_after_logging:
+        import logging  # noqa: F401  # a fork within its last 0.2 ms, by another thread, would still wait for ever
+
+        register()
+        _registered_after_logging = True

@@ -493,10 +493,8 @@ async def _acquire_all(wanted: list[AsyncAcquirable], timeout: float | None) -> 
             if not isinstance(error, GeneratorExit):  # else the collector may have come (operations.py, J8)
                 operations.resume(operation)
             await _give_back_each(got, error)
-        except BaseException:
-            operations.abort(operation)  # those that have not been released yet
-            raise
-        operations.end(operation)
+        finally:
+            operations.abort(operation)  # those that have not been released yet, and one that had just been acquired
         raise
 
 

@@ -394,6 +394,14 @@ OWNERS: dict[str, tuple[list[LockOwner], str]] = {
     "nobody": ([], r"held by a process that cannot be seen from here, or that has released it since; alive: "),
 }
 
+ADVICE = {
+    "readers": "Wait until processes 1, 2 and 3 release it, or end them",
+    "readers, some unseen": "Wait until process 2 releases it",
+    "heirs": "Wait until processes 4 and 5 release it, or end them",
+    "unseen": "fuser",
+    "nobody": "fuser",
+}
+
 
 @pytest.mark.parametrize("who", OWNERS)
 def test_a_refusal_says_who_holds_it(who: str, arrive: Contend, foreigner: Callable[..., int], path: Path) -> None:
@@ -407,8 +415,7 @@ def test_a_refusal_says_who_holds_it(who: str, arrive: Contend, foreigner: Calla
     error = str(refused(refusal, 0))
     assert re.search(said, error), error
     assert "break" not in error
-    seen = [owner.pid for owner in owners if owner.pid is not None]
-    assert (f"Wait until process {seen[0]} releases it" if seen else "fuser") in error
+    assert ADVICE.get(who, "Wait until process 1 releases it") in error
     status = look(contender.env, contender.request)
     assert status.replaced(waiters=()) == refusal.status.replaced(waiters=())
     assert (status.locked, status.stale, status.liveness, status.record) == (True, False, Liveness.ALIVE, None)

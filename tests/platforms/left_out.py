@@ -76,6 +76,18 @@ TESTS_BY_REASON = {
         "unit/test_hold.py::test_a_copy_of_the_descriptor_does_not_keep_the_lock",
         "unit/test_keeper.py::test_signals_do_not_land_in_the_keepers_thread",
     ),
+    "locks that are directories, which are refused there": (
+        "unit/test_acquire_all.py::test_a_timeout_leaves_another_call_of_the_owner_its_lock[sync-proper-lockfile]",
+        "unit/test_acquire_all.py::test_a_timeout_leaves_another_call_of_the_owner_its_lock[asyncio-proper-lockfile]",
+        "unit/test_acquire_all.py::test_a_timeout_leaves_another_call_of_the_owner_its_lock[proactor-proper-lockfile]",
+        (
+            "unit/test_acquire_all.py::"
+            "test_a_timeout_leaves_another_call_of_the_owner_its_lock[in threads-proper-lockfile]"
+        ),
+    ),
+    "no process is stopped by a signal": (
+        "unit/test_queue.py::test_a_release_tells_the_first_waiter_that_is_not_stopped",
+    ),
     "Linux' namespaces": ("unit/test_lock.py::test_the_lock_of_another_pid_namespace_is_not_judged_by_its_number",),
     "Linux' tables of kernel locks": (
         "unit/test_walk.py::test_a_held_lock_is_found_whatever_its_name",

@@ -70,9 +70,10 @@ def test_the_cost_of_a_lock_does_not_grow_with_the_number_held(spawn: Callable[.
         costs(), costs()
         while holdfast.lock._keeper.wakes == float("inf"):
             time.sleep(0.001)  # until the thread that keeps them sleeps: a short hold does not concern it then
-        before = costs()
+        # The least of several: after a second, the next one reads the table of mounts again.
+        before = min(costs() for _ in range(3))
         others = [Lock(f"{path}.{i}").acquire() for i in range(200)]
-        say(before, costs())
+        say(before, min(costs() for _ in range(3)))
         """,
         path,
     )

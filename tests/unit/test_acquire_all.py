@@ -330,7 +330,9 @@ def test_a_timeout_leaves_none_held(face: Any, three: list[Any], disk: Path, hel
     face.acquire_all(three, timeout=0).release()
 
 
-@pytest.mark.parametrize("protocol", ["sema", "flock", "proper-lockfile"])
+@pytest.mark.parametrize(
+    "protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock")), "proper-lockfile"]
+)
 def test_a_timeout_leaves_another_call_of_the_owner_its_lock(face: Any, protocol: str, disk: Path) -> None:
     """D4: another call joins the first lock while this one waits for the second; then only that one has it."""
     first = Lock(disk / "a", owner="o", protocol=protocol)
@@ -353,6 +355,7 @@ def test_a_timeout_leaves_another_call_of_the_owner_its_lock(face: Any, protocol
     Lock(disk / "a", protocol=protocol).acquire(timeout=0).release()
 
 
+@pytest.mark.needs("flock")
 def test_a_timeout_leaves_another_call_of_the_owner_its_place_in_the_queue(face: Any, disk: Path) -> None:
     """D4: the call that is given back had waited for the first lock."""
     before = Lock(disk / "a").acquire()

@@ -261,7 +261,7 @@ class Queue:
         return Ticket(env, self, name, fd, mode, is_described=record is not None)
 
     def describe(self, name: str, record: bytes | None, mode: int) -> None:
-        """Write the record of a waiter, if it has one, before its ticket gets this name: whoever sees one sees both."""
+        """Write the record of a waiter, if it has one, before its ticket gets this name: no look shows it without."""
         if record is not None:
             try:
                 self.write(name + RECORD, mode, record)

@@ -279,6 +279,9 @@ def steps_in_threads(place: Path) -> None:
 @scene
 def turns(place: Path, journal: Path) -> None:
     """Take turns as each process of `order` does: one turn, after saying that it waits."""
+    from holdfast.engines.file import queue
+
+    queue.PATIENCE = 60.0  # a waiter that reacts later, on a busy machine, may be passed (guarantees.md)
     ours = holdfast.Lock(place / "l", timeout=60)
     assert ours.try_acquire() is None
     waiter = threading.Thread(target=lambda: take_turn(ours, journal))

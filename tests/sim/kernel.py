@@ -584,6 +584,7 @@ class Process:
     """A process. `Environment` documents its methods."""
 
     guards = True
+    stops = True
     fifos = True
     lingering = False
     locks_directories = True

@@ -552,7 +552,8 @@ def tidy(env: Environment, path: str) -> None:
     if queue is not None:
         with queue:
             queue.sweep()
-            queue.tell_behind_stopped()
+            if env.stops:
+                queue.tell_behind_stopped()
         remove_queue(env, path)
 
 

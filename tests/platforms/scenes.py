@@ -469,11 +469,11 @@ class Opened:
         self.names: list[str] = []
         self._handles: list[int] = []
 
-    def open(self, path: str) -> None:
+    def open(self, path: str, *, sharing: int = 1 | 2) -> None:  # without sharing of removal
         import _winapi
 
-        read, existing, shares_all_but_deletion = 0x80000000, 3, 1 | 2
-        self._handles.append(_winapi.CreateFile(path, read, shares_all_but_deletion, 0, existing, 0, 0))
+        read, existing, directories = 0x80000000, 3, 0x02000000
+        self._handles.append(_winapi.CreateFile(path, read, sharing, 0, existing, directories, 0))
         self.names.append(os.path.basename(path))
 
     def close(self, _seconds: float) -> None:
@@ -516,6 +516,18 @@ def opened_in_between(place: Path) -> None:
     hold.release()
     thread.join()
     require_nothing_left(place)
+
+
+@scene
+def unshared_directory(place: Path) -> None:
+    """A directory that another program has for itself, for an instant, is listed all the same."""
+    from holdfast._platform import environment, windows
+
+    other = Opened()
+    windows.time = types.SimpleNamespace(**{**vars(time), "sleep": other.close})  # type: ignore[assignment]
+    (place / "file").touch()
+    other.open(str(place), sharing=0)
+    assert environment().list_directory(str(place)) == ["file"]
 
 
 @scene

@@ -150,6 +150,11 @@ def test_a_program_that_opens_every_new_file_breaks_neither_exclusion_nor_order(
     play("opened_in_between")
 
 
+def test_a_program_that_has_a_directory_for_itself_keeps_nobody_from_listing_it(play: Play) -> None:
+    """WI4: as the removal of a directory under Wine does. A waiter that sees nothing there would lose its place."""
+    play("unshared_directory")
+
+
 def test_control_c_at_any_step_of_a_removal_leaves_neither_a_file_nor_a_handle(play: Play) -> None:
     """An open handle would keep the name of a removed file."""
     play("interrupted_removal")

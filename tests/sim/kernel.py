@@ -584,7 +584,6 @@ class Process:
     """A process. `Environment` documents its methods."""
 
     guards = True
-    stops = True
     fifos = True
     lingering = False
     locks_directories = True

@@ -31,7 +31,18 @@ from holdfast.engines.file.remove import break_lock
 from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.errors import LockLost
 from holdfast.model import Waiter
-from unit.stepping import Clock, Contend, Contender, Crash, Stepped, by_turns, forged_ticket, is_ready, ticket_name
+from unit.stepping import (
+    Clock,
+    Contend,
+    Contender,
+    Crash,
+    Stepped,
+    by_turns,
+    failing,
+    forged_ticket,
+    is_ready,
+    ticket_name,
+)
 from unit.test_interleavings import Player, Schedules
 
 Clocked = Callable[..., Stepped]
@@ -615,6 +626,21 @@ def test_a_removed_ticket_is_made_again(arrive: Contend, held: Contender, queued
         settle(first, second, late)
         assert waiter.inside
         release(waiter)
+
+
+def test_a_waiter_that_cannot_read_the_queue_keeps_its_place(
+    held: Contender, queued: Contend, clock: Clock, place: Path
+) -> None:
+    """Q1: for want of descriptors, or as another program has the directory for itself."""
+    first, second = queued(), queued()
+    tickets = names(place)
+    second.env.before["list_directory"] = failing(errno.EMFILE)
+    wait_on(second, clock)
+    assert names(place) == tickets
+    release(held)
+    wait_on(second, clock)
+    del second.env.before["list_directory"]
+    in_turn(first, second)
 
 
 def test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue(

@@ -109,8 +109,6 @@ class Environment(Protocol):
 
     guards: bool
     """Whether files can be kernel-locked here at all; a single filesystem may still refuse."""
-    stops: bool
-    """Whether `inspect` knows that a process is stopped."""
     fifos: bool
     """Whether the end of a FIFO's reader wakes its writers here."""
     locks_directories: bool

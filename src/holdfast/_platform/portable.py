@@ -109,7 +109,6 @@ class GenericEnvironment:
     """The portable environment, and the base of the others."""
 
     guards = False
-    stops = False
     fifos = False
     locks_directories = os.utime in os.supports_fd
     lingering = False

@@ -64,7 +64,6 @@ def _sync_all(fd: int) -> None:
 class PosixEnvironment(GenericEnvironment):
     guards = True
     knows_mounts = False
-    stops = True
     fifos = os.supports_dir_fd >= _BY_DESCRIPTOR
     tells_ends: bool | None = None
     """Whether a FIFO's writers are told that its reader has ended; None: not tried yet (PX1)."""

@@ -49,9 +49,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
-    from typing import Any
+    from typing import Any, TypeVar
 
     from .interface import Stat
+
+    T = TypeVar("T")
 
 _ctypes: Any = ctypes
 KERNEL = _ctypes.WinDLL("kernel32", use_last_error=True)
@@ -459,14 +461,7 @@ class WindowsEnvironment(GenericEnvironment):
         return True
 
     def rename(self, name: str, new: str, *, dir_fd: int) -> None:
-        for pause in (*_PAUSES, None):
-            try:
-                os.rename(_at(name, dir_fd), _at(new, dir_fd))
-                return
-            except PermissionError as error:
-                if pause is None or not _lasts_an_instant(error):
-                    raise
-                time.sleep(pause)
+        _patiently(lambda: os.rename(_at(name, dir_fd), _at(new, dir_fd)))
 
     def link(self, existing: str, path: str) -> None:
         super().link(native(existing), native(path))
@@ -503,8 +498,12 @@ class WindowsEnvironment(GenericEnvironment):
 
     def list_directory(self, directory: str | int) -> list[str]:
         path = native(directory) if isinstance(directory, str) else getattr(directory, "path", directory)
-        with self._forking:
-            return os.listdir(path)
+
+        def names() -> list[str]:
+            with self._forking:
+                return os.listdir(path)
+
+        return _patiently(names)
 
     def way_to(self, fd: int) -> str | None:
         return getattr(fd, "path", None)
@@ -967,6 +966,18 @@ def _lasts_an_instant(error: OSError) -> bool:
     """Whether the reason may pass in a moment: a file open without sharing, or one that is about to go."""
     number = getattr(error, "winerror", None)
     return number == _SHARING or (number == _DENIED and _NT.RtlGetLastNtStatus() & 0xFFFFFFFF == _DELETE_PENDING)
+
+
+def _patiently(step: Callable[[], T]) -> T:
+    """The step's result; it is tried again while another program is in its way for an instant."""
+    for pause in _PAUSES:
+        try:
+            return step()
+        except OSError as error:
+            if not _lasts_an_instant(error):
+                raise
+        time.sleep(pause)
+    return step()
 
 
 def _named(error: OSError, path: str) -> OSError:

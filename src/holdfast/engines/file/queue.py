@@ -156,10 +156,15 @@ class Queue:
         return names
 
     def before(self, name: str, *, there: bool = False) -> list[str] | None:
-        """All names before this one, sorted. None if the name has to be `there` and is not."""
+        """All names before this one, sorted. None if the name has to be `there` and is not; then an OSError says that
+        this cannot be seen now."""
         try:
             names = self._env.list_directory(self._fd)
+        except FileNotFoundError:
+            names = []  # the directory has been removed
         except OSError:
+            if there:
+                raise
             names = []
         # A waiter is woken when few names or none are left before its own, while all later ones are behind it.
         found = [one for one in names if one <= name]
@@ -402,7 +407,7 @@ class Ticket:
             pass  # Q1
 
     def ahead(self) -> list[str] | None:
-        """All names in the queue before it, sorted; None if it is no longer there."""
+        """All names in the queue before it, sorted; None if it is no longer there. OSError if they cannot be read."""
         return self.queue.before(self.name, there=True)
 
     def rename(self, name: str, record: bytes | None, record_mode: int) -> None:
@@ -552,8 +557,7 @@ def tidy(env: Environment, path: str) -> None:
     if queue is not None:
         with queue:
             queue.sweep()
-            if env.stops:
-                queue.tell_behind_stopped()
+            queue.tell_behind_stopped()
         remove_queue(env, path)
 
 
@@ -801,7 +805,7 @@ class QueueEntry:
         """The queue and the names ahead of us in it: the queue of our own ticket, as long as that exists. A ticket is
         taken before the list is read, so that later contenders find it (Q5)."""
         if self._ticket is not None:
-            ahead = self._ticket.ahead()
+            ahead = self._ahead_of(self._ticket)
             if ahead is not None:
                 return self._ticket.queue, ahead
             self.drop_ticket()  # another process has removed it, or the whole directory
@@ -809,11 +813,18 @@ class QueueEntry:
             return None, []
         self.queue_up()
         if self._ticket is not None:
-            ahead = self._ticket.ahead()
+            ahead = self._ahead_of(self._ticket)
             if ahead is not None:
                 return self._ticket.queue, ahead
         queue = opened(self.env, self._request.queue)
         return queue, [] if queue is None else self._ahead_in(queue)
+
+    def _ahead_of(self, ticket: Ticket) -> list[str] | None:
+        """The names ahead of our ticket; None if that is gone. If they cannot be read, what was seen before counts."""
+        try:
+            return ticket.ahead()
+        except OSError:
+            return [self._before] if self._before else []
 
     def _queue_to_look_at(self) -> Queue | None:
         """The queue of our ticket, or else the one at the path, without taking a ticket; None if there is none."""

@@ -463,7 +463,7 @@ class Acquirable(Resource):
         """
         timeout = self._limit(timeout)
         ends = None if cancel is None else Cancellation(cancel, self.path, self.protocol)
-        return self._acquire(timeout, lambda refusal: _refused(refusal, timeout), ends)  # type: ignore[return-value]
+        return self._acquire(timeout, _refused, ends)  # type: ignore[return-value]
 
     def try_acquire(self) -> Hold | None:
         """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
@@ -472,7 +472,7 @@ class Acquirable(Resource):
     def _acquire(
         self,
         timeout: float | None,
-        error: Callable[[Refusal], Exception] | None,
+        error: Callable[[Refusal, float | None], Exception] | None,
         cancel: Cancellation | None = None,
     ) -> Hold | None:
         env = self._env
@@ -493,10 +493,10 @@ class Acquirable(Resource):
         self,
         operation: Operation,
         timeout: float | None,
-        error: Callable[[Refusal], Exception] | None,
+        error: Callable[[Refusal, float | None], Exception] | None,
         cancel: Cancellation | None = None,
     ) -> Hold | None:
-        """The hold, or None. It belongs to the operation until it is delivered."""
+        """The hold, or None. It belongs to the operation until it is delivered. `error` also gets the timeout."""
         env = self._env
         apart = None
         if self._engine.may_hang(env, self._requests[0]):
@@ -523,7 +523,7 @@ class Acquirable(Resource):
                 "acquire it earlier, not in a finalizer that runs at the very end"
             ) from failed
         if error is not None:
-            raise error(result) if apart is None else apart.call(partial(error, result))
+            raise error(result, timeout) if apart is None else apart.call(partial(error, result, timeout))
         return None
 
     def wait(self, timeout: float | None = UNSET, *, cancel: Cancel | None = None) -> bool:
@@ -545,7 +545,7 @@ class Acquirable(Resource):
         timeout = self._requests[0].timeout
         hold = None
         try:
-            hold = self._attempt(operation, timeout, lambda refusal: _refused(refusal, timeout))
+            hold = self._attempt(operation, timeout, _refused)
             assert hold is not None
             if statement is not None:
                 statement.inside(hold)

@@ -233,7 +233,7 @@ class Plan:
         """Seconds left for all the others; None: no limit."""
         return None if self._limit is None else max(0.0, self._until - environment().monotonic())
 
-    def error(self, refusal: Refusal) -> AcquireTimeout:
+    def error(self, refusal: Refusal, _left: float | None = None) -> AcquireTimeout:
         with forking:
             from ._core.messages import refused
         return refused(refusal, self._limit, together=len(self._wanted))

@@ -161,9 +161,9 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
     """P2: the name appears, and the guard is taken afterwards."""
 
     def publish_unnamed(env: Any, request: Any, blank: Any) -> FileHold:
-        fd = blank.fd
+        fd, _, identity, _ = blank
         env.unguard(fd)
-        data = request.compose(env, blank.identity[0], guarded=True)
+        data = request.compose(env, identity[0], guarded=True)
         write_all(env, fd, data)
         try:
             env.link_unnamed(fd, request.path)
@@ -171,7 +171,7 @@ def marked_before_it_is_guarded(patch: Patch) -> None:
             env.close(fd)
             raise
         env.guard(fd)
-        return FileHold(env, request, fd, blank.identity, data, True)
+        return FileHold(env, request, fd, identity, data, True)
 
     patch.setattr(publish, "_publish_unnamed", publish_unnamed)
 

@@ -173,12 +173,10 @@ class HoldState:
 
     # -- what all do ---------------------------------------------------------------------------------------------------
 
-    def ref(self, context: tuple[object, ...], request: Request | None = None) -> HoldRef:
-        """A new share: the first handle's, or a further one, for a caller that has made sure that this is allowed."""
-        operation = self.env.operations.number() if self.refs else self.operation
-        ref = HoldRef(self, request or self.request, context, operation)
+    def ref(self, context: tuple[object, ...]) -> HoldRef:
+        """The share of the first handle."""
+        ref = HoldRef(self, self.request, context, self.operation)
         self.refs.append(ref)
-        self.watched = self.watched or ref.request.watched
         return ref
 
     def join(self, request: Request, context: tuple[object, ...]) -> HoldRef | None:
@@ -187,7 +185,12 @@ class HoldState:
             if self.released or not self.refs:
                 return None
             if self.verify():
-                return None if self.released else self.ref(context, request)
+                if self._was_released():
+                    return None
+                ref = HoldRef(self, request, context, self.env.operations.number())
+                self.refs.append(ref)
+                self.watched = self.watched or request.watched
+                return ref
         self.check()  # reports the loss, without the mutex
         return None
 

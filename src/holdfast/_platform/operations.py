@@ -118,13 +118,13 @@ class Operation:
     left_to: Callable[[], Any] | None = None
     """The thread that undoes it, once that is no longer the caller's to do (_drivers/apart.py, AP2)."""
 
-    def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None) -> None:
+    def __init__(self, env: Environment, frame: FrameType | None, outer: Operation | None, gave: Any) -> None:
         self.env = env
         self.frame = frame
         """The frame of the function that the caller has called; None for a task, whose frame sleeps while it lives."""
         self.outer = outer
         """The operation that a signal handler has interrupted, or that this one is a part of."""
-        self.gave: Any = ()
+        self.gave = gave
         """Saved states of `exclusive`, which other threads may have until this operation ends (J7)."""
         self.number = next(numbers)
 
@@ -209,8 +209,7 @@ class Operations:
                 if finish and (outer is None or len(self.running) > 1 or not self._is_alive(outer)):
                     self.finish_broken_off()
                     outer = self.current()
-            operation = Operation(env, sys._getframe(1) if task is None else None, outer)
-            operation.gave = gave
+            operation = Operation(env, sys._getframe(1) if task is None else None, outer, gave)
             if task is not None:
                 operation.task = task
             self.running[operation.number] = operation

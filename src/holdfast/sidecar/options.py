@@ -565,7 +565,7 @@ class Wanted:
             normalized_target_path=self.normalized_target_path,
         )
 
-    def refused(self, refusal: Refusal) -> FileLockTimeout:
+    def refused(self, refusal: Refusal, _timeout: float | None = None) -> FileLockTimeout:
         """The error for a lock that could not be acquired in time."""
         waited = self.timeout if self._tries is None else refusal.waited if self._tries[0] else 0
         return self.timed_out(refused(refusal, waited))

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from ..._platform.interface import Environment
     from .request import FileRequest
 
+    Blank = tuple[int, bool, tuple[int, int], float]
+    """An unnamed file that is to become a lock file: its descriptor, whether it is guarded, its identity, and the lease
+    of a hold there. It may be made in advance (P10)."""
+
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
 NOT_HERE = frozenset(
@@ -68,25 +72,15 @@ _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005
 
 
-class Blank:
-    """An unnamed file made in advance, to become a lock file (P10)."""
-
-    __slots__ = ("fd", "guarded", "identity", "lease")
-
-    def __init__(self, env: Environment, request: FileRequest) -> None:
-        self.fd = env.open_unnamed(request.directory, request.mode)
-        try:
-            # P2; no other process can know this inode, so it is never refused
-            self.guarded = env.guard(self.fd) is True
-            found = env.fstat(self.fd)
-            self.identity = (found.st_dev, found.st_ino)
-            self.lease = request.lease_on(env, found.st_dev)
-        except BaseException:
-            let_go(env, self.fd)
-            raise
-
-    def close(self, env: Environment) -> None:
-        let_go(env, self.fd)
+def _blank(env: Environment, request: FileRequest) -> Blank:
+    fd = env.open_unnamed(request.directory, request.mode)
+    try:
+        guarded = env.guard(fd) is True  # P2; no other process can know this inode, so it is never refused
+        found = env.fstat(fd)
+        return fd, guarded, (found.st_dev, found.st_ino), request.lease_on(env, found.st_dev)
+    except BaseException:
+        let_go(env, fd)
+        raise
 
 
 def prepared(env: Environment, request: FileRequest) -> Blank | None:
@@ -96,14 +90,19 @@ def prepared(env: Environment, request: FileRequest) -> Blank | None:
     if env.lingering:  # there it has a name, which would outlive a killed waiter
         return None
     try:
-        blank = Blank(env, request)
+        blank = _blank(env, request)
     except OSError:
         return None
     try:
-        env.write(blank.fd, b"\n", 0)
+        env.write(blank[0], b"\n", 0)
     except OSError:
         pass  # the disk is full: there may be room when the turn comes
     return blank
+
+
+def discard(env: Environment, blank: Blank) -> None:
+    """Close a blank that is not needed any more."""
+    let_go(env, blank[0])
 
 
 def publish(env: Environment, request: FileRequest, blank: Blank | None = None) -> Steps[FileHold | None]:
@@ -115,11 +114,11 @@ def publish(env: Environment, request: FileRequest, blank: Blank | None = None) 
     while True:
         method = request.method
         if blank is not None and method != "unnamed":  # another thread with the same lock has moved on
-            blank.close(env)
+            discard(env, blank)
             blank = None
         try:
             if method == "unnamed":
-                held = _publish_unnamed(env, request, blank or Blank(env, request))
+                held = _publish_unnamed(env, request, blank or _blank(env, request))
             elif method == "named":
                 held = yield from _publish_named(env, request)
             else:
@@ -143,9 +142,9 @@ def publish(env: Environment, request: FileRequest, blank: Blank | None = None) 
 
 
 def _publish_unnamed(env: Environment, request: FileRequest, blank: Blank) -> FileHold:
-    data, fd = b"", blank.fd
+    data, (fd, guarded, identity, lease) = b"", blank
     try:
-        data = request.compose(env, blank.identity[0], guarded=blank.guarded, lease=blank.lease)
+        data = request.compose(env, identity[0], guarded=guarded, lease=lease)
         env.undo_by(fd, partial(withdraw, env, request, data))
         write_all(env, fd, data)
         if request.durable:
@@ -153,7 +152,7 @@ def _publish_unnamed(env: Environment, request: FileRequest, blank: Blank) -> Fi
         env.link_unnamed(fd, request.path)
         if request.durable:
             env.sync_directory(request.directory)
-        return FileHold(env, request, fd, blank.identity, data, blank.guarded, leased=blank.lease > 0)
+        return FileHold(env, request, fd, identity, data, guarded, leased=lease > 0)
     except FileExistsError:
         env.close(fd)
         raise

@@ -52,20 +52,6 @@ def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:
     return (found.st_nlink or 1) if (found.st_dev, found.st_ino) == identity else 0
 
 
-def exists_now(env: Environment, path: str) -> bool:
-    """Whether the file exists, even if another machine has only just made it. An NFS client remembers for a minute that
-    there was none, unless its directory is opened: then it asks the server whether that has changed."""
-    if env.exists(path):
-        return True
-    if not env.may_block(path) or not env.storage(path).shared:
-        return False
-    try:
-        env.close(env.open_directory(f"{path.rpartition('/')[0]}/."))
-    except OSError:
-        return False
-    return env.exists(path)
-
-
 def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str = "the lock file's record") -> None:
     """Write everything in one write; in several only after a short one, which the kernel makes just before ENOSPC."""
     written = env.write(fd, data, offset)

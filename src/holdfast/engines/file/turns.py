@@ -24,7 +24,7 @@ MT6  A waiter removes its turn when it has the lock, so the next one looks at th
      when it gives up, whatever interrupts it: its name is known before the file is made. No process has such a file
      open, so NFS keeps no `.nfs` file of it. The last waiter to leave removes the directory.
 MT7  A process that takes the lock again makes a new turn, behind the others: machines take turns, whatever their number
-     of waiters. It finds the queue even if it remembers that there was none (`steps.exists_now`).
+     of waiters. It finds the queue even if it remembers that there was none (`uncontended._is_on_server`).
 MT8  A directory that is read while a name in it changes may show neither the old name nor the new one. So a turn is
      gone when two readings in a row have not shown it.
 """

@@ -20,7 +20,7 @@ from ...errors import set_error_path
 from ...events import has_any_listener
 from ...model import INFINITY
 from .publish import publish
-from .steps import UNWRITABLE, exists_now, prepare
+from .steps import UNWRITABLE, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def acquire(
     generation, first = env.generation, requests[0]
     attempt_events = AttemptEvents(env, first, context) if has_any_listener(first.on_event) else None
     at_once = first.protocol.persistent and len(requests) == 1 and not first.fencing and attempt_events is None
-    result: HoldRef | Refusal | None = None
+    result: HoldRef | Refusal | None
     away: Deadline | None = None
     left, began = timeout, env.monotonic() if timeout else 0.0
     try:
-        while result is None:
+        while True:
             ends = env.monotonic() + left if left is not None and first.fencing else INFINITY
             try:
                 if at_once:
@@ -76,6 +76,7 @@ def acquire(
                 if result is None:
                     attempt_events = attempt_events or AttemptEvents(env, first, context)
                     result = yield from _contend(env, requests, left, context, ends, generation, attempt_events)
+                break
             except OSError as error:
                 if generation != env.generation:
                     raise forked(first) from None  # of a descriptor that the child has closed
@@ -87,10 +88,8 @@ def acquire(
                 attempt_events.waiting(lambda: None)  # no holder is known
                 away = away or Deadline(env, first, None, generation)
                 away.announce(partial(_while_away, env, first, away.started, error, attempt_events))
-            if result is None:
-                assert away is not None
-                pause = min(_AWAY_POLL, INFINITY if left is None else left)
-                yield Wait((), away.bounded(env.monotonic() + pause))  # FP1
+            pause = min(_AWAY_POLL, INFINITY if left is None else left)
+            yield Wait((), away.bounded(env.monotonic() + pause))  # FP1
     except BaseException as error:
         if attempt_events is not None:
             attempt_events.gave_up()
@@ -172,16 +171,7 @@ def _take_at_once(
 ) -> HoldRef | None:
     """The fast path for one kernel lock. It never waits, so it is no generator."""
     held = None if _is_contended(env, request, timeout) else (_take or _load_take())(env, request)
-    return None if held is None else _first_ref(held, context, None)
-
-
-def _first_ref(held: FileHold, context: tuple[object, ...], attempt_events: AttemptEvents | None) -> HoldRef:
-    try:
-        held.attempt_events = attempt_events  # AE5
-        return held.ref(context)
-    except BaseException:  # an interruption: nothing else knows of the hold yet
-        held.give_back()
-        raise
+    return None if held is None else held.ref(context)
 
 
 def _fast_path(
@@ -226,7 +216,8 @@ def _fast_path(
             if held is None:
                 return None
         if held is not None:
-            return _first_ref(held, context, attempt_events)
+            held.attempt_events = attempt_events  # AE5
+            return held.ref(context)
     return None
 
 
@@ -234,11 +225,25 @@ def _is_contended(env: Environment, request: FileRequest, timeout: float | None)
     """Whether a newcomer has to queue (queue.py, Q5)."""
     if not request.fair or (timeout == 0 and not request.shared):
         return False
-    if request.queue not in env.local_queues and not exists_now(env, request.queue):
+    queue = request.queue
+    known = queue in env.local_queues or env.exists(queue)
+    if not known and not (env.may_block(queue) and _is_on_server(env, queue)):
         return False
     with forking:
         from .queue import is_contended
     return is_contended(env, request)
+
+
+def _is_on_server(env: Environment, path: str) -> bool:
+    """Whether the file exists after all, and another machine has only just made it. An NFS client remembers for a
+    minute that there was none, unless its directory is opened: then it asks the server whether that has changed."""
+    if not env.storage(path).shared:
+        return False
+    try:
+        env.close(env.open_directory(f"{path.rpartition('/')[0]}/."))
+    except OSError:
+        return False
+    return env.exists(path)
 
 
 def _is_taken(env: Environment, request: FileRequest) -> bool | None:

@@ -36,7 +36,7 @@ from .inspect import (
     reread,
 )
 from .policy import Verdict, describe, judge, missing, was_released, with_heirs, within_reach
-from .publish import Blank, prepared, publish
+from .publish import discard, prepared, publish
 from .request import FileRequest
 from .steps import REMOVED, with_hint
 from .takeover import complete, take_over
@@ -44,6 +44,7 @@ from .takeover import complete, take_over
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .lease import LeaseWatch
+    from .publish import Blank
 
 FIRST_POLL = 0.001
 _LOOKS_PER_LEASE = 1 / 10
@@ -365,7 +366,7 @@ class WatchedFile:
         """Give up everything that it has."""
         self.rest()
         if self._blank is not None:
-            self._blank.close(self.env)
+            discard(self.env, self._blank)
             self._blank = None
 
     def rest(self) -> None:

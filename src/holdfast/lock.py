@@ -299,6 +299,7 @@ class Leaving:
                 self._hold.__exit__(kind, error, traceback)
             elif self.entered is not None:
                 self._exit(self.entered, kind, error, traceback)
+            self.entered = self._hold = None
         except BaseException:
             self._end()  # now: the traceback keeps this object
             raise

@@ -17,7 +17,7 @@ import math
 import os
 import select
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import instances
@@ -407,6 +407,7 @@ _PLACES: tuple[tuple[Any, str, Any], ...] = (
     (portable.GenericEnvironment, "unlink", staticmethod(_OS.unlink)),
     (portable.GenericEnvironment, "stat", staticmethod(_OS.lstat)),
     (portable.GenericEnvironment, "fstat", staticmethod(_OS.fstat)),
+    (portable.GenericEnvironment, "exists", staticmethod(partial(_access, mode=os.F_OK))),
     (portable.GenericEnvironment, "truncate", staticmethod(_OS.ftruncate)),
     (portable.GenericEnvironment, "sync", staticmethod(_OS.fsync)),
     (posix.PosixEnvironment, "write", staticmethod(_OS.pwrite)),

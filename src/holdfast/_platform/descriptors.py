@@ -94,8 +94,7 @@ class Descriptors:
             try:
                 with self._exclusive():
                     if key in made:
-                        for _ in map(fd.end or os.close, map(made.pop, (key,))):
-                            pass
+                        (_,) = map(fd.end or os.close, map(made.pop, (key,)))
             except OSError as error:
                 if error.errno not in LOST_SIGHT:
                     raise  # else it is closed, and its server has forgotten it

@@ -128,6 +128,7 @@ class GenericEnvironment:
     unlink = staticmethod(os.unlink)
     stat = staticmethod(os.lstat)
     fstat = staticmethod(os.fstat)
+    exists = staticmethod(partial(os.access, mode=os.F_OK))
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fsync)
 
@@ -419,9 +420,6 @@ class GenericEnvironment:
 
     def way_to(self, fd: int) -> str | None:  # noqa: ARG002
         return None  # nothing portable leads there
-
-    def exists(self, path: str) -> bool:
-        return os.access(path, os.F_OK)
 
     def open_vanishing(self, path: str) -> int | None:  # noqa: ARG002
         return None

@@ -124,9 +124,6 @@ class DirectoryHold(FileHold):
         modified = found.st_mtime_ns
         return modified == self.stamp or (bool(self.setting) and 0 <= self.setting - modified < _COARSEST)  # DL8
 
-    def _unlink(self) -> None:
-        self.env.remove_directory(self.path)
-
     def _withdraw_file(self) -> None:
         _withdraw(self.env, self.path, self.fd, ours=self._is_ours())
 

@@ -188,11 +188,12 @@ class FileHold(HoldState):
 
     def _remove(self) -> bool:
         """Remove the lock file if it is ours. Whether it was."""
+        env = self.env
         try:
             if self.lost or not self._is_ours():
                 return False
             if self.lease is None or not self.may_be_removed or self._is_at_path():
-                self._unlink()
+                (env.remove_directory if self.request.protocol.is_directory else env.unlink)(self.path)
             if self.entry is not None:
                 self._leave_queue()
             return True
@@ -205,9 +206,6 @@ class FileHold(HoldState):
             from .inspect import read_fresh
         found = read_fresh(self.env, self.path)
         return found is not None and found[0] == self.identity and self._recognize(found[1], self.pending)
-
-    def _unlink(self) -> None:
-        self.env.unlink(self.path)
 
     def _drop(self, *, sure: bool = False) -> bool:
         """Give up the descriptor. Whether it was ours (FH5). `sure`: we have just read our record from it."""

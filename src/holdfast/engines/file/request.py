@@ -139,9 +139,9 @@ class FileRequest(Request):
         `lease`: the lease of the hold in seconds, if known.
         """
         identity, now = env.identity(self.on_behalf_of or self.kept_for), env.time()
-        lease, beat = self.lease_on(env, device) if lease is None else lease, 0
-        if lease:
-            beat = int(env.token()[:8], 16)  # not the same as in an earlier hold
+        if lease is None:
+            lease = self.lease_on(env, device)
+        beat = int(env.token()[:8], 16) if lease else 0  # not the same as in an earlier hold
         marker = None
         if not self.unmarked:
             marker = marker_text(guarded and self.on_behalf_of is None, device, identity, now, lease or None, beat)

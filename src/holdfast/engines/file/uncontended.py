@@ -183,9 +183,9 @@ def _fast_path(
     attempt_events: AttemptEvents | None,
 ) -> Steps[HoldRef | None]:
     """The hold, if the lock is not held and no contender has been waiting for it; else None."""
-    first = requests[0]
+    first, several = requests[0], len(requests) > 1
     held: FileHold | None
-    if len(requests) > 1 and first.owner is not None:
+    if several and first.owner is not None:
         return None  # the owner may hold one of them already
     if _is_contended(env, first, timeout):
         return None
@@ -197,7 +197,7 @@ def _fast_path(
                 from .directory import create
             held = yield from create(env, request)
         else:
-            taken = len(requests) > 1 and _is_taken(env, request)
+            taken = several and _is_taken(env, request)
             if taken is None:
                 return None
             try:
@@ -209,15 +209,16 @@ def _fast_path(
                 if error.errno in UNWRITABLE and env.exists(request.path):
                     return None
                 raise
-        if held is not None and (request.fencing or held.lease is not None):
+        if held is None:
+            continue
+        if request.fencing or held.lease is not None:
             with forking:
                 from .fencing import fenced
             held = yield from fenced(env, held, ends)
             if held is None:
                 return None
-        if held is not None:
-            held.attempt_events = attempt_events  # AE5
-            return held.ref(context)
+        held.attempt_events = attempt_events  # AE5
+        return held.ref(context)
     return None
 
 

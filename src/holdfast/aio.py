@@ -37,6 +37,7 @@ from .lock import (
     Leaving,
     Resource,
     Slots,
+    keep,
     leave_to_statement,
     leaving,
     require_unreleased,
@@ -263,11 +264,11 @@ class AsyncLeaving(Leaving):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if self._hold is not None:
-                await self._hold.__aexit__(kind, error, traceback)
+            if self.hold is not None:
+                await self.hold.__aexit__(kind, error, traceback)
             elif self.entered is not None:
                 await self._exit(self.entered, kind, error, traceback)
-            self.entered = self._hold = None
+            self.entered = self.hold = None
         except BaseException:
             self._end()  # now: the traceback keeps this object
             raise
@@ -319,14 +320,19 @@ class AsyncAcquirable(Resource):
         may_block, operations = self._may_block(), self._env.operations
         me = me or caller()
         operation = begin(self._env, me)
-        steps = self._kept(self._engine.acquire(self._env, self._requests, timeout, me))
+        steps = self._engine.acquire(self._env, self._requests, timeout, me)
+        apart = None
+        if may_block:
+            steps, apart = self._kept(steps), self._apart(timeout, acquires=True)
         # The driver aborts it in its own way: a step of it may run in a thread.
-        result = await drive(steps, operation, in_threads=may_block, apart=self._apart(timeout, acquires=True))
+        result = await drive(steps, operation, in_threads=may_block, apart=apart)
         try:
             if isinstance(result, Refusal):
                 operations.end(operation)
                 return result
             hold = AsyncHold(result, may_block)
+            if not may_block:
+                keep(self._env, result)
             if result.held.attempt_events is not None:
                 result.held.attempt_events.acquired(result.held)
             result.held.require_same_process()
@@ -352,7 +358,7 @@ class AsyncAcquirable(Resource):
 
     def _may_block(self) -> bool:
         """Whether system calls here take so long that they must not run on the event loop."""
-        return self._engine.may_block(self._env, self._request)
+        return self._engine.may_block(self._env, self._requests[0])
 
     async def _drive(self, steps: Steps[T], timeout: float | None = 0.0) -> T:
         return await perform(self._env, steps, in_threads=self._may_block(), apart=self._apart(timeout))
@@ -371,7 +377,8 @@ class AsyncAcquirable(Resource):
             if isinstance(hold, Refusal):
                 raise await self._error(hold, timeout)
             if statement is not None:
-                statement.inside(hold)
+                statement.hold = hold
+                leave_to_statement(hold, statement)
             else:
                 self._entered.append(hold)
             operations.about_to_deliver(operation)

@@ -277,39 +277,35 @@ class Leaving:
     Called by hand, it is the `__exit__` of the lock.
     """
 
-    __slots__ = ("__weakref__", "_exit", "_hold", "entered")
+    __slots__ = ("__weakref__", "_exit", "entered", "hold")
 
     def __init__(self, entered: Any, leave: Callable[..., Any]) -> None:
         self.entered = entered
         """The lock that was entered. None once it has been left: the collector may end this object before the generator
         that it then calls."""
         self._exit = leave
-        self._hold: Any = None
-
-    def inside(self, hold: BaseHold) -> None:
-        """Note that the statement has been entered."""
-        self._hold = hold
-        leave_to_statement(hold, self)
+        self.hold: Any = None
+        """The hold, once the statement has been entered."""
 
     def __call__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Any:
         try:
-            if self._hold is not None:
-                self._hold.__exit__(kind, error, traceback)
+            if self.hold is not None:
+                self.hold.__exit__(kind, error, traceback)
             elif self.entered is not None:
                 self._exit(self.entered, kind, error, traceback)
-            self.entered = self._hold = None
+            self.entered = self.hold = None
         except BaseException:
             self._end()  # now: the traceback keeps this object
             raise
 
     def _end(self) -> None:
-        hold = getattr(self, "_hold", None)  # it may not even have been made
+        hold = getattr(self, "hold", None)  # it may not even have been made
         if hold is not None:
             if not hold._is_released():
                 hold._drop()
-            self.entered = self._hold = None
+            self.entered = self.hold = None
 
     __del__ = _end
 
@@ -549,7 +545,8 @@ class Acquirable(Resource):
             hold = self._attempt(operation, timeout, _refused)
             assert hold is not None
             if statement is not None:
-                statement.inside(hold)
+                statement.hold = hold
+                leave_to_statement(hold, statement)
             else:
                 self._entered.append(hold)
             operations.about_to_deliver(operation)

@@ -107,5 +107,5 @@ class Engine(ABC):
         return False
 
     def may_hang(self, env: Environment, request: Any) -> bool:  # noqa: ARG002
-        """Whether a step may last forever, if a server that the kernel asks does not answer."""
+        """Whether a step may last forever, if a server that the kernel asks does not answer. Then it `may_block`."""
         return False

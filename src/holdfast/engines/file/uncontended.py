@@ -197,13 +197,16 @@ def _fast_path(
                 from .directory import create
             held = yield from create(env, request)
         else:
-            taken = several and _is_taken(env, request)
-            if taken is None:
-                return None
+            if several:
+                taken = _is_taken(env, request)
+                if taken is None:
+                    return None
+                if taken:
+                    continue
             try:
-                if request.prepare is not None and not taken:
+                if request.prepare is not None:
                     yield from prepare(env, request.prepare)
-                held = None if taken else (yield from publish(env, request))
+                held = yield from publish(env, request)
             except OSError as error:
                 # If it is held, a caller without write permission learns the holder, as with a file that exists.
                 if error.errno in UNWRITABLE and env.exists(request.path):

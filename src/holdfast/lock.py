@@ -156,9 +156,10 @@ class BaseHold:
         held = self._held
         try:
             held.release(self._ref)
-        finally:
+        except BaseException:
             if not held.released and not held.inert and not self._is_released():
                 held.release(self._ref)  # Ctrl-C came before it had begun
+            raise
 
     def _release_apart(self) -> None:
         """Release where that may wait for a server, or for one that is away to come back."""
@@ -354,8 +355,9 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
         _keeper.prepare()
     held = ref.held
     request = held.request
-    due = held.lease is not None or held.watched or held.acquired + request.beat_every < _keeper.wakes
-    if due and not (held.waits or request.kept_later):  # else the engine keeps it, or it is not to be kept yet
+    if held.lease is None and not held.watched and held.acquired + request.beat_every >= _keeper.wakes:
+        return  # the keeper finds it when it wakes (background.py, K2)
+    if not (held.waits or request.kept_later):  # else the engine keeps it, or it is not to be kept yet
         _keeper.keep(held, held.beat_every)
 
 

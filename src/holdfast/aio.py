@@ -299,7 +299,7 @@ class AsyncAcquirable(Resource):
 
     async def try_acquire(self) -> AsyncHold | None:
         """Acquire the lock without waiting, or return None. Raises what `acquire` raises, except AcquireTimeout."""
-        hold = await self._acquire(0)
+        hold = await self._acquire_within(None, None, 0)  # it never waits, for itself or for others
         return None if hold.__class__ is Refusal else hold  # type: ignore[return-value]
 
     async def _error(self, refusal: Refusal, timeout: float | None) -> AcquireTimeout:

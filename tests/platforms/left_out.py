@@ -225,6 +225,8 @@ TESTS_BY_REASON = {
         "unit/test_queue.py::test_a_forked_child_leaves_its_parents_queue_as_it_is",
         "unit/test_apart.py::test_a_command_ends_although_the_child_that_asks_the_server_hangs",
         "unit/test_apart.py::test_a_command_goes_on_with_paths_elsewhere",
+        "unit/test_apart.py::test_a_second_lock_on_a_silent_server_is_not_taken_for_the_command",
+        "unit/test_apart.py::test_each_command_gives_up_on_a_silent_server",
         "unit/test_apart.py::test_a_process_ends_though_a_server_is_silent[forks-7]",
         "unit/test_apart.py::test_a_wait_for_the_child_that_asks_first_is_announced_once",
         "unit/test_apart.py::test_no_server_is_asked_first_where_no_child_can_be_forked",

@@ -32,6 +32,7 @@ from holdfast import (
     Semaphore,
     aio,
     beads,
+    cli,
     events,
     sema,
     semats,
@@ -1080,6 +1081,41 @@ def test_a_command_ends_although_the_child_that_asks_the_server_hangs(answers: s
     else:
         assert done.returncode == 3, done.stderr
         assert "the server of a test has not answered for 0." in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["sema status P", "sema release P", "sema wait P --timeout 1", "break P --yes", "watch P", "reap P"]
+)
+def test_each_command_gives_up_on_a_silent_server(words: str, shm: Path) -> None:
+    """AP3, AP8."""
+    done = command(shm, "no", *words.replace("P", str(shm / "l")).split())
+    assert done.returncode == 3, done.stderr
+    assert "the server of a test has not answered" in done.stderr
+
+
+def test_a_second_lock_on_a_silent_server_is_not_taken_for_the_command(shm: Path) -> None:
+    """AP3."""
+    program = shm / "program"
+    program.touch(0o755)
+    silent = command(shm, "no", "run", "-n", shm / "l", program, "--", "true")
+    assert silent.returncode == 3, silent.stderr
+    assert "the server of a test has not answered" in silent.stderr
+    assert command(shm, "yes", "run", "-n", shm / "l", program, "--", "true").returncode == 2
+
+
+@pytest.mark.parametrize("words", [["l"], ["l", "--json"], ["s"], ["s", "--slots", "2"]])
+def test_no_thread_that_waits_for_a_server_prints(
+    words: list[str], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AP6: a reader that pauses would be taken for the server."""
+    slot = Path(server.directory, "s.0.lock")
+    slot.touch()
+    printing: list[threading.Thread] = []
+    monkeypatch.setattr("builtins.print", lambda *_words, **_more: printing.append(threading.current_thread()))
+    with pytest.raises(SystemExit):
+        cli.main(["status", f"{server.directory}/{words[0]}", *words[1:]])
+    slot.unlink()
+    assert printing == [threading.main_thread()]
 
 
 def test_a_command_goes_on_with_paths_elsewhere(shm: Path) -> None:

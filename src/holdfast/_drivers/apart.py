@@ -40,6 +40,7 @@ import time
 
 from .._core.options import Request
 from .._core.wait import Deadline, Steps
+from .._platform import environment
 from .._platform.fork import forking
 from .._platform.operations import Operation, partial
 from ..errors import EngineUnavailable, HoldfastError
@@ -442,14 +443,21 @@ def _add_some(items: Iterator[T], found: list[T], seconds: float) -> bool:
     return True
 
 
-def at_place(env: Environment, place: str) -> Apart | None:
+def at_place(env: Environment, place: str, timeout: float | None = 0.0) -> Apart | None:
     """The `Apart` by which a look at a file or directory can give up waiting for a server; None if it has none."""
     path = f"{place}/."
     if not env.may_block(path):
         return None
     request = Request("", place, path, {})
     request.target = place
-    return Apart(env, request, 0.0)
+    return Apart(env, request, timeout)
+
+
+def seen_at(place: str, look: Callable[[], T], timeout: float | None = 0.0) -> T:
+    """The result of a look at a file or directory. EngineUnavailable if its server does not answer for five seconds, or
+    for that timeout, if it is not 0. The look prints nothing (AP6)."""
+    apart = at_place(environment(), os.path.abspath(place).replace(os.sep, "/"), timeout)
+    return look() if apart is None else apart.call(look)
 
 
 def look(held: HoldState, check: Callable[[], object]) -> None:

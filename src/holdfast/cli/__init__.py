@@ -89,14 +89,14 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         about = [word for word in arguments[1:] if word != "--"]
         arguments = [*about, "--help"] if about != ["help"] else ["--help"]
-    if arguments[:1] in (["sema"], ["semats"]):
-        say_how_to_break(lambda status: _command_to_break(None, status))
-        return _drop_in(*arguments)
     try:
+        environment().asks_first = True
+        if arguments[:1] in (["sema"], ["semats"]):
+            say_how_to_break(lambda status: _command_to_break(None, status))
+            return _drop_in(*arguments)
         options = parse(arguments)
         say_how_to_break(lambda status: _command_to_break(options, status))
         _require_calls(options.command, getattr(options, "step", ""))
-        environment().asks_first = True
         if any("://" in word for word in arguments):
             hide(arguments)
         if options.command == "run":
@@ -117,14 +117,14 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def perform(options: Namespace) -> int:
-    """Run the command by the function named after it, in slots.py or server.py, or else in its own module."""
-    from .locks import apart_from_files, refuse_empty
+    """Run the command by the function named after it, in server.py or else in its own module."""
+    from .locks import is_on_server, refuse_empty
 
     named = (*_PATHS, "lock") if options.command == "beads" else _PATHS
     for place in (*getattr(options, "places", ()), *(getattr(options, one, None) for one in named)):
         refuse_empty(place)
-    name, apart = f"{options.command}_", apart_from_files(options)
-    command = _function(apart, name) if apart is not None else None
+    name = f"{options.command}_"
+    command = _function("server", name) if is_on_server(options) else None
     status: int = (command or _function(_MODULES.get(options.command, options.command), name))(options)
     return status
 
@@ -161,11 +161,8 @@ def _drop_in(name: str, *words: str) -> int:
     """Run a command with argument rules of its own, for scripts written for the original."""
     # An acquisition that cannot be reported is an error, and given back.
     _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
-    try:
-        status: int = _function(name, name)([*words])
-        return status
-    except Exception as error:
-        return failed(error)
+    status: int = _function(name, name)([*words])
+    return status
 
 
 def _command_to_break(options: Namespace | None, status: Status) -> str:

@@ -17,6 +17,7 @@ import sys
 import time
 
 from .._core.messages import moment, printable
+from .._drivers.apart import seen_at
 from ..beads import SyncGate
 from .console import dumped
 from .guardian import spawn, why_not_startable
@@ -160,5 +161,5 @@ def _open_log(path: str) -> int:
 
 def _require_directory(path: str) -> None:
     """Refuse a mistyped directory: it has no lock in it, so its gate would be open forever."""
-    if not stat.S_ISDIR(os.stat(path).st_mode):
+    if not stat.S_ISDIR(seen_at(path, lambda: os.stat(path)).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

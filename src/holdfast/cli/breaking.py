@@ -11,12 +11,14 @@ import sys
 from .._admin.found import EMPTY
 from .._admin.scan import Survey, id_of, name_of
 from .._core.messages import advice, sentence
+from .._drivers.apart import seen_at
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
 from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.remove import remove_if
 from ..engines.file.request import FileRequest
+from ..errors import InvalidPath
 from ..liveness import Liveness
 from ..lock import Lock, requests_of
 from ..model import Evidence, Record, Status
@@ -24,7 +26,7 @@ from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of, user_name
 from .locks import absolute, is_url, leave_to_its_program, refuse_empty
 from .options import Namespace
-from .outcome import DONE, FAILED, HELD, USAGE, say, show
+from .outcome import DONE, HELD, USAGE, say, show
 from .slots import elsewhere
 
 _WORD = "break"
@@ -66,8 +68,8 @@ class _Breaking:
 
     def needs_force(self) -> str | None:
         """Why only --force removes it; None if that is not needed."""
-        status = self.status
-        return self._why_force(status.record, status.liveness, status.evidence)
+        seen = self.status
+        return seen_at(seen.path, lambda: self._why_force(seen.record, seen.liveness, seen.evidence))
 
     def ask(self) -> int | None:
         """Find out which acquisition to remove; an exit status if that is unknown or not confirmed, None to go on."""
@@ -102,6 +104,11 @@ class _Breaking:
 
     def remove(self) -> int:
         """Remove the file if its id is still the wanted one."""
+        refused, gone = seen_at(self.status.path, self._remove)
+        return self.end("broken" if gone else "not held") if refused is None else self.refuse(refused)
+
+    def _remove(self) -> tuple[str | None, bool]:
+        """Why it must not be removed, or None; and whether it was."""
         status, refused, unreadable = self.status, None, False
         request = FileRequest(status.path, {"protocol": status.protocol or "sema"}, lock_file=status.path)
 
@@ -118,10 +125,7 @@ class _Breaking:
             file, directory = (user_name(os.stat(one, follow_symlinks=False).st_uid) for one in places)
             error.add_note(f"the lock is user {file}'s, and its directory user {directory}'s: let one of them break it")
             raise
-        if refused is not None:
-            return self.refuse(refused)
-        gone = record is not None or (unreadable and not environment().exists(status.path))
-        return self.end("broken" if gone else "not held")
+        return refused, record is not None or (unreadable and not environment().exists(status.path))
 
     def _why_not(self, seen: Observation, assessed: Assessment) -> str | None:
         now = name_of(environment(), self.status.path, self.status.protocol, seen.data)
@@ -156,23 +160,24 @@ def break_(options: Namespace) -> int:
     refuse_empty(options.lock)
     if is_url(options.lock):
         return _break_on_server(options)
-    leave_to_its_program(absolute(options.lock), options.protocol)
-    status = _status(options)
-    if status is None:
-        say(f"{options.lock} is not a lock file of a known protocol; if it is a lock file, name its protocol (-p)")
-        return FAILED
-    one = _Breaking(options, status, id_of(environment(), status))
-    if is_persistent(status.protocol):
+    one = seen_at(options.lock, lambda: _looked_at(options))
+    if is_persistent(one.status.protocol):
         return _refuse_kernel_lock(one)
     if one.id is None:
-        other = elsewhere(options)
+        other = seen_at(options.lock, lambda: elsewhere(options))
         return one.refuse(f"nothing is there, but {other}; name that file") if other else one.end("not held")
     code = one.ask()
     return one.remove() if code is None else code
 
 
-def _status(options: Namespace) -> Status | None:
-    """The lock's status at one look; None if there is a file that is no lock file."""
+def _looked_at(options: Namespace) -> _Breaking:
+    leave_to_its_program(absolute(options.lock), options.protocol)
+    status = _status(options)
+    return _Breaking(options, status, id_of(environment(), status))
+
+
+def _status(options: Namespace) -> Status:
+    """The lock's status at one look. InvalidPath if there is a file that is no lock file."""
     if options.protocol is not None:
         return Lock(options.lock, protocol=options.protocol).status()
     path = os.path.join(os.getcwd(), options.lock)
@@ -182,7 +187,10 @@ def _status(options: Namespace) -> Status | None:
         return Lock(path).status()  # says in its own words that nothing is there, or that nothing could be
     if found is not None and found.condition == EMPTY:
         return Lock(path).status()  # for its contenders it is a lock that is never released
-    return None if found is None else found.status
+    if found is None:
+        why = f"{options.lock} is not a lock file of a known protocol; if it is a lock file, name its protocol (-p)"
+        raise InvalidPath(why, path=options.lock)
+    return found.status
 
 
 def _refuse_kernel_lock(one: _Breaking) -> int:

@@ -370,11 +370,12 @@ class Recording:
     """A file of events. One write in append mode adds each line, so lines of several processes never mix."""
 
     def __init__(self, path: str) -> None:
+        from .._drivers.apart import seen_at
         from .._platform.handles import open_to_append
 
         self._path = path
         try:
-            self._fd = open_to_append(path)
+            self._fd = seen_at(path, lambda: open_to_append(path))
         except OSError as error:
             set_error_path(error, path)
             raise

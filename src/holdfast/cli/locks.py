@@ -41,14 +41,13 @@ def is_url(text: str | None) -> bool:
     return text is not None and bool(scheme_of(text))
 
 
-def apart_from_files(options: Namespace) -> str | None:
-    """The module for a command about a semaphore or a server; None for lock files, directories and several LOCKs."""
-    if len(getattr(options, "locks", ())) > 1:
-        return None
-    if getattr(options, "slots", None) is not None:
-        return "slots"
+def is_on_server(options: Namespace) -> bool:
+    """Whether a command is about one lock on a server, or the locks there; several LOCKs and slots are dealt with by
+    its own module."""
+    if len(getattr(options, "locks", ())) > 1 or getattr(options, "slots", None) is not None:
+        return False
     words = [getattr(options, name, None) for name in ("lock", "place", "directory", "events")]
-    return "server" if any(map(is_url, [*words, *getattr(options, "places", ())])) else None
+    return any(map(is_url, [*words, *getattr(options, "places", ())]))
 
 
 def refuse_empty(path: str | None) -> None:
@@ -113,7 +112,7 @@ def lock_options(options: Namespace) -> dict[str, Any]:
 
 def lock_of(options: Namespace, *, looks: bool = False, **more: Any) -> Lock:
     """The lock that the options describe; its wait is announced after a second. `looks`: nothing is to be acquired."""
-    lock = _announced(Lock(options.lock, **lock_options(options), **more), options)
+    lock = announced(Lock(options.lock, **lock_options(options), **more), options)
     if not looks and not is_url(options.lock):
         path = file_request(lock).path
         answered(lock, getattr(options, "timeout", 0.0), lambda: leave_to_its_program(path, options.protocol))
@@ -139,10 +138,11 @@ def leave_to_its_program(path: str, protocol: str | None) -> None:
 
 def semaphore_of(options: Namespace, **more: Any) -> Semaphore:
     """The semaphore that the options describe (`--slots`); its wait is announced after a second."""
-    return _announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
+    return announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
 
 
-def _announced(lock: R, options: Namespace) -> R:
+def announced(lock: R, options: Namespace) -> R:
+    """The lock, whose wait is announced after a second, unless with `--quiet`."""
     announce(lock, None if options.quiet else _WaitingNotice(lock, options))
     return lock
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import HoldfastError
+from ..errors import EngineUnavailable, HoldfastError
 from .outcome import HELD, HELD_RUN
 
 TYPE_CHECKING = False
@@ -455,7 +455,17 @@ def _wrong_command(options: Namespace, command: list[str]) -> str:
 
 
 def _is_program(name: str) -> bool:
-    """Whether a shell would start something by that name. A file of that name here is meant rather than one of PATH."""
+    """Whether a shell would start something by that name. A file of that name here is meant rather than one of PATH;
+    one on a file server that does not answer is taken for a LOCK."""
+    from .._drivers.apart import seen_at
+
+    try:
+        return seen_at(name, lambda: _can_be_started(name))
+    except EngineUnavailable:
+        return False
+
+
+def _can_be_started(name: str) -> bool:
     if os.sep not in name and os.path.lexists(name):
         return False
     endings = [""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .._admin.reaper import Reaper
+from .._drivers.apart import seen_at
 from .._drivers.sync import drive
 from .._platform import environment
 from .options import Namespace
@@ -13,7 +14,8 @@ from .outcome import say
 
 def reap_(options: Namespace) -> int:
     """Run until a signal ends the process."""
-    directory = os.path.realpath(options.directory).replace(os.sep, "/")  # a watch follows no links
+    directory = seen_at(options.directory, lambda: os.path.realpath(options.directory))  # a watch follows no links
+    directory = directory.replace(os.sep, "/")
 
     def tell(path: str, why: str) -> None:
         if not options.quiet:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from .._core.messages import printable
+from .._drivers.apart import seen_at
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines.file.inspect import MAX_PID, Assessment, Observation, assess, forget, observe
@@ -285,17 +286,28 @@ def _acquire_for_script(options: _Options, timeout: float | None) -> None:
 
 def _release(options: _Options) -> int:
     """Remove the lock, even another holder's: that is what `release` means there. A living holder finds it lost."""
-    _require_path(options.path)
-    kind = kind_of(options.path)
-    if kind is Kind.FILE:
-        remove(options.lock(), lambda _seen, _assessed: True)
-    elif kind is Kind.OTHER:
-        os.unlink(options.path)  # a directory says that it is one
+
+    def removed() -> None:
+        _require_path(options.path)
+        kind = kind_of(options.path)
+        if kind is Kind.FILE:
+            remove(options.lock(), lambda _seen, _assessed: True)
+        elif kind is Kind.OTHER:
+            os.unlink(options.path)  # a directory says that it is one
+
+    seen_at(options.path, removed)
     _report(options, "Lock released")
     return DONE
 
 
 def _status(options: _Options) -> int:
+    code, text = seen_at(options.path, lambda: _seen(options))
+    show(text)
+    return code
+
+
+def _seen(options: _Options) -> tuple[int, str]:
+    """The exit status of `status`, and what it shows."""
     _require_path(options.path)
     path, kind = clear(options.path), kind_of(options.path)
     record, assessed = None, None
@@ -306,30 +318,26 @@ def _status(options: _Options) -> int:
         else:
             record, assessed = seen[0].record, seen[1]
     if kind is Kind.NOTHING:
-        show('{"locked":false}' if options.json else f"Lock status: FREE\n  Path: {path}")
-        return DONE
+        return DONE, '{"locked":false}' if options.json else f"Lock status: FREE\n  Path: {path}"
     fields = record.fields if record is not None else {}
     pid, timestamp, tag = (fields.get(name) for name in ("pid", "timestamp", "tag"))
     if options.json:
-        show(json_of({"locked": True, "pid": pid, "timestamp": timestamp, "tag": tag}))
-        return HELD
+        return HELD, json_of({"locked": True, "pid": pid, "timestamp": timestamp, "tag": tag})
     lines = ["Lock status: LOCKED", f"  Path: {path}"]
     if record is not None and assessed is not None:
         lines += [f"  PID: {pid}", f"  Timestamp: {timestamp}", *([] if tag is None else [f"  Tag: {clear(tag)}"])]
         lines.append(f"  Process running: {'yes' if _runs(record, assessed) else 'no'}")
-    show("\n".join(lines))
-    return HELD
+    return HELD, "\n".join(lines)
 
 
 def _wait(options: _Options) -> int:
-    _require_path(options.path)
+    seen_at(options.path, lambda: _require_path(options.path), options.timeout)
     options.stale = 0  # until it is released, however old it is
     ends = None if options.timeout is None else time.monotonic() + options.timeout
-    while (kind := kind_of(options.path)) is not Kind.NOTHING:
+    while True:
         left = None if ends is None else max(0.0, ends - time.monotonic())
-        if kind is Kind.FILE and _waited(options, left):
-            break
-        if kind is Kind.OTHER and not _is_there(options.path):
+        kind = seen_at(options.path, lambda: _waited_for(options.path), left)
+        if kind is Kind.NOTHING or (kind is Kind.FILE and _waited(options, left)):
             break
         if left == 0:
             if not options.quiet:
@@ -351,15 +359,17 @@ def _waited(options: _Options, left: float | None) -> bool:
         return False
 
 
-def _is_there(path: str) -> bool:
-    """Whether a path that is no lock file leads to anything. OSError if that cannot be known."""
+def _waited_for(path: str) -> Kind:
+    """The kind of the thing at the path; NOTHING, too, if what is there is no lock file and leads nowhere."""
+    kind = kind_of(path)
     try:
-        os.stat(path)
+        if kind is Kind.OTHER:
+            os.stat(path)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
-        return False
-    return True
+        return Kind.NOTHING
+    return kind
 
 
 def _report(options: _Options, what: str) -> None:

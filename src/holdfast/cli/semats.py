@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from .._drivers.apart import seen_at
 from .._platform import environment
 from ..engines.file.inspect import Assessment, Observation
 from ..engines.file.interop import sweep_rivals
@@ -135,11 +136,12 @@ def _run(options: _Options) -> int:
         raise ValueError("Path contains dangerous pattern: parent directory traversal (..) not allowed")
     lock = options.lock()
     directory = os.path.dirname(lock.path)
-    if not os.path.exists(directory):
+    if not seen_at(lock.path, lambda: os.path.exists(directory)):
         raise ValueError(f"Parent directory does not exist: {directory}")
     failure, call, command = _COMMANDS[options.command]
     try:
-        result = command(options, lock)
+        looks = command not in (_acquire, _try_acquire)
+        result = seen_at(lock.path, lambda: command(options, lock)) if looks else command(options, lock)
     except (OSError, HoldfastError) as error:
         if isinstance(error, OSError) and error.filename == STDOUT:
             raise  # it cannot be reported on that stdout

@@ -15,7 +15,7 @@ from ..protocols import is_persistent
 from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
 from .locks import absolute, answered, is_url, lock_options, nowhere
 from .options import Namespace
-from .outcome import DONE, FAILED, HELD, show
+from .outcome import DONE, FAILED, HELD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ BESIDE = ("sidecar", "proper-lockfile")
 """Protocols whose locks are beside the files that they protect."""
 
 
-def status_(options: Namespace, *, counted: bool = True) -> int:
-    """Show the slots; the exit status says whether a contender would get one."""
+def status_of(options: Namespace, *, counted: bool = True) -> tuple[int, str | None]:
+    """The exit status, which says whether a contender would get a slot, and what to show of all; None: nothing."""
     semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
-    status = semaphore.status()
+    status, text = semaphore.status(), None
     if options.json:
-        show(as_json("held" if status.locked else "free", semaphore, status, counted=counted))
+        text = as_json("held" if status.locked else "free", semaphore, status, counted=counted)
     elif not options.quiet:
         rows = _rows(semaphore, status, counted=counted)
         if options.verbose:
             taken = [(number, one.data) for number, one in enumerate(status) if one.data]
             rows += [row for number, data in taken for row in rows_of_content(f"content {number}", data)]
-        show(text_of(rows))
+        text = text_of(rows)
     if status.locked and any(map(is_out_of_reach, status)):
-        return FAILED
-    return HELD if status.locked else DONE
+        return FAILED, text
+    return HELD if status.locked else DONE, text
 
 
 def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool = True) -> str:

@@ -9,20 +9,20 @@ from .._admin.found import EMPTY, FREE, HELD, MALFORMED, STALE, Found
 from .._admin.kinds.base import View
 from .._admin.scan import LEFT_EMPTY, Survey, heartbeat, id_of, own_view, staleness, staleness_text
 from .._core.messages import advice, duration, first_holder, is_out_of_reach, printable, since_when
-from .._drivers.apart import at_place
+from .._drivers.apart import seen_at
 from .._platform import environment
 from .._platform.values import LockOwner
 from ..engines.file.inspect import mismatch, other_protocol
-from ..errors import ProtocolMismatch
+from ..errors import InvalidPath, ProtocolMismatch
 from ..liveness import Liveness
 from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
 from . import perform, slots
 from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
-from .locks import absolute, each_of, leave_to_its_program, lock_options, nowhere
+from .locks import each_of, leave_to_its_program, lock_options, nowhere
 from .options import Namespace
-from .outcome import DONE, FAILED, failed, say, show
+from .outcome import DONE, FAILED, failed, show
 from .outcome import HELD as HELD_CODE
 
 _USUAL = "sema"
@@ -35,8 +35,10 @@ def status_(options: Namespace) -> int:
     """Show what is known of the lock; changes nothing. The wait for a silent file server is bounded."""
     if len(options.locks) > 1:
         return _status_of_each(options)
-    apart = at_place(environment(), absolute(options.lock))
-    return _status(options) if apart is None else apart.call(lambda: _status(options))
+    code, text = seen_at(options.lock, lambda: _status(options))
+    if text is not None:
+        show(text)
+    return code
 
 
 def _status_of_each(options: Namespace) -> int:
@@ -52,26 +54,30 @@ def _status_of_each(options: Namespace) -> int:
     return worst
 
 
-def _status(options: Namespace) -> int:
+def _status(options: Namespace) -> tuple[int, str | None]:
+    """The exit status, and what to show; None: nothing."""
+    if options.slots is not None:
+        return slots.status_of(options)
     survey = Survey(environment())
     seen = slots.recognised(survey, options.lock, options.protocol)
     if seen is not None:
         options.slots, options.protocol = seen
-        return slots.status_(options, counted=False)
+        return slots.status_of(options, counted=False)
     another = _found(survey, options.lock) if options.protocol is None else None
     if another is not None and another.advice is not None:
         return _status_of_another(options, another)
     given = options.protocol
     named, protocol = _named(survey, options.lock, given)
     if given is None and protocol == _USUAL and os.path.isdir(named):
-        say(f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there")
-        return FAILED
+        why = f"{named} is a directory, and no beads lock is in it; holdfast ls lists the lock files there"
+        raise InvalidPath(why, path=named)
     lock = Lock(named, **{**lock_options(options), "protocol": protocol})
     survey, found, status = _looked_at(survey, lock)
     other = other_protocol(file_request(lock), status.data, status.record) if status.locked else None
     keepers = survey.owners(status.path) if status.locked else []
+    text = None
     if options.json:
-        show(as_json("held" if status.locked else "free", status, **_more(status, found, keepers)))
+        text = as_json("held" if status.locked else "free", status, **_more(status, found, keepers))
     elif not options.quiet:
         rows = _rows(status, found, keepers)
         note = _note(status, found, given) if other is None else str(mismatch(file_request(lock), other))
@@ -80,18 +86,18 @@ def _status(options: Namespace) -> int:
             rows.insert(1, ("note", note))
         if options.verbose and (status.locked or status.data):
             rows += rows_of_content("content", status.data)
-        show(text_of(rows))
+        text = text_of(rows)
     if other is not None or is_out_of_reach(status):
-        return FAILED  # as for a contender: waiting does not help, either
-    return HELD_CODE if status.locked else DONE
+        return FAILED, text  # as for a contender: waiting does not help, either
+    return HELD_CODE if status.locked else DONE, text
 
 
-def _status_of_another(options: Namespace, found: Found) -> int:
-    """Show another program's lock as `status` shows ours."""
-    status = found.status
+def _status_of_another(options: Namespace, found: Found) -> tuple[int, str | None]:
+    """Another program's lock, as `status` shows ours."""
+    status, text = found.status, None
     if options.json:
         more = {**_more(status, found, []), "content_protocol": None, "id": None, "next": found.advice}
-        show(as_json("held" if status.locked else "free", status, **more))
+        text = as_json("held" if status.locked else "free", status, **more)
     elif not options.quiet:
         rows = _rows_of_another(found)
         if options.verbose:
@@ -99,8 +105,8 @@ def _status_of_another(options: Namespace, found: Found) -> int:
             view = View(env, env.proc_files, status.path, env.stat(status.path))
             link = view.link()
             rows += [("content", f"-> {link}")] if link else rows_of_content("content", view.data())
-        show(text_of(rows))
-    return HELD_CODE if status.locked else DONE
+        text = text_of(rows)
+    return HELD_CODE if status.locked else DONE, text
 
 
 def _rows_of_another(found: Found) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from .._platform import environment
 from ..lock import Lock
 from . import slots
 from .console import as_json
-from .locks import absolute, answered, each_of, is_url, lock_of, nowhere, semaphore_of
+from .locks import absolute, announced, answered, each_of, is_url, lock_of, nowhere, semaphore_of
 from .options import Namespace
 from .outcome import DONE, say, show
 
@@ -44,7 +44,8 @@ def _waited_for(options: Namespace) -> _Lock | _Slots | _OfAnother:
     if may_be_anothers and (environment().may_block(path) or os.path.lexists(options.lock)):
         from .foreign import look_at
 
-        if answered(Lock(path), options.timeout, lambda: look_at(path)) is not None:
+        lock = announced(Lock(path), options)
+        if answered(lock, options.timeout, lambda: look_at(path)) is not None:
             return _OfAnother(path, quiet=options.quiet)
     return _Lock(options)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from .._admin.monitor import Follower, LockEvent, of_holder
 from .._core.wait import Steps
+from .._drivers.apart import seen_at
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
@@ -48,6 +49,7 @@ def follow(places: Iterable[str]) -> Follower:
     env = environment()
     follower = Follower(env, env.folder_watch())
     for place in places:
+        seen_at(place, lambda: os.path.lexists(place))  # noqa: B023 - its server has to answer
         if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
             for directory, pattern in _expanded(place):
                 follower.add(directory, pattern, pattern=pattern is not None)

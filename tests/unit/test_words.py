@@ -206,3 +206,17 @@ def test_a_file_that_looks_like_an_option_is_named_with_its_directory(
             assert by_argparse(line.split()) is None
             assert ("LOCK. If the file -y is meant: ./-y\n" in capsys.readouterr().err) == there, line
         Path("-y").touch()
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("run -t L -- true", "LOCK. L is the value of -t\n"),
+        ("run -n --record L -- cp -w x", "LOCK. L is the value of --record\n"),
+        ("run -n -- cp -w x", "LOCK\n"),
+        ("try -t L", "LOCK. L is the value of -t\n"),
+    ],
+)
+def test_a_lock_that_is_taken_for_a_value_is_named(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert by_argparse(line.split()) is None
+    assert capsys.readouterr().err.endswith(hint)

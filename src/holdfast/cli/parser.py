@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from textwrap import wrap
 
 from .. import protocols
@@ -670,7 +671,7 @@ class Parser(argparse.ArgumentParser):
             hint = f" Did you mean {meant}?" if meant.partition(" ")[0] in could else did_you_mean(given, known)
             hint = hint if given else ""
         if message.startswith("the following arguments are required: LOCK"):
-            hint = self._hint_at_file()
+            hint = self._hint_at_lock()
         elif message.startswith("the following arguments are required: COMMAND"):
             hint = f" `{self.prog} --help` lists them"
         return f".{hint}" if hint else ""
@@ -700,10 +701,15 @@ class Parser(argparse.ArgumentParser):
             return ""  # a command that takes no lock
         return _belongs_to(flag) if flag else f" In holdfast, {way}" if way else ""
 
-    def _hint_at_file(self) -> str:
-        """How to write the name of a lock file that looks like an option."""
+    def _hint_at_lock(self) -> str:
+        """Where LOCK may have gone: its name looks like an option, or is taken for the value of one."""
         found = next((word for word in self.words if word[:1] == "-" < word and os.path.lexists(word)), "")
-        return f" If the file {found} is meant: ./{found}" if found else ""
+        if found:
+            return f" If the file {found} is meant: ./{found}"
+        valued = {flag for action in self._actions if action.nargs is None for flag in action.option_strings}
+        words = split(self.words)[0]
+        pairs = [pair for pair in pairwise(words) if pair[0] in valued]
+        return f" {pairs[-1][1]} is the value of {pairs[-1][0]}" if pairs else ""
 
     def format_help(self) -> str:
         formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]

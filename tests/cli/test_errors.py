@@ -214,7 +214,7 @@ def test_an_empty_path_is_not_taken_for_the_working_directory(world: World, tmp_
     calls += [["doctor", ""], ["doctor", "--peer", "", "."], ["break", ""], ["break", "-p", "sema", ""]]
     calls += [["timeline", ""], ["timeline", "-o", "", events], ["watch", "--record", "", "--seconds", "0"]]
     calls += [["run", "--record", "", "L", "--", "true"]]
-    calls += [["beads", "check", ""], ["beads", "check", "-j", ""], ["beads", "daemon", "", "--", "true"]]
+    calls += [["beads", "check", ""], ["beads", "daemon", "", "--", "true"]]
     for done in world.each(calls):
         assert complaint_of(done, 3) == "holdfast: the path is empty\n", done.args
     assert sorted(os.listdir(tmp_path)) == there
@@ -230,6 +230,34 @@ def test_a_missing_directory_is_reported_and_can_be_made(world: World, path: Pat
     done = world.do(command, "--parents", *words(command, deep)[1:])
     assert (done.returncode, done.stderr) == (0, "")
     assert (path / "a").is_dir()
+
+
+@pytest.mark.parametrize("command", ["try", "acquire", "release", "wait", "status", "break"])
+def test_a_failure_is_an_object_with_json(world: World, path: Path, command: str) -> None:
+    """The message is also on stderr, as without --json."""
+    too_long = path.with_name("x" * 300)
+    done = world.do(command, "--json", too_long)
+    failure = json.loads(done.stdout)
+    assert list(failure) == ["result", "lock", "status", "why"]
+    assert failure["result"] == "failed"
+    assert failure["lock"] == str(too_long)
+    assert failure["status"] == done.returncode == 3
+    assert done.stderr == f"holdfast: {failure['why']}\n"
+
+
+def test_each_of_several_locks_has_an_object_of_its_own(world: World, path: Path) -> None:
+    done = world.do("status", "--json", path, path.parent, path)
+    assert [json.loads(line)["result"] for line in done.stdout.splitlines()] == ["free", "failed", "free"]
+    assert done.returncode == 3
+    both = world.do("wait", "-n", "--json", path, path.with_name("x" * 300))
+    assert json.loads(both.stdout)["lock"] is None
+
+
+def test_a_failure_with_json_shows_no_password(world: World) -> None:
+    done = world.do("status", "--json", "etcd://user:secret@127.0.0.1:1/l")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["lock"] == "etcd://user@127.0.0.1:1/l"
+    assert "secret" not in done.stdout + done.stderr
 
 
 def test_a_free_lock_in_a_missing_directory_comes_with_a_hint(world: World, path: Path) -> None:

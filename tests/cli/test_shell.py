@@ -172,7 +172,7 @@ def test_an_owner_that_ends_during_the_wait_gets_no_lock(world: World, path: Pat
     owner.wait()
     assert holder.process.stdin is not None
     holder.process.stdin.close()
-    assert (waiting.wait(), waiting.rest()) == (3, "")
+    assert (waiting.wait(), '"result": "failed"' in waiting.rest()) == (3, option == "--json")
     assert f"process {owner.pid} has ended, so {path} was not acquired for it" in waiting.complaint()
     assert not path.exists()
 

@@ -89,6 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         about = [word for word in arguments[1:] if word != "--"]
         arguments = [*about, "--help"] if about != ["help"] else ["--help"]
+    options = None
     try:
         environment().asks_first = True
         if arguments[:1] in (["sema"], ["semats"]):
@@ -111,7 +112,7 @@ def _dispatch(arguments: list[str]) -> int:
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         return perform(options)
     except Exception as error:
-        return failed(error)
+        return failed(error, options)
     finally:
         environment().asks_first = False
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 import os
 
 from .._platform import environment
-from ..errors import AcquireTimeout, LockLost
+from ..errors import AcquireTimeout, HoldfastError, LockLost
 from ..lock import Hold, Lock, attend, file_hold, keep_from_now, requests_of
 from .detached import close, detach, fork, leave_place, opened_but, readable, sooner, take, wake_by, wakeup_pipe
 from .options import Namespace
@@ -270,7 +270,7 @@ def acquire_on_server(lock: Lock, options: Namespace, pid: int) -> int:
         )
     owner = Owner(pid)
     if owner.has_ended():
-        return owner.tell_ended(lock.path)
+        return owner.tell_ended(lock.path, options)
     ready, tell = os.pipe()
     heard, go = os.pipe()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -290,8 +290,7 @@ def acquire_on_server(lock: Lock, options: Namespace, pid: int) -> int:
     if not said:
         os.waitpid(keeper, 0)
     if not said or (said[0] == DONE and not _say_go(go)):
-        say(f"{lock.path} was not acquired: its keeper process has ended")
-        return FAILED
+        return failed(HoldfastError(f"{lock.path} was not acquired: its keeper process has ended"), options)
     return said[0]
 
 
@@ -317,7 +316,7 @@ class _ServerLife(_Life):
             threading.Thread(target=self._heed_command, daemon=True).start()
             status = self._acquire(inherited)
         except BaseException as error:
-            status = failed(error) if isinstance(error, Exception) else FAILED
+            status = failed(error, self._options) if isinstance(error, Exception) else FAILED
         finally:
             try:
                 settle()
@@ -335,7 +334,7 @@ class _ServerLife(_Life):
             return tell_held(lock, options, error)
         if self._owner.has_ended():  # while this waited
             _released(hold)
-            return self._owner.tell_ended(lock.path)
+            return self._owner.tell_ended(lock.path, options)
         try:
             tell_acquired(lock, options, self._owner.pid, os.getpid(), hold.token)
             self._settle_in(hold, inherited)

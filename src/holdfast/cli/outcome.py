@@ -105,9 +105,11 @@ def end_with_reader() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def failed(error: Exception) -> int:
+def failed(error: Exception, options: Any = None) -> int:
+    """Report a failure, with `--json` of a command about a LOCK also as an object on stdout; the exit status."""
+    status, text = FAILED, str(error)
     if isinstance(error, HoldfastError):
-        text = str(error)
+        status = LOST if isinstance(error, LockLost) else FAILED
     elif isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
         text = "the working directory no longer exists; change to another one, or begin paths with a /"
     elif isinstance(error, OSError):
@@ -117,17 +119,31 @@ def failed(error: Exception) -> int:
             text = f"{text}; {_limit_reached()}"
         text = "; ".join((text, *getattr(error, "__notes__", ())))
     elif isinstance(error, (ValueError, TypeError)):
-        say(str(error))
-        return USAGE
+        status = USAGE
     elif is_refusal(error):
         text = f"the system refused a thread or memory; {_limit_reached()}"
     else:
         import traceback
 
         traceback.print_exception(error)  # a defect; Python's own status for it, 1, would say "held"
-        return FAILED
-    say(text)
-    return LOST if isinstance(error, LockLost) else FAILED
+        text = ""
+    if text:
+        say(text)
+    if getattr(options, "json", False) and hasattr(options, "lock"):
+        _show_failure(options, status, text or repr(error))
+    return status
+
+
+def _show_failure(options: Any, status: int, why: str) -> None:
+    """Show the failure as one line of JSON."""
+    import json
+
+    several = len(getattr(options, "locks", ())) > 1
+    lock = None if several else masked(options.lock)
+    try:
+        show(json.dumps({"result": "failed", "lock": lock, "status": status, "why": masked(why)}))
+    except OSError:
+        pass  # the status and the message tell of it
 
 
 def _limit_reached() -> str:

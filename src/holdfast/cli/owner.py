@@ -18,10 +18,11 @@ import sys
 
 from .._platform import environment
 from ..engines import scheme_of
+from ..errors import HoldfastError
 from ..model import Holder
 from .detached import readable
 from .options import Namespace
-from .outcome import FAILED, masked, say
+from .outcome import failed, masked, say
 
 KEEPER = "holdfast-keeper"
 """The name of a keeper (keeper.py) in lists of processes; the process for which it keeps its lock stands behind it."""
@@ -213,7 +214,6 @@ class Owner:
         words = (self._env.command(self.pid) or "").split()
         return words[0].rpartition("/")[2].lstrip("-") if words else ""
 
-    def tell_ended(self, path: str) -> int:
+    def tell_ended(self, path: str, options: Namespace) -> int:
         """Say that the owner did not live to get the lock; the exit status."""
-        say(f"process {self.pid} has ended, so {path} was not acquired for it")
-        return FAILED
+        return failed(HoldfastError(f"process {self.pid} has ended, so {path} was not acquired for it"), options)

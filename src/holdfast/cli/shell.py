@@ -38,12 +38,12 @@ def acquire_(options: Namespace) -> int:
     pace, request.beat_every = request.beat_every, INFINITY
     owner = Owner(pid)
     if owner.has_ended():
-        return owner.tell_ended(lock.path)
+        return owner.tell_ended(lock.path, options)
     try:
         hold = lock.acquire(options.timeout)
         if owner.has_ended():  # while this waited
             hold.release()
-            return owner.tell_ended(lock.path)
+            return owner.tell_ended(lock.path, options)
         if has_keeper and file_hold(hold).guarded:
             _leave_to_keeper(lock, Keeper(hold, owner, pace), options, owner)
         return _leave_alone(lock, hold, options, owner)
@@ -77,13 +77,13 @@ def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owne
     except BaseException:
         keeper.give_up()
         raise
-    end_quickly(DONE if keeper.go() else owner.tell_ended(lock.path))
+    end_quickly(DONE if keeper.go() else owner.tell_ended(lock.path, options))
 
 
 def _leave_alone(lock: Lock, hold: Hold, options: Namespace, owner: Owner) -> int:
     """Leave only the lock file, which names the owner."""
     if not leave_to(hold, owner.pid):
-        return owner.tell_ended(lock.path)
+        return owner.tell_ended(lock.path, options)
     try:
         tell_acquired(lock, options, owner.pid, None, hold.token)
     except OSError:

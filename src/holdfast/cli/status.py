@@ -50,7 +50,7 @@ def _status_of_each(options: Namespace) -> int:
         try:
             worst = max(worst, perform(one))
         except Exception as error:
-            worst = max(worst, failed(error))
+            worst = max(worst, failed(error, one))
     return worst
 
 

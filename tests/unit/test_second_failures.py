@@ -19,7 +19,7 @@ import pytest
 
 from holdfast import InvalidPath, Lock, LockLost, NotHeld, acquire_all, aio
 from holdfast import lock as handles
-from holdfast._core.attempt import AttemptEvents
+from holdfast._core.attempt import AttemptEvents, Refusal
 from holdfast._core.hold import give_back
 from holdfast._core.messages import sentence
 from holdfast._core.wait import Wait
@@ -84,6 +84,23 @@ def test_a_write_of_nothing_is_an_error(path: Path, contend: Contend) -> None:
         contender.run()
     assert full.value.errno == errno.ENOSPC
     assert not path.exists()
+
+
+@pytest.mark.needs("unnamed", "flock")
+@pytest.mark.parametrize("word", ["ENOSPC", "EDQUOT"])
+def test_a_full_disk_hides_neither_a_living_holder_nor_a_dead_one(word: str, path: Path, contend: Contend) -> None:
+    """A refusal names the holder; the lock of a dead one is taken over in its place, which takes no room."""
+    holder, contender, heir, other = (contend(path) for _ in range(4))
+    holder.get()
+    for one in (contender, heir, other):
+        one.env.instead["open_unnamed"] = fails(word)
+    refused = contender.run()
+    assert isinstance(refused, Refusal)
+    assert refused.status.liveness is Liveness.ALIVE
+    holder.crash()
+    heir.get().release()
+    with pytest.raises(OSError, match=os.strerror(getattr(errno, word))):
+        other.run()
 
 
 @pytest.mark.parametrize("restored", [True, False])

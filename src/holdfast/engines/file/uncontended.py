@@ -20,7 +20,7 @@ from ...errors import set_error_path
 from ...events import has_any_listener
 from ...model import INFINITY
 from .publish import publish
-from .steps import UNWRITABLE, prepare
+from .steps import NO_ROOM, UNWRITABLE, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -208,8 +208,8 @@ def _fast_path(
                     yield from prepare(env, request.prepare)
                 held = yield from publish(env, request)
             except OSError as error:
-                # If it is held, a caller without write permission learns the holder, as with a file that exists.
-                if error.errno in UNWRITABLE and env.exists(request.path):
+                # If it is held, a caller without write permission, or room on the disk, learns the holder.
+                if error.errno in (*UNWRITABLE, *NO_ROOM) and env.exists(request.path):
                     return None
                 raise
         if held is None:

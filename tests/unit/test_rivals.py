@@ -68,6 +68,24 @@ def test_a_rival_that_may_still_rename_is_waited_for(disk: Path, contend: Conten
     assert (disk / "l").read_text().startswith(f"pid={os.getpid()}\n")
 
 
+def test_a_contender_that_replaced_a_dead_holder_beside_a_rival_still_learns_of_it(
+    disk: Path, contend: Contend
+) -> None:
+    """Y1: it gives the lock back while the rival is there, and the dead holder's record with it."""
+    holder = contend(disk / "l", protocol="semats", tag="dead")
+    holder.get()
+    holder.crash()
+    rival = temporary(disk / "l", os.getpid())
+    contender = contend(disk / "l", protocol="semats", timeout=60)
+    assert contender.step() is not None
+    while (disk / "l").exists():
+        assert contender.step() is not None
+    rival.unlink()
+    replaced = contender.get().recovered_from
+    assert replaced is not None
+    assert replaced.tag == "dead"
+
+
 def test_a_rival_that_backs_off_is_no_longer_waited_for(disk: Path, contend: Contend) -> None:
     """Y1: once its file is gone, it is no rival any more."""
     rival = temporary(disk / "l", os.getpid())

@@ -49,7 +49,7 @@ _TIDY_AFTER = 0.002
 class FileHold(HoldState):
     """A hold of a lock file."""
 
-    __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "may_be_removed", "pending")
+    __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "may_be_removed", "pending", "retried")
 
     request: FileRequest
     recorded = True
@@ -74,6 +74,8 @@ class FileHold(HoldState):
         self.guarded = guarded
         self.pending = b""
         """The record with the beat that is being written."""
+        self.retried = False
+        """Whether it was given back in order to try again (interop.py, Y1; takeover.py, T8)."""
         self.may_be_removed = False
         """Whether a removal has failed: with a lease, the server may have removed the file nevertheless (FH7)."""
         self.lease: Lease | None = None

@@ -85,7 +85,7 @@ class Observation:
 
     __slots__ = (
         *("blocked", "claimed", "data", "fd", "identity", "is_directory", "lease_watch", "mode", "modified", "path"),
-        *("problem", "record", "refused", "stamp", "uid", "unchanged"),
+        *("problem", "record", "refused", "replaced", "stamp", "uid", "unchanged"),
     )
 
     def __init__(self, found: Stat, fd: int = -1) -> None:
@@ -108,6 +108,8 @@ class Observation:
         """Whether another process had the claim when we last tried to take the lock over (takeover.py, T1)."""
         self.refused = 0
         """The number of takeovers that were refused the guard (takeover.py, T9)."""
+        self.replaced = False
+        """Whether a takeover has replaced this record, and given the lock back to try again."""
         self.lease_watch: Any = None
         """The observer's earlier looks at a lock file with a lease (lease.LeaseWatch)."""
         self.unchanged = 0.0

@@ -78,6 +78,7 @@ def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> St
     pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
     while in_the_way(env, held):
         if env.monotonic() >= until:
+            held.retried = True
             held.give_back()
             return None
         yield Wait((), env.monotonic() + pause)

@@ -387,6 +387,8 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
     except BaseException:
         held.give_back()
         raise
+    finally:
+        seen.replaced = held.retried
 
 
 def _announce(env: Environment, request: FileRequest, seen: Observation) -> Announcement | None:
@@ -492,6 +494,7 @@ def _wait_for_claims(env: Environment, held: FileHold) -> Steps[FileHold | None]
     until = env.monotonic() + _PATIENCE
     while is_claimed(env, held.path, held.identity, EXCLUSIVE):
         if env.monotonic() >= until:
+            held.retried = True
             held.give_back()
             return None
         yield Wait((), env.monotonic() + _PAUSE)

@@ -21,7 +21,7 @@ from ..._platform.fork import forking
 from ..._platform.interface import Environment, Watch
 from ..._platform.values import CLOSED, DYING, RECHECK
 from ...errors import WouldDeadlock
-from ...model import Status
+from ...model import Record, Status
 from .hold import FileHold
 from .inspect import (
     LEASED,
@@ -80,6 +80,8 @@ class WatchedFile:
         self._recheck = min(RECHECK, request.protocol.recheck)
         self._lease_watch: LeaseWatch | None = None
         self._blank: Blank | None = None
+        self._recovered: Record | None = None
+        """The record that this contender has replaced before it gave the lock back, in order to try again."""
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -286,8 +288,12 @@ class WatchedFile:
                 held = yield from complete(env, request, self.seen)
             else:
                 held = yield from take_over(env, request, self.seen, self.verdict)
+                if self.seen.replaced:
+                    self._recovered = self.seen.record
             if held is None and self.seen.blocked is not None:
                 self.verdict = judge(env, request, self.seen, self.assessed)  # it turned out to be impossible
+        if held is not None and self._recovered is not None:
+            held.recovered_from = self._recovered
         return held
 
     # -- waiting for a change ------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from holdfast._core.hold import give_back
 from holdfast._core.messages import sentence
 from holdfast._core.wait import Wait
 from holdfast._drivers.background import Keeper as keeper_of
-from holdfast._drivers.sync import drive
+from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
 from holdfast._platform.operations import sweep
 from holdfast._platform.values import temporary_name
@@ -587,6 +587,22 @@ def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, cont
     contender.env.instead["open_existing"] = unwritable(contender.env)
     assert not isinstance(contender.run(), FileHold)
     assert path.read_bytes() == b""
+
+
+@pytest.mark.needs("events")
+def test_a_waiter_that_gets_permission_takes_over_at_its_next_look(dead: Path, contend: Contend) -> None:
+    contender = contend(dead, timeout=600)
+    contender.env.instead["open_existing"] = unwritable(contender.env)
+    contender.env.instead["open_new"] = fails("EACCES")
+    while (wait := contender.step()) is not None and wait.deadline < time.monotonic() + 1:
+        wait_for(wait)  # until only a change would tell
+    contender.env.instead.clear()
+    dead.chmod(0o666)
+    for _ in range(20):
+        contender.step()
+        if contender.done:
+            break
+    assert contender.inside
 
 
 def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dead: Path, contend: Contend) -> None:

@@ -432,21 +432,21 @@ class AcquireAttempt:
             self._deadline.require_same_process()
             after = env.monotonic()
             over = after >= until or not fds
-            if self._woke(after - now, over=over) or over:
+            if self._woke(over=over) or over:
                 break
         self._spins = self._spins + 1 if fds and after - now < FIRST_POLL else 0
 
-    def _woke(self, waited: float, *, over: bool) -> bool:
+    def _woke(self, *, over: bool) -> bool:
         """Whether the wait was about one of the lock files; then none of them waits any more."""
         files = self.files
-        woken = [file for file in files if file.woke(waited, over=over)]
+        woken = [file for file in files if file.woke(over=over)]
         if len(files) > 1 and not over:
             # Reading events for one may have brought news for others that were asked before it.
-            woken = woken or [file for file in files if file.woke(0.0, over=False)]
+            woken = woken or [file for file in files if file.woke(over=False)]
             if woken:
                 self._changed = woken
                 for file in files:
-                    file.woke(0.0, over=True)
+                    file.woke(over=True)
         return bool(woken)
 
     # -- both waits ----------------------------------------------------------------------------------------------------

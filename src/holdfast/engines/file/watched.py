@@ -357,9 +357,9 @@ class WatchedFile:
     def _longest_poll(self) -> float:
         return max(FIRST_POLL, min(self.env.poll_limit(self.request.path), self.request.look_every))
 
-    def woke(self, waited: float, *, over: bool) -> bool:
+    def woke(self, *, over: bool) -> bool:
         """Whether the wait that has just ended was about this lock file."""
-        if waited >= self._recheck and self.there:
+        if self.there:
             self.seen.blocked = None  # permissions may have changed, which nothing announces
         over = over or self._pidfd is not None  # the process may have ended
         return self._waiting and self._watch is not None and self._watch.woken(over=over)

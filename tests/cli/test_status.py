@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from cli.support import HOLDFAST, World
+from cli.support import HOLDFAST, World, eventually
 from holdfast._admin.scan import _CONDITIONS_OF_OTHERS as CONDITIONS
 from holdfast._admin.scan import Staleness, staleness_text
+from holdfast._platform import environment
 from process.support import Peer
 
 NOW = int(time.time())
@@ -41,6 +43,26 @@ def test_only_a_living_holder_is_said_to_refresh_its_lock(world: World, path: Pa
     assert done.returncode == 1
     assert "liveness  dead: " in done.stdout
     assert "refreshes the timestamp" not in done.stdout
+
+
+@pytest.mark.skipif(not environment().stops, reason="the system does not tell which processes are stopped")
+def test_a_stopped_holder_and_a_stopped_waiter_are_said_to_be_stopped(world: World, path: Path, held: int) -> None:
+    waiter = world.start([*HOLDFAST, "run", path, "--", "true"])
+    eventually(lambda: [one for one in of(world, path)["waiters"] if one["position"]], what="a waiter")
+    assert not of(world, path)["holder"]["stopped"]
+    assert "kill -CONT" not in world.do("status", path).stdout
+    for pid in (held, waiter.pid):
+        os.kill(pid, signal.SIGSTOP)
+    eventually(
+        lambda: all(environment().inspect(pid).stopped for pid in (held, waiter.pid)), what="two stopped processes"
+    )
+    seen = of(world, path)
+    assert (seen["holder"]["stopped"], seen["waiters"][0]["stopped"]) == (True, True)
+    text = world.do("status", path).stdout
+    for pid in (held, waiter.pid):
+        assert f"stopped (kill -CONT {pid} continues it)" in text
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not of(world, path)["holder"]["stopped"], what="a holder that goes on")
 
 
 def test_the_holder_of_the_kernel_lock_and_the_waiters_are_shown(world: World, path: Path, held: int) -> None:

@@ -265,15 +265,32 @@ _MOST_LINES = 50
 _HOLDER = ("pid", "host", "since", "tag", "command")
 
 
-def _fields(value: Value, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+def _fields(value: Holder | Waiter, names: tuple[str, ...]) -> dict[str, Any]:
+    return {**{name: getattr(value, name) for name in names}, "stopped": _is_stopped(value)}
+
+
+def _is_stopped(one: Holder | Waiter) -> bool:
+    """Whether its process is stopped, if it is one of this machine: it does nothing until it is continued."""
+    env = environment()
+    if one.pid is None or one.command is None or not (env.stops and env.inspect(one.pid).stopped):
+        return False
+    return env.command(one.pid) == one.command  # else the number is another machine's
+
+
+def _if_stopped(one: Holder | Waiter) -> str:
+    return f", stopped (kill -CONT {one.pid} continues it)" if _is_stopped(one) else ""
 
 
 def holder_text(holder: Holder) -> str:
     """The holder in words: process, command and host."""
     process = "somebody" if holder.pid is None else f"process {holder.pid}"
     process += f" ({brief_command(holder.command)})" if holder.command else ""
-    return process + (f" on {holder.host}" if holder.host else "") + (", shared" if holder.shared else "")
+    return (
+        process
+        + (f" on {holder.host}" if holder.host else "")
+        + (", shared" if holder.shared else "")
+        + _if_stopped(holder)
+    )
 
 
 def _waiter(waiter: Waiter) -> str:
@@ -281,7 +298,7 @@ def _waiter(waiter: Waiter) -> str:
     words += [f"({brief_command(waiter.command)})"] if waiter.command else []
     words += [f"since {moment(waiter.since)}"] if waiter.since is not None else []
     words += [f"for {waiter.tag!r}"] if waiter.tag else []
-    return " ".join(words)
+    return " ".join(words) + _if_stopped(waiter)
 
 
 def _particulars(record: Record) -> list[tuple[str, str]]:

@@ -221,6 +221,9 @@ TESTS_BY_REASON = {
         "unit/test_observe.py::test_an_exhausted_resource_is_explained[24-words0]",
         "unit/test_observe.py::test_a_semaphore_without_descriptors_for_its_slots_is_said_to_have_too_many",
     ),
+    "there are no FIFOs among files": (
+        "unit/test_rivals.py::test_a_file_that_announces_no_removal_is_left_alone_and_named[FIFO]",
+    ),
     "forks, or signals of POSIX": (
         "unit/test_queue.py::test_a_forked_child_leaves_its_parents_queue_as_it_is",
         "unit/test_apart.py::test_a_command_ends_although_the_child_that_asks_the_server_hangs",

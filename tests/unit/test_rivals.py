@@ -181,6 +181,24 @@ def test_an_announcement_left_by_a_crash_does_not_stop_takeovers(
     assert not reclaim.exists()
 
 
+@pytest.mark.parametrize("kind", ["data", "FIFO"])
+def test_a_file_that_announces_no_removal_is_left_alone_and_named(
+    kind: str, dead: Path, lock: Path, reclaim: Path, contend: Contend
+) -> None:
+    """Y10: neither a takeover, nor a break, nor a new lock beside it removes it."""
+    os.mkfifo(reclaim) if kind == "FIFO" else reclaim.write_text("mine")
+    os.utime(reclaim, (0, 0))
+    refusal = contend(dead, **SIDECAR).run()
+    assert isinstance(refusal, Refusal)
+    assert f"{reclaim} is in the way" in str(refused(refusal, 0))
+    breaker = contend(dead, **SIDECAR)
+    with pytest.raises(FileExistsError, match="is in the way"):
+        drive(break_lock(breaker.env, breaker.request))
+    lock.unlink()
+    contend(dead, **SIDECAR).get().release()
+    assert reclaim.exists()
+
+
 def test_a_takeover_is_announced_from_the_last_look_to_the_write(dead: Path, reclaim: Path, contend: Contend) -> None:
     """Y3, T7: from before the last look until after the write, and gone before any contender is let in."""
     contender = contend(dead, **SIDECAR)

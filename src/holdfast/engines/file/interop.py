@@ -29,6 +29,8 @@ Y8  Windows has neither that bit nor guards of directories. There the announceme
     with the process that made it, so a kill leaves none. A process that makes a directory of that name finds it taken.
 Y9  The name of a lock file may be so long that its announcement would have none. Then no process announces anything,
     and the two gates of the takeover decide alone.
+Y10 What is in the place of an announcement may be somebody's data: fs-safe makes a directory, or a file with a JSON
+    object. Anything else is left alone. fs-safe waits for it, so we do, too, and say what is in the way.
 """
 
 from __future__ import annotations
@@ -175,7 +177,10 @@ class Announcement(Value):
 
 
 def announce_removal(env: Environment, request: FileRequest) -> Announcement | None:
-    """Announce the removal (Y3); `end_removal` ends that. None if another process is removing the lock."""
+    """Announce the removal (Y3); `end_removal` ends that. None if another process is removing the lock.
+
+    FileExistsError if something else is in the place of an announcement (Y10).
+    """
     if not request.protocol.reclaim_suffix:
         return Announcement(-1, None)
     path = request.path + request.protocol.reclaim_suffix
@@ -264,20 +269,29 @@ def _remove_own(env: Environment, path: str, identity: tuple[int, int]) -> None:
 
 
 def _adopt(env: Environment, path: str) -> Announcement | None:
-    """Take over a crash's leftover (Y3, Y4); None if it may be in use."""
+    """Take over a crash's leftover (Y3, Y4); None if it may be in use. FileExistsError by Y10."""
     try:
         found = env.stat(path)
-        if not _may_announce(found.st_mode):
-            return None
-        old = abs(env.time() - found.st_mtime) >= _OLD
-        if not env.guards:
-            if not old:
-                return None
-            _remove(env, path)
-            return _announce_unguarded(env, path)
-        return _take_guard(env, path, surely=old) if old or found.st_mode & _OURS else None
+        if _may_announce(found.st_mode) and (stat.S_ISDIR(found.st_mode) or _has_record(env, path)):
+            old = abs(env.time() - found.st_mtime) >= _OLD
+            if not env.guards:
+                if not old:
+                    return None
+                _remove(env, path)
+                return _announce_unguarded(env, path)
+            return _take_guard(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:
         return None  # gone, recreated by another process, or not ours to touch
+    raise FileExistsError(errno.EEXIST, f"{path} is in the way: it announces no removal of the lock, so move it away")
+
+
+def _has_record(env: Environment, path: str) -> bool:
+    """Whether the file begins as the record of fs-safe does, or is still empty (Y10)."""
+    fd = env.open_existing(path, write=False)
+    try:
+        return env.read(fd, 1) in (b"", b"{")
+    finally:
+        env.close(fd)
 
 
 def why_left(env: Environment, path: str) -> str | None:
@@ -351,7 +365,10 @@ def _is_removal_announced(env: Environment, held: FileHold) -> bool:
     except OSError:
         return False
     waited = env.monotonic() - held.acquired
-    left = _adopt(env, path)
+    try:
+        left = _adopt(env, path)
+    except FileExistsError:
+        return False
     if left is not None:
         end_removal(env, held.request, left)
         return False  # its maker has died, or took too long

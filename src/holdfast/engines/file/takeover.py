@@ -392,12 +392,14 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
 
 
 def _announce(env: Environment, request: FileRequest, seen: Observation) -> Announcement | None:
-    """The announcement (T7); None while another process has one, or if this user may make none: `seen` says so."""
+    """The announcement (T7); None while another process has one, or if none can be made: `seen` says so."""
     try:
         return announce_removal(env, request)
     except PermissionError:
         seen.blocked = f"this user may not announce that in {request.directory}"
-        return None
+    except FileExistsError as error:
+        seen.blocked = error.strerror  # interop.py, Y10
+    return None
 
 
 def _replace(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:

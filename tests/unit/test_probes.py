@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_leftovers, of_limits, worst
+from holdfast._admin.found import Unreadable
 from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
 from holdfast._platform.storage import storage_of
@@ -88,7 +89,7 @@ def test_an_ability_that_is_missing_is_said_to_be_missing(
 
 
 @needs_root
-def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path, environments: Callable[..., Stepped]) -> None:
+def test_a_guard_that_another_mount_does_not_show_is_reported(disk: Path, environments: Environments) -> None:
     """An overlay's upper directory: a guard taken through one of the two looks free through the other."""
     for name in ("lower", "upper", "work", "merged"):
         (disk / name).mkdir()
@@ -201,6 +202,15 @@ def test_only_files_of_dead_processes_are_reported_as_leftovers(
 
 def test_a_directory_without_leftovers_is_reported_as_good(disk: Path, environments: Environments) -> None:
     assert [finding.level for finding in of_leftovers(environments(), str(disk), [])] == [GOOD]
+
+
+def test_leftovers_in_a_directory_that_may_not_be_listed_are_unknown(
+    disk: Path, environments: Callable[..., Stepped]
+) -> None:
+    denied = Unreadable(str(disk), PermissionError(13, "Permission denied"))
+    (finding,) = of_leftovers(environments(), str(disk), [denied])
+    assert finding.level == WEAKER
+    assert "may not list" in finding.text
 
 
 def refused(*_args: object, **_options: object) -> Any:

@@ -86,6 +86,20 @@ def test_a_contender_that_replaced_a_dead_holder_beside_a_rival_still_learns_of_
     assert replaced.tag == "dead"
 
 
+def test_a_user_who_may_not_list_the_directory_is_told_that_it_has_to(disk: Path, contend: Contend) -> None:
+    """Y1: a rival could not be seen."""
+    contender = contend(disk / "l", protocol="semats")
+
+    def refuse(_place: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    contender.env.instead["list_directory"] = refuse
+    with pytest.raises(PermissionError) as refused:
+        contender.run()
+    assert "semats locks need a directory that this user may list" in refused.value.__notes__[0]
+    assert not (disk / "l").exists()
+
+
 def test_a_rival_that_backs_off_is_no_longer_waited_for(disk: Path, contend: Contend) -> None:
     """Y1: once its file is gone, it is no rival any more."""
     rival = temporary(disk / "l", os.getpid())

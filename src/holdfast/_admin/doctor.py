@@ -236,6 +236,12 @@ _KINDS = {
 
 def of_leftovers(env: Environment, directory: str, surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
     """A finding for each kind of leftover. `surveyed`: the lock files in the directory."""
+    if any(isinstance(one, Unreadable) and one.path == directory for one in surveyed):
+        yield Finding(
+            "leftovers", WEAKER, "what was left here is not known, as this user may not list the directory",
+            "nor can this user acquire sema or semats locks here, which need that: use another protocol (-p flock)",
+        )  # fmt: skip
+        return
     findings = [*_of_locks(env, directory, surveyed), *_beside_locks(env, directory)]
     yield from findings or [Finding("leftovers", GOOD, "nothing was left here by dead processes")]
 

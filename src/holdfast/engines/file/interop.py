@@ -94,7 +94,14 @@ def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> St
 def rivals(env: Environment, request: FileRequest) -> list[tuple[str, int]]:
     """The rivals' temporary files for this lock file, and the pid in the name of each."""
     begun = env.monotonic()
-    names = env.list_directory(request.directory)
+    try:
+        names = env.list_directory(request.directory)
+    except PermissionError as error:
+        error.add_note(
+            f"{request.protocol.name} locks need a directory that this user may list, to see who else makes one there; "
+            "choose another directory, or another protocol"
+        )
+        raise
     env.listed(request.directory, env.monotonic() - begun)
     log = env.directory_log(request.directory)
     if log is not None:

@@ -92,12 +92,15 @@ class Tap:
         self._always = False
         self._writes: int | None = None
         self._roles: dict[int, str] = {}
+        self.compared: set[int] | None = set()
+        """The numbers with which the code has compared that of the error; None if it may have asked in another way."""
 
     def arm(self, lock_file: str, at: int | None = None, word: str = "", *, always: bool = False) -> None:
         self.lock_file = lock_file
         self.calls = []
         self._at, self._word, self._always = at, word, always
         self._writes = None
+        self.compared = set()
         self.open = True
 
     @contextlib.contextmanager
@@ -161,9 +164,36 @@ def _role_by_name(text: str) -> str:
     return "ticket" if directory.endswith(".queue") else ""
 
 
+class _Number(int):
+    """The number of an error. It notes what the code asks about it."""
+
+    def __eq__(self, other: object) -> bool:
+        if tap.compared is not None and isinstance(other, int):
+            tap.compared.add(int(other))
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        tap.compared = None  # a set or a dictionary compares only what is in it
+        return hash(int(self))
+
+
 def error(word: str, *paths: object) -> OSError:
-    number = getattr(errno, word)
-    return OSError(number, os.strerror(number), *paths)
+    number, compared = getattr(errno, word), tap.compared
+    made = OSError(_Number(number), os.strerror(number), *paths)
+    tap.compared = compared  # OSError has looked for its class
+    return made
+
+
+def alike(one: str, other: str, compared: set[int] | None) -> bool:
+    """Whether code that has failed with one error, and compared its number with these, would do the same after the
+    other: both are of one class, and none of the answers would differ."""
+    numbers = {getattr(errno, word, None) for word in (one, other)}
+    if compared is None or None in numbers or numbers & compared:
+        return False
+    return type(OSError(getattr(errno, one), "")) is type(OSError(getattr(errno, other), ""))
 
 
 def _by_path(call: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -326,6 +356,7 @@ class _Library:
         def call(*args: Any) -> int:
             role = tap.role(args[1]) if name == "inotify_add_watch" else ""
             if word := tap.fails(name, role):
+                tap.compared = None  # the number is the C library's
                 ctypes.set_errno(getattr(errno, word))
                 return -1
             if name != "inotify_init1":

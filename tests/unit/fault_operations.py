@@ -118,17 +118,20 @@ class Scene:
 
     # -- what processes do ---------------------------------------------------------------------------------------------
 
-    def run(self, steps: Generator[Wait, None, Any], *others: Callable[[], object]) -> Any:
-        """Run to the end. When it waits for something that does not come, another process acts; else time passes."""
+    def run(self, steps: Generator[Wait, None, Any], *others: Callable[[], object], endless: bool = False) -> Any:
+        """Run to the end. When it waits for something that does not come, another process acts; else time passes. An
+        endless wait is one without a timeout."""
         try:
-            return self._run(steps, list(others))
+            return self._run(steps, list(others), endless)
         finally:
             steps.close()
 
-    def _run(self, steps: Generator[Wait, None, Any], waiting: list[Callable[[], object]]) -> Any:
+    def _run(self, steps: Generator[Wait, None, Any], waiting: list[Callable[[], object]], endless: bool) -> Any:
         acted = math.inf
         idle = self.clock
-        for _ in range(300):
+        for rounds in range(300):
+            if endless and rounds > 100 and self.clock > acted + 2.0:
+                break  # it polls
             try:
                 wait = next(steps)
             except StopIteration as done:
@@ -158,7 +161,7 @@ class Scene:
             timeout,
             (object(),),
         )
-        result = self.run(steps, *others)
+        result = self.run(steps, *others, endless=timeout is None)
         return result.held if isinstance(result, HoldRef) else result
 
     def hold(self, **options: Any) -> FileHold:
@@ -878,9 +881,10 @@ def _require_clear(raised: Exception, word: str) -> None:
             raise Wrong(f"the error does not say where: {raised!r}") from raised
         return
     assert isinstance(raised, OSError)
-    if word == "EBADF" and raised.errno == errno.EACCES:
+    number = int(raised.errno or 0)  # of its own, which notes no question
+    if word == "EBADF" and number == errno.EACCES:
         return  # NFS says so if writing is not permitted, which the user can understand
-    if word not in ("short", "full") and raised.errno != getattr(errno, word, None):
+    if word not in ("short", "full") and number != getattr(errno, word, None):
         raise Wrong(f"another error than the system's: {raised!r}") from raised
     if not raised.filename or not raised.strerror:
         raise Wrong(f"the error does not say where: {raised!r}") from raised

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from holdfast._platform import linux
 from holdfast.errors import HoldfastError
-from unit.failing import tapped
+from unit.failing import alike, tapped
 from unit.fault_operations import OPERATIONS, Operation, Wrong, cases, once
 
 PAGE = Path(__file__).with_name("faults.md")
@@ -24,8 +24,9 @@ HEAD = """# When the system says no
 
 Each system call of each operation below is made to fail: at each of its occurrences, with every error that its man page
 documents and that can occur there, once and always from then on; a write is also cut short, and the disk be full after
-half of it. This page is written by `python tests/unit/faults_table.py` from what the code does;
-`tests/unit/test_faults.py` runs every case again, compares, and checks after each that
+half of it. Errors of one class share a run if the code compares their number with none of theirs;
+`HOLDFAST_TEST_SECONDS=1` has a run for each. This page is written by `python tests/unit/faults_table.py` from what the
+code does; `tests/unit/test_faults.py` runs every case again, compares, and checks after each that
 
 - whoever says it holds the lock holds it alone: another contender is refused, and the record is its own;
 - nothing is left: no descriptor, watch, place in a queue, hold, ticket, temporary file or claim;
@@ -91,11 +92,13 @@ def run(kind: type[Operation], place: Path, *, every: bool = False) -> tuple[lis
             calls, seen, _, raised = once(place, tap, kind, way)
             assert raised is None, raised
             rehearsed = (calls, seen)
-            the_same: dict[tuple[int, str], str] = {}
+            known: dict[tuple[int, bool], list[tuple[str, set[int] | None, str]]] = defaultdict(list)
             for at, word, always in cases(calls, every=every):
                 number += 1
-                if always and (at, word) in the_same:
-                    found[calls[at]]["always", word][the_same[at, word]].add(way)
+                side = "always" if always else "once"
+                result = next((told for one, asked, told in known[at, always] if _same(one, word, asked)), "")
+                if result:
+                    found[calls[at]][side, word][result].add(way)
                     continue
                 where = f"{way}, {word} {'from' if always else 'at'} call {at}, {calls[at]}"
                 complaint = ""
@@ -111,10 +114,18 @@ def run(kind: type[Operation], place: Path, *, every: bool = False) -> tuple[lis
                     wrong.append(f"{where}: {complaint}")
                     continue
                 result = outcome(rehearsed, made, at, seen, left, raised)
-                found[calls[at]]["always" if always else "once", word][result].add(way)
-                if not every and not _comes_again(calls[at], made[at + 1 :]):
-                    the_same[at, word] = result  # nothing would fail after it, so it is the same run
+                found[calls[at]][side, word][result].add(way)
+                if not every:
+                    alone = not _comes_again(calls[at], made[at + 1 :])  # nothing would fail after it
+                    for same in {always, always or alone}:
+                        known[at, same].append((word, tap.compared, result))
     return _rows(found, kind.ways), wrong, number
+
+
+def _same(one: str, other: str, compared: set[int] | None) -> bool:
+    """Whether a run with one error shows how a run with the other would end. What the checks permit depends on the
+    error only for those of `ANSWERS`, which have classes of their own, and EBADF."""
+    return one == other or ("EBADF" not in (one, other) and alike(one, other, compared))
 
 
 def _comes_again(call: str, later: list[str]) -> bool:

@@ -3,6 +3,7 @@ the lock. tests/unit/faults.md has the outcome of each fault, and is compared wi
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -17,12 +18,12 @@ from abilities import need_own_device
 from holdfast._core.attempt import Refusal
 from holdfast.engines.file.hold import FileHold
 from unit import faults_table
-from unit.failing import DOCUMENTED, Tap, error, tapped
+from unit.failing import DOCUMENTED, Tap, alike, error, tapped
 from unit.fault_operations import NOBODY, OPERATIONS, Acquire, Operation, Scene, TakeOverDead, once
 
 Contend = Callable[..., object]
 EVERY = "HOLDFAST_TEST_SECONDS" in os.environ
-"""Not only the first few of calls that come again and again."""
+"""Not only the first few of calls that come again and again, and a run for each error."""
 
 
 @pytest.fixture
@@ -71,6 +72,20 @@ def test_every_kind_of_call_is_made_to_fail(memory: Path, tap: Tap) -> None:
     made = {line[2:].partition(":")[0].partition(" |")[0] for line in page.splitlines() if line.startswith("| ")}
     # No operation here is the first to make a directory or a pipe, and with pidfd_open no kill is needed.
     assert DOCUMENTED.keys() - made <= {"pipe2", "kill"}
+
+
+def test_an_error_stands_for_those_that_the_code_does_not_tell_apart(tap: Tap) -> None:
+    tap.arm("l")
+    number = error("EROFS").errno
+    assert number not in (errno.ELOOP, errno.ENOSPC)
+    assert alike("EROFS", "EIO", tap.compared)
+    assert not alike("EROFS", "ENOSPC", tap.compared)  # asked for
+    assert not alike("EROFS", "EPERM", tap.compared)  # another class
+    assert number == errno.EROFS
+    assert not alike("EROFS", "EIO", tap.compared)
+    tap.arm("l")
+    assert errno.errorcode[error("EROFS").errno or 0] == "EROFS"
+    assert not alike("EROFS", "EIO", tap.compared)  # perhaps asked for
 
 
 @pytest.mark.parametrize("way", ["portable", "without kernel locks"])

@@ -65,8 +65,9 @@ if TYPE_CHECKING:
 
 
 _NEXT_METHOD = {"unnamed": "named", "named": "exclusive"}
-NOT_HERE = frozenset(
-    {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOENT}
+NOT_HERE = (
+    *(errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EISDIR, errno.EPERM, errno.EXDEV, errno.EMLINK),
+    errno.ENOENT,
 )
 _GUARD_RETRIES = 200
 _GUARD_PAUSE = 0.0005

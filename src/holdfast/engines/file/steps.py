@@ -172,23 +172,27 @@ def with_hint(error: OSError, request: FileRequest, env: Environment | None = No
     known to be missing.
     """
     path, directory = request.path, request.directory
-    makes_none = error.errno == errno.ENOENT and env is not None and env.exists(f"{directory}/.")  # such as /proc
-    message = {
-        errno.ENOENT: f"no file can be created in {directory}, though it exists; choose another directory"
-        if makes_none
-        else f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
-        "(parents=True, --parents)",
-        errno.ENOTDIR: f"{directory} is not a directory, so no lock file can be in it; choose another path",
-        errno.ENAMETOOLONG: f"the name is too long for this filesystem; choose a shorter one than {path!r}",
-        errno.ELOOP: f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
-        "path",
-    }.get(error.errno or 0)
+    match error.errno:
+        case errno.ENOENT if env is not None and env.exists(f"{directory}/."):  # such as /proc
+            message = f"no file can be created in {directory}, though it exists; choose another directory"
+        case errno.ENOENT:
+            message = f"{directory} does not exist, so no lock file can be in it; create it first, or ask for that "
+            message += "(parents=True, --parents)"
+        case errno.ENOTDIR:
+            message = f"{directory} is not a directory, so no lock file can be in it; choose another path"
+        case errno.ENAMETOOLONG:
+            message = f"the name is too long for this filesystem; choose a shorter one than {path!r}"
+        case errno.ELOOP:
+            message = f"{path} leads through a symbolic link that is refused or goes round in a circle; choose another "
+            message += "path"
+        case _:
+            message = ""
     if message:
         return request.error(InvalidPath, message)
     lost = disconnected(env, path, error) if env is not None else ""
     if lost:
         return OSError(error.errno, f"{error.strerror}; {lost}", path)
-    need = _NEEDS.get(error.errno or 0)
+    need = next((need for number, need in _NEEDS.items() if error.errno == number), None)
     if need is None or env is None:
         return error
     limit = env.open_limit()

@@ -1,10 +1,10 @@
 """Interrupt one operation before each of its bytecodes, once or twice, and see what is left of it.
 
-    python script.py DIRECTORY OPERATION [--pairs] [--every N] [--random N] [--seed N] [--seconds S]
+    python script.py DIRECTORY OPERATION [--every N] [--pairs] [--random N] [--seed N] [--seconds S]
 
-An interruption is a KeyboardInterrupt, as Ctrl-C raises it. With `--pairs`, a second one comes before a bytecode of
-what handles the first, each of them in turn; `--random` takes so many pairs of all. `--every` takes one in so many,
-beginning anywhere. It prints, as JSON, how many trials there were and what was wrong with which.
+An interruption is a KeyboardInterrupt, as Ctrl-C raises it. `--every` takes one bytecode in so many, beginning
+anywhere. With `--pairs`, a second one comes before a bytecode of what handles the first, each of them in turn;
+`--random` takes so many pairs of all. It prints, as JSON, how many trials there were and what was wrong with which.
 """
 
 from __future__ import annotations
@@ -466,20 +466,19 @@ class Trials:
         chance = random.Random(options.seed)
         # The time of a wait is up after fewer of them when a busy machine stopped this process in between.
         total = max(self.trial(0, 0)[0] for _ in range(MEASURED))
-        if options.random:
-            # An interruption is handled by at most about as many bytecodes as there are in all.
-            lengths: dict[int, int] = {}
-            for _ in range(options.random):
-                first = chance.randint(1, total)
-                if first not in lengths:
-                    lengths[first] = max(1, self.trial(first, 0)[0] - first)
-                yield first, first + chance.randint(1, lengths[first])
-            return
-        for first in range(1 + chance.randrange(options.every), total + 1, options.every):
-            seen, _ = self.trial(first, 0)
-            if options.pairs:
-                for second in range(first + 1, seen + 1):
-                    yield first, second
+        if options.every:
+            for first in range(1 + chance.randrange(options.every), total + 1, options.every):
+                seen, _ = self.trial(first, 0)
+                if options.pairs:
+                    for second in range(first + 1, seen + 1):
+                        yield first, second
+        # An interruption is handled by at most about as many bytecodes as there are in all.
+        lengths: dict[int, int] = {}
+        for _ in range(options.random):
+            first = chance.randint(1, total)
+            if first not in lengths:
+                lengths[first] = max(1, self.trial(first, 0)[0] - first)
+            yield first, first + chance.randint(1, lengths[first])
 
 
 def main() -> None:
@@ -487,7 +486,7 @@ def main() -> None:
     parser.add_argument("directory")
     parser.add_argument("operation")
     parser.add_argument("--pairs", action="store_true")
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=float("inf"))

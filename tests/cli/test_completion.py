@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ SCRIPTS = {"bash": bash, "zsh": zsh, "fish": fish}
 
 def needs(shell: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not shutil.which(shell), reason=f"{shell} is not installed: apt-get install {shell}")
+
+
+@functools.cache
+def script_for(shell: str) -> str:
+    return SCRIPTS[shell](commands())
 
 
 EACH = [pytest.param(shell, marks=needs(shell)) for shell in SCRIPTS]
@@ -92,7 +98,7 @@ def place(tmp_path: Path) -> Path:
 
 def in_fish(world: World, line: str) -> list[str]:
     """The completions of fish, without their descriptions."""
-    script = f"{fish(commands())}\ncomplete -C {line!r}"
+    script = f"{script_for('fish')}\ncomplete -C {line!r}"
     home = {"HOME": str(world.directory), "XDG_CONFIG_HOME": str(world.directory / ".c"), "XDG_DATA_HOME": "/dev/null"}
     done = world.start(["fish", "--no-config", "-c", script], env=home)
     text = done.rest()
@@ -161,7 +167,7 @@ class Typist:
 def typist(request: pytest.FixtureRequest, world: World, place: Path) -> Iterator[Typist]:
     kind = request.param
     script = world.directory.parent / f"{world.directory.name}-{kind}"
-    script.write_text(SCRIPTS[kind](commands()))
+    script.write_text(script_for(kind))
     says = 'holdfast() { printf "got:"; printf "<%s>" "$@"; echo; }'
     if kind == "bash":
         command = ["bash", "--norc", "--noprofile", "-i"]

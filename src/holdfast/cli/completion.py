@@ -74,17 +74,18 @@ class Command(Value):
 def commands() -> list[Command]:
     """All commands, in the order of the overview."""
     found: list[Command] = []
+    spoken = tuple(protocols.names())
     for name, summary in SUMMARIES.items():
         if name == "beads":
-            found += [_from_parser(f"beads {step}", summary) for step, summary in BEADS.items()]
+            found += [_from_parser(f"beads {step}", summary, spoken) for step, summary in BEADS.items()]
         elif name in _OWN_WORDS:
             found.append(_from_text(name, summary))
         else:
-            found.append(_from_parser(name, summary))
+            found.append(_from_parser(name, summary, spoken))
     return found
 
 
-def _from_parser(name: str, summary: str) -> Command:
+def _from_parser(name: str, summary: str, spoken: tuple[str, ...]) -> Command:
     parser = parser_of(name)
     options, operands = [], []
     words: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ def _from_parser(name: str, summary: str) -> Command:
         metavar = None if action.nargs == 0 else named
         if action.option_strings:
             if "--protocol" in action.option_strings:
-                choices = tuple(protocols.names())
+                choices = spoken
             options.append(Option(tuple(action.option_strings), metavar, help_, choices))
         elif help_ != argparse.SUPPRESS:
             operands.append((metavar or "VALUE", help_))

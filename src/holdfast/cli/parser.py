@@ -713,7 +713,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
-        return super().format_help().replace("PROTOCOLS", formatter.folded(_listed()))
+        return _with_protocols(super().format_help(), formatter.folded)
 
     def actions(self) -> list[argparse.Action]:
         """Options and operands, in the order of the help."""
@@ -721,7 +721,7 @@ class Parser(argparse.ArgumentParser):
 
     def notes(self) -> str:
         """The text below the options, as it is written, without the examples."""
-        return self._notes.replace("PROTOCOLS", _listed()).rstrip()
+        return _with_protocols(self._notes, str).rstrip()
 
 
 def _belongs_to(flag: str) -> str:
@@ -731,9 +731,11 @@ def _belongs_to(flag: str) -> str:
     return f" {flag} is an option of {', '.join(owners)}" if owners else ""
 
 
-def _listed() -> str:
+def _with_protocols(text: str, folded: Callable[[str], str]) -> str:
+    if "PROTOCOLS" not in text:
+        return text  # and no installed package is looked at
     lines = [f"  {name:<15}  {PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
-    return "\n".join(["protocols (-p):", *lines])
+    return text.replace("PROTOCOLS", folded("\n".join(["protocols (-p):", *lines])))
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

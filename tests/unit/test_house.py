@@ -101,8 +101,13 @@ def layer_of(module: str) -> str:
     return "face" if top.split("_")[0] in FACES else top
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(path: Path) -> list[tuple[int, str]]:
     """(line, module) of each import; holdfast's own as `holdfast` or `holdfast.x.y`."""
+    return [*_imports(path)]
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     package = ["holdfast", *NAMES[path].split("/")[:-1]]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

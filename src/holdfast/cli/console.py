@@ -272,7 +272,7 @@ def _fields(value: Holder | Waiter, names: tuple[str, ...]) -> dict[str, Any]:
 def _is_stopped(one: Holder | Waiter) -> bool:
     """Whether its process is stopped, if it is one of this machine: it does nothing until it is continued."""
     env = environment()
-    if one.pid is None or one.command is None or not (env.stops and env.inspect(one.pid).stopped):
+    if one.pid is None or one.command is None or not env.inspect(one.pid).stopped:
         return False
     return env.command(one.pid) == one.command  # else the number is another machine's
 

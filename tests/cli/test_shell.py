@@ -204,7 +204,7 @@ def test_each_json_result_is_one_complete_object_on_stdout(world: World, path: P
     assert (free["state"], free["holder"], free["record"], free["age"]) == ("free", None, None, None)
     assert taken["path"] == str(path)
     assert taken["protocol"] == "sema"
-    assert taken["holder"].keys() == {"pid", "host", "since", "tag", "command"}
+    assert taken["holder"].keys() == {"pid", "host", "since", "tag", "command", "stopped"}
     assert taken["holder"]["tag"] == taken["record"]["tag"] == "why"
     assert taken["evidence"].keys() == {"source", "text", "proven"}
     assert 0 <= taken["age"] < 60

@@ -161,11 +161,10 @@ def seconds(read: Callable[[bytes], object], data: bytes, times: int = 3) -> flo
 def assert_linear(read: Callable[[bytes], object], shape: Callable[[int], bytes]) -> None:
     """Require that four times as much takes about four times as long; sixteen times would be quadratic."""
     little, much = shape(_SMALL), shape(MIB)
-    if seconds(read, much, times=1) < _MUCH * _ENOUGH:
-        return
-    for _ in range(5):  # a busy machine slows down the one or the other, but not each time
-        small, large = seconds(read, little), seconds(read, much)
-        assert large < 10
-        if large < _MUCH * max(small, _ENOUGH):
+    large = seconds(read, much, times=1)
+    for _ in range(6):  # a busy machine slows down the one or the other, but not each time
+        if large < _MUCH * _ENOUGH or large < _MUCH * (small := seconds(read, little)):
             return
+        large = seconds(read, much)
+        assert large < 10
     raise AssertionError(f"{small:.3f} s of computing, and {large:.3f} s for four times as much")

@@ -463,7 +463,8 @@ class WaitUntilFree(_WithHolder):
     ways = ASIDE
 
     def act(self, scene: Scene) -> Any:
-        result = scene.run(wait_until_free(scene.acts, (scene.request,), None, (object(),)), self.holder.release)
+        steps = wait_until_free(scene.acts, (scene.request,), None, (object(),))
+        result = scene.run(steps, self.holder.release, endless=True)
         if result is None and not self.holder.released and scene.word not in ANSWERS:
             raise Wrong("it was not free")
         return result is None

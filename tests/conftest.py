@@ -112,22 +112,19 @@ def _frozen() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _measured(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have an `unmeasured` test start processes as they are without `make coverage`."""
+def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Restore signals: the command line, run in this process, lets SIGPIPE end it, which would end the process of later
+    tests. And have an `unmeasured` test start processes as they are without `make coverage`.
+
+    One fixture does both, as each costs every test a moment.
+    """
+    before = {number: signal.getsignal(number) for number in _HANDLED}
     measurement = None
     if request.node.get_closest_marker("unmeasured") is not None:
         measurement = os.environ.pop(warm.MEASUREMENT, None)
     yield
     if measurement is not None:
         os.environ[warm.MEASUREMENT] = measurement
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    """Restore signals: the command line, run in this process, lets SIGPIPE end it, which would end the process of later
-    tests."""
-    before = {number: signal.getsignal(number) for number in _HANDLED}
-    yield
     for number, handler in before.items():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)

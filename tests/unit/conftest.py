@@ -29,12 +29,14 @@ def _limits(leaves_nothing: None, within: Callable[[float], AbstractContextManag
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_directory_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _no_directory_logs() -> Iterator[None]:
     """Keep directory logs out: how soon there is one depends on the time that listing takes, and the steps are to be
     the same each time."""
-    if sys.platform == "linux":
-        monkeypatch.setattr("holdfast._platform.linux._WORTH_A_LOG", math.inf)
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr("holdfast._platform.linux._WORTH_A_LOG", math.inf)
+        yield
 
 
 @pytest.fixture

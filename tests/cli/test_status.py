@@ -45,7 +45,7 @@ def test_only_a_living_holder_is_said_to_refresh_its_lock(world: World, path: Pa
     assert "refreshes the timestamp" not in done.stdout
 
 
-@pytest.mark.skipif(not environment().stops, reason="the system does not tell which processes are stopped")
+@pytest.mark.skipif(not environment().fifos, reason="waiters have no places here")
 def test_a_stopped_holder_and_a_stopped_waiter_are_said_to_be_stopped(world: World, path: Path, held: int) -> None:
     waiter = world.start([*HOLDFAST, "run", path, "--", "true"])
     eventually(lambda: [one for one in of(world, path)["waiters"] if one["position"]], what="a waiter")

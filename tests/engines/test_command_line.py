@@ -165,7 +165,8 @@ def test_an_owner_that_ends_during_the_wait_gets_no_lock(world: World, url: str)
     owner.wait()
     assert holder.process.stdin is not None
     holder.process.stdin.close()
-    assert (waiting.wait(), waiting.rest()) == (3, "")
+    assert waiting.wait() == 3
+    assert json.loads(waiting.rest())["result"] == "failed"
     assert f"process {owner.pid} has ended" in waiting.complaint()
     eventually(lambda: not holdfast.Lock(url + "owner").status().locked, what="a free lock")
 

@@ -217,6 +217,9 @@ def test_an_empty_path_is_not_taken_for_the_working_directory(world: World, tmp_
     calls += [["beads", "check", ""], ["beads", "daemon", "", "--", "true"]]
     for done in world.each(calls):
         assert complaint_of(done, 3) == "holdfast: the path is empty\n", done.args
+    done = world.do("beads", "check", "-j", "")
+    assert json.loads(done.stdout) == {"result": "failed", "lock": "", "status": 3, "why": "the path is empty"}
+    assert (done.returncode, done.stderr) == (3, "holdfast: the path is empty\n")
     assert sorted(os.listdir(tmp_path)) == there
 
 

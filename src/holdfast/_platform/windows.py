@@ -325,23 +325,25 @@ class WindowsEnvironment(GenericEnvironment):
     def _open_handle(self, path: str, access: int, disposition: int, kind: type[File], flags: int = _AS_IT_IS) -> int:
         """Open a file with all sharing (WI1). Opening it, and entering it among the descriptors, is one call into C
         (operations.py, J1)."""
-        for pause in (*_PAUSES, None):
+
+        def opened() -> int:
             found: dict[str, int] = {}
             arguments = (path, access, _SHARED, 0, disposition, flags, 0)
             handles: Any = map(found.setdefault, ("handle",), itertools.starmap(winapi.CreateFile, (arguments,)))
             opening: Any = map(msvcrt.open_osfhandle, handles, (_FLAGS,))
             try:
-                fd: Any = self._descriptors.open(opening.__next__, kind=kind)
-            except OSError as error:
+                return self._descriptors.open(opening.__next__, kind=kind)
+            except OSError:
                 if "handle" in found:
                     winapi.CloseHandle(found["handle"])  # there is no descriptor left
-                if pause is None or not _lasts_an_instant(error):
-                    raise _named(error, path) from None
-                time.sleep(pause)
-            else:
-                fd.path, fd.device = path, os.fstat(fd).st_dev
-                return fd  # type: ignore[no-any-return]
-        raise AssertionError("the last try ends by raising")
+                raise
+
+        try:
+            fd: Any = _patiently(opened)
+        except OSError as error:
+            raise _named(error, path) from None
+        fd.path, fd.device = path, os.fstat(fd).st_dev
+        return fd  # type: ignore[no-any-return]
 
     def open_directory(self, path: str) -> int:
         fd = self._open_handle(native(path), _READ, _EXISTING, File)

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from .._admin.monitor import Follower, LockEvent, of_holder
 from .._core.wait import Steps
@@ -49,8 +50,8 @@ def follow(places: Iterable[str]) -> Follower:
     env = environment()
     follower = Follower(env, env.folder_watch())
     for place in places:
-        seen_at(place, lambda: os.path.lexists(place))  # noqa: B023 - its server has to answer
-        if not _MAGIC.isdisjoint(place) and not os.path.lexists(place):
+        is_there = seen_at(place, partial(os.path.lexists, place))  # its server has to answer
+        if not _MAGIC.isdisjoint(place) and not is_there:
             for directory, pattern in _expanded(place):
                 follower.add(directory, pattern, pattern=pattern is not None)
             continue

@@ -39,7 +39,7 @@ PG9  A waiter leaves its place only if its own session ends, or if a second sess
      full or slow. The waiter asks again at the next turn.
 PG10 A wait that ends in an error may have been granted the lock all the same: its limit, or a cancel request, comes
      just behind the grant, and an error takes back no lock of a session. Whatever lock it has is given back before the
-     session's next statement: otherwise it would get the lock a second time, and the first one would be nobody's.
+     session's next statement: otherwise the session would get the lock a second time, and give it back only once.
 PG11 Of the URL's addresses, a server that takes connections and then does not answer is asked last. A primary whose
      standby has been promoted is one: it cannot commit a token, as no standby confirms it (synchronous replication),
      and a caller that goes on asking the first writable host never gets to the new primary.

@@ -17,7 +17,7 @@ from holdfast._admin.found import Found
 from holdfast._admin.scan import Survey
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.values import LockOwner
-from process.support import Peer, eventually
+from process.support import Peer, descriptors, eventually
 
 LINUX = abilities.LINUX
 """For those that are looked at: they shall wait and hold with all that Linux has."""
@@ -95,7 +95,7 @@ def owners(path: object) -> set[tuple[int | None, bool, bool]]:
 
 def watches(pid: int) -> bool:
     """Whether the process watches any file."""
-    return any("inotify wd:" in information.read_text() for information in Path(f"/proc/{pid}/fdinfo").iterdir())
+    return "anon_inode:inotify" in descriptors(pid).values()
 
 
 def watchers(path: object) -> list[int]:

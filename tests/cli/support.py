@@ -68,12 +68,20 @@ def children(pid: int) -> list[int]:
     return [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def comm(pid: int) -> str:
+    """The name of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def guardian(run: int) -> int:
     """The guardian of this `holdfast run`, whose command has started, once it has settled in."""
     name = "holdfast-guardian"[:15]
 
     def found() -> list[int]:
-        return [pid for pid in children(run) if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+        return [pid for pid in children(run) if comm(pid) == name]
 
     return eventually(found, what="the guardian")[0]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import HOLDFAST, PATIENCE, Started, World, dormant, ended, eventually, guardian
+from cli.support import HOLDFAST, PATIENCE, Started, World, comm, dormant, ended, eventually, guardian
 from holdfast.cli.owner import KEEPER
 from process.support import descriptors
 
@@ -25,13 +25,6 @@ SHELLS = [pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), re
 def keepers(world: World) -> list[int]:
     """The living keepers of this test."""
     return [pid for pid in world.mine() if comm(pid) == KEEPER and not ended(pid)]
-
-
-def comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 def status(world: World, path: Path) -> dict[str, object]:

@@ -222,9 +222,11 @@ def switches(pid: int) -> int:
     """Number of times that the threads of a process have gone to sleep of their own will: once for each wake-up."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
-        for line in Path(f"/proc/{pid}/task/{task}/status").read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches:"):
-                total += int(line.split()[1])
+        try:
+            status = Path(f"/proc/{pid}/task/{task}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # that thread has ended
+        total += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
     return total
 
 

@@ -96,8 +96,16 @@ def main() -> None:
         "command ls -r": lambda: command("ls", "-r", f"{place}/*"),
         "command clean": lambda: command("clean", "--yes", place),
         "command doctor": lambda: command("doctor", place),
+        "command timeline": lambda: command("timeline", "-o", "-", f"{place}/events"),
+        "command timeline -o": lambda: command("timeline", "-o", f"{place}/page.html", f"{sys.argv[1]}/events"),
     }
     server = bindfs()
+    Path(sys.argv[1], "events").write_text('{"kind": "held", "time": 1, "path": "/l"}\n')
+    recorded = ("run", "--record", f"{place}/events", f"{sys.argv[1]}/recorded", "--")
+    try:
+        told("command run --record", lambda: command(*recorded, sys.executable, __file__, "-stop", f"{server}"))
+    finally:
+        os.kill(server, signal.SIGCONT)
     mine = ("--owner-pid", f"{os.getpid()}", f"{place}/mine")
     assert command("try", "--no-keeper", *mine) == "0 "
     try:
@@ -120,6 +128,7 @@ def main() -> None:
     hold.release()
     command("release", *mine)  # it was killed at some step
     os.rmdir(f"{place}/below")
+    os.unlink(f"{place}/events")
     until = time.monotonic() + 20
     while os.listdir(place) and time.monotonic() < until:
         time.sleep(0.01)
@@ -133,4 +142,7 @@ async def acquired(lock: AsyncLock) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "-release":
         release(int(sys.argv[2]), *sys.argv[3:])
-    main()
+    elif sys.argv[1] == "-stop":
+        stop(int(sys.argv[2]))
+    else:
+        main()

@@ -40,7 +40,8 @@ def test_a_filesystem_whose_process_is_stopped_blocks_no_call(shm: Path) -> None
         ("run", "75", 1), ("status", "3", 5), ("ls", "3", 5), ("release", "3", 5),
         ("sema status", "3", 5), ("sema release", "3", 5), ("sema wait", "3", 1), ("break", "3", 5), ("watch", "3", 5),
         ("reap", "3", 5), ("run of two", "75", 6), ("wait", "3", 1),
-        ("ls -r", "3", 10), ("clean", "3", 5), ("doctor", "3", 5),
+        ("ls -r", "3", 10), ("clean", "3", 5), ("doctor", "3", 5), ("timeline", "3", 5), ("timeline -o", "3", 5),
+        ("run --record", "0", 5),
     ):  # fmt: skip
         took, said = rows[f"command {name}"]
         # Not for ever. A process that stops and wakes a thread lets it seem to run once (AP6).

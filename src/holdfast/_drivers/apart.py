@@ -460,6 +460,13 @@ def seen_at(place: str, look: Callable[[], T], timeout: float | None = 0.0) -> T
     return look() if apart is None else apart.call(look)
 
 
+def read_at(place: str, call: Callable[[], T]) -> T:
+    """The result of a call that may rightly take long (AP6), at a file or directory. Like `seen_at`, it prints nothing,
+    and raises EngineUnavailable."""
+    apart = at_place(environment(), os.path.abspath(place).replace(os.sep, "/"))
+    return call() if apart is None else apart.call(call, meanwhile=bool)
+
+
 def look(held: HoldState, check: Callable[[], object]) -> None:
     """Look at a hold, whose server must answer within `ANSWER`; a lease is judged by the clock alone."""
     if held.lease is not None:

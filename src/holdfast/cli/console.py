@@ -384,13 +384,16 @@ def tell_refused(options: Namespace, before: Status, why: str) -> int:
 
 
 class Recording:
-    """A file of events. One write in append mode adds each line, so lines of several processes never mix."""
+    """A file of events. One write in append mode adds each line, so lines of several processes never mix. No call waits
+    longer for a silent file server than `seen_at`."""
 
     def __init__(self, path: str) -> None:
         from .._drivers.apart import seen_at
         from .._platform.handles import open_to_append
 
         self._path = path
+        self._place = os.path.abspath(path)  # now: the working directory may be removed later
+        self._seen_at = seen_at
         try:
             self._fd = seen_at(path, lambda: open_to_append(path))
         except OSError as error:
@@ -400,7 +403,7 @@ class Recording:
     def add(self, line: str) -> None:
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         try:
-            if os.write(self._fd, data) != len(data):
+            if self._seen_at(self._place, lambda: os.write(self._fd, data)) != len(data):
                 raise OSError(0, "an event could be recorded only in part")
         except OSError as error:
             set_error_path(error, self._path)

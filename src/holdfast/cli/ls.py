@@ -11,7 +11,7 @@ from .._admin.found import CONDITIONS, DEAD, ELSEWHERE, EMPTY, FREE, HELD, LEFTO
 from .._admin.kernel_locks import kernel_locks, says_more
 from .._admin.scan import Survey
 from .._core.messages import is_out_of_reach, printable
-from .._drivers.apart import at_place
+from .._drivers.apart import at_place, read_at
 from .._drivers.sync import drive
 from .._platform import environment
 from ..engines import engine_of
@@ -221,9 +221,8 @@ def _expanded(place: str) -> list[str]:
     def expand() -> list[str]:
         return [] if os.path.lexists(place) else sorted(glob(place, recursive=True))
 
-    apart = at_place(environment(), absolute(place))
     try:
-        return expand() if apart is None else apart.call(expand, meanwhile=bool)
+        return read_at(place, expand)
     except EngineUnavailable:
         return []
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .._drivers.apart import read_at
 from ..errors import set_error_path
 from ..model import Value
 from ..protocols import is_persistent
@@ -236,18 +237,11 @@ def timeline_(options: Namespace) -> int:
         return FAILED
     beside = "-" if options.events == "-" else os.path.splitext(options.events)[0] + ".html"
     where = options.output or beside
-    if "-" not in (where, options.events) and os.path.isfile(where) and os.path.samefile(where, options.events):
-        raise ValueError(f"the page would be written over {options.events}; name another file for it (-o)")
     data = page(history, options.events).encode("utf-8", "backslashreplace")
     if where == "-":
         show_bytes(data)
     else:
-        try:
-            with open(where, "wb", opener=None if options.output else _open_beside) as file:
-                file.write(data)
-        except OSError as error:
-            set_error_path(error, where)
-            raise
+        read_at(where, lambda: _write(where, data, options))
         if not options.quiet:
             events = "1 event" if history.events == 1 else f"{history.events} events"
             locks = "1 lock" if len(history.locks) == 1 else f"{len(history.locks)} locks"
@@ -255,14 +249,30 @@ def timeline_(options: Namespace) -> int:
     return DONE
 
 
+def _write(where: str, data: bytes, options: Namespace) -> None:
+    """Write the page, though not over its events."""
+    if options.events != "-" and os.path.isfile(where) and os.path.samefile(where, options.events):
+        raise ValueError(f"the page would be written over {options.events}; name another file for it (-o)")
+    try:
+        with open(where, "wb", opener=None if options.output else _open_beside) as file:
+            file.write(data)
+    except OSError as error:
+        set_error_path(error, where)
+        raise
+
+
 def _recorded(events: str) -> History:
     """The history in that file, or on stdin for `-`."""
     if events != "-":
-        with open(events, "rb") as file:
-            return read(file)
+        return read_at(events, lambda: _read_file(events))
     if sys.stdin is None:
         raise OSError(errno.EBADF, "it is closed", STDIN)
     return read(sys.stdin.buffer)
+
+
+def _read_file(path: str) -> History:
+    with open(path, "rb") as file:
+        return read(file)
 
 
 def _open_beside(path: str, flags: int) -> int:

@@ -210,16 +210,17 @@ def test_an_empty_path_is_not_taken_for_the_working_directory(world: World, tmp_
     events.write_text('{"kind": "held", "time": 1, "path": "/l"}\n')
     there = sorted(os.listdir(tmp_path))
     calls: list[list[object]] = [["clean", "--yes", "--approve-stale", ""], ["clean", "--yes", tmp_path, ""]]
-    calls += [["reap", ""], ["ls", ""], ["watch", "--seconds", "0", ""], ["top", "--once", ""], ["top", "--json", ""]]
+    calls += [["reap", ""], ["ls", ""], ["watch", "--seconds", "0", ""], ["top", "--once", ""]]
     calls += [["doctor", ""], ["doctor", "--peer", "", "."], ["break", ""], ["break", "-p", "sema", ""]]
     calls += [["timeline", ""], ["timeline", "-o", "", events], ["watch", "--record", "", "--seconds", "0"]]
     calls += [["run", "--record", "", "L", "--", "true"]]
     calls += [["beads", "check", ""], ["beads", "daemon", "", "--", "true"]]
     for done in world.each(calls):
         assert complaint_of(done, 3) == "holdfast: the path is empty\n", done.args
-    done = world.do("beads", "check", "-j", "")
-    assert json.loads(done.stdout) == {"result": "failed", "lock": "", "status": 3, "why": "the path is empty"}
-    assert (done.returncode, done.stderr) == (3, "holdfast: the path is empty\n")
+    for lock, *words in ("", "beads", "check"), (None, "top"):
+        done = world.do(*words, "-j", "")
+        assert json.loads(done.stdout) == {"result": "failed", "lock": lock, "status": 3, "why": "the path is empty"}
+        assert (done.returncode, done.stderr) == (3, "holdfast: the path is empty\n")
     assert sorted(os.listdir(tmp_path)) == there
 
 
@@ -246,6 +247,15 @@ def test_a_failure_is_an_object_with_json(world: World, path: Path, command: str
     assert failure["lock"] == str(too_long)
     assert failure["status"] == done.returncode == 3
     assert done.stderr == f"holdfast: {failure['why']}\n"
+
+
+def test_a_failure_of_a_command_about_directories_is_an_object_with_json(world: World, path: Path) -> None:
+    calls = [["ls", ""], ["clean", ""], ["top", path / "missing"], ["doctor", "--peer", path / "missing", path.parent]]
+    calls += [["clean", "etcd://127.0.0.1:1/l"]]
+    for done in world.each([[*call, "--json"] for call in calls]):
+        failure = json.loads(done.stdout)
+        assert (failure["result"], failure["lock"]) == ("failed", None)
+        assert (failure["status"], f"holdfast: {failure['why']}\n") == (done.returncode, done.stderr)
 
 
 def test_each_of_several_locks_has_an_object_of_its_own(world: World, path: Path) -> None:

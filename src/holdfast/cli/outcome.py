@@ -106,7 +106,7 @@ def end_with_reader() -> None:
 
 
 def failed(error: Exception, options: Any = None) -> int:
-    """Report a failure, with `--json` of a command about a LOCK also as an object on stdout; the exit status."""
+    """Report a failure, with `--json` also as an object on stdout; the exit status."""
     status, text = FAILED, str(error)
     if isinstance(error, HoldfastError):
         status = LOST if isinstance(error, LockLost) else FAILED
@@ -129,7 +129,7 @@ def failed(error: Exception, options: Any = None) -> int:
         text = ""
     if text:
         say(text)
-    if getattr(options, "json", False) and hasattr(options, "lock"):
+    if getattr(options, "json", False):
         _show_failure(options, status, text or repr(error))
     return status
 
@@ -138,7 +138,7 @@ def _show_failure(options: Any, status: int, why: str) -> None:
     """Show the failure as one line of JSON."""
     import json
 
-    several = len(getattr(options, "locks", ())) > 1
+    several = not hasattr(options, "lock") or len(getattr(options, "locks", ())) > 1
     lock = None if several else masked(options.lock)
     try:
         show(json.dumps({"result": "failed", "lock": lock, "status": status, "why": masked(why)}))

@@ -255,6 +255,28 @@ def test_a_limit_of_the_role_does_not_end_the_session(postgres: Postgres) -> Non
         postgres.ask("drop role limited")
 
 
+def test_a_function_of_another_role_is_not_called(
+    postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PC5: in public, where every role could create functions until PostgreSQL 15. The first connection through a
+    pooler asks more of the session than others do."""
+    monkeypatch.setattr(postgresql_connect, "_pinned", set())
+    names = ("pg_try_advisory_lock", "pg_advisory_lock", "pg_advisory_unlock", "pg_try_advisory_xact_lock")
+    for name in names:
+        lines = "language plpgsql as $$ begin raise exception 'called'; end $$"
+        postgres.ask(f"create function public.{name}(text) returns boolean {lines}")
+    try:
+        lock = Lock(postgres.url("a", port=bouncer("session").port))
+        with lock.acquire(timeout=5):
+            assert postgres.holding() == 1
+            with pytest.raises(holdfast.AcquireTimeout):
+                lock.acquire(timeout=0.2)
+        assert lock.wait(timeout=5)
+    finally:
+        for name in names:
+            postgres.ask(f"drop function public.{name}(text)")
+
+
 def test_the_limit_of_a_wait_ends_with_the_wait(postgres: Postgres) -> None:
     """PC5: the session later serves another hold, whose statements may take longer than that limit."""
     lock, got = Lock(postgres.url("a")), list[holdfast.Hold]()

@@ -17,8 +17,11 @@ PC4  A pooler that gives the session to others between statements is never asked
      session to itself while it is idle, proves that the session stays ours. Nor is a pooler that leaves a lock of a
      departed client in the session, for its next client: a lock that is left there, and is free soon after, proves that
      this one does not. No proof, no lock.
-PC5  No limit of its role or database ends the session, and its server notices when we are gone: by `_settings`.
-     Settings that a managed service refuses are left as they are, and the log says so.
+PC5  No limit of its role or database ends the session, and its server notices when we are gone: by `_settings`. Nor
+     does a statement call what others have put on the role's search_path: a function for text of theirs would be a
+     better match for a parameter without a type than the server's for numbers. Until that is set, no parameter of a
+     function that takes numbers is without a type. Settings that a managed service refuses are left as they are, and
+     the log says so.
 
 A session is kept for a moment after its use: the next acquisition is ten times as fast with one.
 
@@ -447,6 +450,7 @@ def _settings(stale_after: float, version: int) -> dict[str, str]:
     """The settings of a session (PC5). After half of `stale_after` the server asks whether we are there; after the
     other half it gives us up."""
     wanted = {
+        "search_path": "pg_catalog, pg_temp",
         "idle_session_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
         "statement_timeout": "0",
@@ -548,7 +552,7 @@ def _require_session(env: Environment, lock_url: LockUrl, connection: Connection
                 )
             yield connection.wait(until)
         left = int.from_bytes(os.urandom(8), "big", signed=True)
-        yield from other.ask("select pg_advisory_lock($1)", (left,), until)
+        yield from other.ask("select pg_advisory_lock($1::bigint)", (left,), until)
     finally:
         other.close()
     yield from _require_freed(env, connection, left)

@@ -182,6 +182,7 @@ def test_a_token_whose_wait_for_the_standby_is_cancelled_is_not_given_out(arms: 
 def _cancelled() -> None:
     waiting = "select pid, query_start from pg_stat_activity where wait_event = 'SyncRep'"
     with pair() as (primary, standby):
+        primary.ask("alter role postgres set client_min_messages = 'error'")  # of that warning, too
         _synchronize(primary)
         tokens_of(primary.url("a"), 1)
         standby.kill()

@@ -451,6 +451,7 @@ def _settings(stale_after: float, version: int) -> dict[str, str]:
     other half it gives us up."""
     wanted = {
         "search_path": "pg_catalog, pg_temp",
+        "client_min_messages": "warning",  # PS6
         "idle_session_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
         "statement_timeout": "0",

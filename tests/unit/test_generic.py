@@ -194,6 +194,17 @@ def test_process_1_is_running_and_an_unused_pid_is_not(pid: int, environments: E
         assert (presence == "running") is (pid == 1)
 
 
+@pytest.mark.parametrize("pid", [2**31, 10**20])
+def test_a_number_that_no_process_can_have_is_no_error(pid: int, environments: Environments) -> None:
+    """Others choose it: it may be in a name or in a record, or a client of a server may have sent it."""
+    assert environments(kind="linux").inspect(pid) == Process(Presence.RUNNING)
+    for kind in ("linux", "posix", "generic"):
+        env = environments(kind=kind)
+        assert not env.inspect(pid).stopped
+        assert env.watch_process(pid) is None
+        assert env.command(pid) is None
+
+
 def test_without_psutil_dead_and_living_are_told_apart(
     monkeypatch: pytest.MonkeyPatch, environments: Environments, dead_pid: int, live_pid: int
 ) -> None:

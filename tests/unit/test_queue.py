@@ -1195,6 +1195,15 @@ def test_a_stream_of_idle_tickets_does_not_keep_a_waiter_from_a_free_lock(
     shutil.rmtree(place)
 
 
+def test_a_ticket_with_a_pid_that_no_process_can_have_breaks_no_release(place: Path, clocked: Clocked) -> None:
+    """Q6: it is a neighbour's, and keeps nobody from anything."""
+    place.mkdir()
+    reader = os.open(forged_ticket(place, pid=2**32), os.O_RDWR | os.O_NONBLOCK)
+    tidy(clocked(), str(place))
+    os.close(reader)
+    shutil.rmtree(place)
+
+
 def test_the_memory_of_idle_tickets_does_not_grow(arrive: Contend, clocked: Clocked, clock: Clock, place: Path) -> None:
     """Q6."""
     env = clocked()

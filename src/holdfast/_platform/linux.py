@@ -113,10 +113,10 @@ class LinuxEnvironment(PosixEnvironment):
             fd = self._descriptors.open(getattr(os, "pidfd_open", _open_pidfd), pid)
         except ProcessLookupError:
             return Presence.GONE
-        except OSError as error:
-            if error.errno == errno.ENOENT:
+        except (OSError, OverflowError) as error:
+            if getattr(error, "errno", None) == errno.ENOENT:
                 return Presence.GONE  # the number now names a thread, so no process
-            return presence_by_signal(pid)  # no descriptor left, or an old kernel
+            return presence_by_signal(pid)  # no descriptor left, an old kernel, or a number that somebody has made up
         try:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
@@ -314,7 +314,7 @@ class LinuxEnvironment(PosixEnvironment):
     def watch_process(self, pid: int, *, inherited: bool = False) -> int | None:  # noqa: ARG002
         try:
             return self._descriptors.open(getattr(os, "pidfd_open", _open_pidfd), pid)
-        except OSError:
+        except (OSError, OverflowError):
             return None
 
     def may_block(self, path: str) -> bool:

@@ -274,6 +274,8 @@ class WindowsEnvironment(GenericEnvironment):
     def inspect(self, pid: int) -> Process:
         try:
             handle = winapi.OpenProcess(_QUERY | _SYNCHRONIZE, False, pid)
+        except OverflowError:
+            return Process(Presence.RUNNING)  # as elsewhere: a number that somebody has made up proves nothing
         except OSError as error:
             # Access is denied to processes of other users and of the system, which exist.
             return Process(Presence.GONE if error.winerror == _NO_PROCESS else Presence.RUNNING)  # type: ignore[attr-defined]
@@ -294,7 +296,7 @@ class WindowsEnvironment(GenericEnvironment):
         """The program alone: another process's command line cannot be had without reading its memory."""
         try:
             handle = winapi.OpenProcess(_QUERY, False, pid)
-        except OSError:
+        except (OSError, OverflowError):
             return None
         try:
             text, size = ctypes.create_unicode_buffer(32768), DWORD(32768)
@@ -704,7 +706,7 @@ class WindowsEnvironment(GenericEnvironment):
             return None  # there are no forked children
         try:
             return self._descriptors.open(winapi.OpenProcess, _SYNCHRONIZE, False, pid, kind=Handle)
-        except OSError:
+        except (OSError, OverflowError):
             return None
 
     def may_block(self, path: str) -> bool:

@@ -534,3 +534,45 @@ def test_a_child_forked_during_an_import_does_not_wait_for_it(
         process = spawn(FORK_WHILE_IMPORTING, path, env=env, real=True)
         process.expect("True")
         process.finish()
+
+
+INTERRUPTED_AT_A_FORK = """
+import _thread, os, sys, threading
+path, where = sys.argv[1:]
+
+def interrupt():
+    # A Ctrl-C that Python notices at the first bytecode of whichever function is called next.
+    os.register_at_fork(**{f"after_in_{where}": _thread.interrupt_main})
+
+interrupt()
+import holdfast
+interrupt()
+hold = holdfast.Lock(path).acquire()
+try:
+    child = os.fork()
+    if child:
+        holdfast.Lock
+except KeyboardInterrupt:
+    child = -1  # of the parent, and after all functions that holdfast has registered
+if child == 0:
+    hold.release()
+worker = threading.Thread(target=lambda: holdfast.Lock(f"{path}.{child}").acquire().release(), daemon=True)
+worker.start()
+worker.join(20)
+print("child" if child == 0 else "parent", worker.is_alive(), flush=True)
+if child == 0:
+    os._exit(0)
+os.wait()
+hold.ensure_held()
+hold.release()
+"""
+
+
+@pytest.mark.parametrize("where", ["child", "parent"])
+@pytest.mark.needs("flock")
+def test_a_ctrl_c_in_the_instant_of_a_fork_frees_no_lock_and_stops_no_thread(path: str, where: str) -> None:
+    """Python ignores what a signal handler raises in a function that was registered for forks."""
+    script = [sys.executable, "-c", INTERRUPTED_AT_A_FORK, path, where]
+    ended = subprocess.run(script, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == ["child False", "parent False"]

@@ -176,7 +176,7 @@ class Stepped:
                 instances.leave(fd)
             else:
                 (fd.end or os.close)(fd)
-        self.real._descriptors.clear()
+            self.real._descriptors.disown(fd)
         self.real._hub = None
         _played.discard(self.real)  # a fork to come is none of its business
 

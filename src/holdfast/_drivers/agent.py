@@ -24,7 +24,6 @@ import contextlib
 import heapq
 import itertools
 import math
-import os
 import selectors
 import threading
 import time
@@ -32,6 +31,7 @@ from collections import deque
 from collections.abc import Collection
 
 from .._core.wait import Steps, Wait
+from .._platform.fork import in_child
 from .._platform.interface import Environment
 from .._platform.sockets import receive, send
 from ..events import report
@@ -87,8 +87,7 @@ class Agent:
         self._jobs: dict[Job, None] = {}
         self._idle = _IDLE
         self._begin()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
+        in_child(self._forked)
         import atexit
 
         atexit.register(self.settle)  # before the keeper's, which is made with the first hold: so it runs after it

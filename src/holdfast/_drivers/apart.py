@@ -41,7 +41,7 @@ import time
 from .._core.options import Request
 from .._core.wait import Deadline, Steps
 from .._platform import environment
-from .._platform.fork import forking
+from .._platform.fork import forking, in_child
 from .._platform.operations import Operation, partial
 from ..errors import EngineUnavailable, HoldfastError
 from ..events import report
@@ -85,11 +85,10 @@ _answered: set[str] = set()
 
 def _in_child() -> None:
     """Orphan the parent's steps (AP4)."""
-    orphans = list(_going)
-    _going.clear()
     _left.clear()
-    for step in orphans:
+    for step in _going.copy():
         step.orphan()
+        _going.pop(step, None)
 
 
 def _at_exit() -> None:
@@ -100,8 +99,7 @@ def _at_exit() -> None:
                 time.sleep(_AT_EXIT_POLL)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+in_child(_in_child)
 atexit.register(_at_exit)
 
 

@@ -40,6 +40,7 @@ import sys
 import time
 
 from .._core.wait import Signal, Wait
+from .._platform.fork import in_child
 from ..events import report
 from ..model import INFINITY
 from .sync import wait_for
@@ -74,8 +75,7 @@ class Keeper:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._reset()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._reset)
+        in_child(self._reset)
 
     def _reset(self) -> None:
         self._mutex = self._env.watching()  # that of the watches (K3), with which it is used

@@ -24,6 +24,7 @@ in_flight: dict[object, _thread.LockType] = {}
 """Calls that `opening` does not cover, as they may last for ever. Each has a mutex, which is free once the call has
 ended. A fork waits a moment for them."""
 _MOMENT = 0.1
+_TIMES = 3
 to_load: list[Callable[[], object]] = []
 """Functions that load the modules that a child needs if it has to wait. They are called before a fork: loaded by the
 parent, the modules are in memory once; loaded by each child, they take two megabytes in each."""
@@ -63,11 +64,18 @@ def _give_back(taken: list[_thread.RLock]) -> None:
             pass
 
 
-def _after() -> None:
+def _release() -> None:
     """Release the mutexes. Python goes on with a fork even if `_before` was interrupted."""
     mine = _forks.get(_thread.get_ident())
     if mine:
-        _give_back(mine.pop())
+        _give_back(mine[-1])
+
+
+def _after() -> None:
+    _release()
+    mine = _forks.get(_thread.get_ident())
+    if mine:
+        mine.pop()
         if not mine:
             _forks.pop(_thread.get_ident(), None)
 
@@ -97,8 +105,18 @@ class MayHang:
         self._ended.release()
 
 
+def in_child(step: Callable[[], object]) -> None:
+    """Have a step done in each forked child. Python ignores what a signal handler raises in such a call, and does not
+    repeat it. So the step is called three times, and must be one that may be broken off, and begun anew."""
+    if hasattr(os, "register_at_fork"):
+        for _ in range(_TIMES):
+            os.register_at_fork(after_in_child=step)
+
+
 def register() -> None:
     if hasattr(os, "register_at_fork"):
+        for _ in range(_TIMES):  # see `in_child`
+            os.register_at_fork(after_in_parent=_release, after_in_child=_release)
         os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
 
 

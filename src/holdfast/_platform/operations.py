@@ -401,13 +401,16 @@ class Operations:
 
     def forked(self) -> None:
         """Forget all operations that this thread is not in: in a forked child, no other thread runs."""
-        mine = self.current()
-        self.running.clear()
+        mine: set[object] = set()
+        one: Any = self.current()
+        while one is not None:
+            mine.add(one.number)
+            one = one.outer
+        for number in self.running.copy():
+            if number not in mine:
+                self.running.pop(number, None)
         self._failed.clear()
         self.entered.clear()
-        while mine is not None:
-            self.running[mine.number] = mine
-            mine = mine.outer
 
     def _is_alive(self, left: Unfinished | None) -> bool:
         while left is not None:

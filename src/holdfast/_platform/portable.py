@@ -11,10 +11,11 @@ import os
 import sys
 import time
 from io import FileIO
+from itertools import count, repeat
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
-from .fork import forking, opening
+from .fork import forking, in_child, opening
 from .operations import Operations, call, partial
 from .values import LockOwner, Presence, Process, Storage
 
@@ -148,26 +149,23 @@ class GenericEnvironment:
         self._identity: Identity | None = None
         self._clock_shift: float | None = None
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._in_child)
+            # One call of C, as a signal may come before any bytecode of the child, and its handler may release.
+            begin_generation = partial(next, map(setattr, repeat(self), repeat("generation"), count(1)))
+            os.register_at_fork(after_in_child=begin_generation)
+            in_child(self._in_child)
+            os.register_at_fork(after_in_child=begin_generation)  # what a handler had acquired has lost its descriptor
 
     # -- fork ------------------------------------------------------------------------------------------------------
 
     def _in_child(self) -> None:
         # Close, never unlock: the guard belongs to the open file description, which the parent still uses.
-        for fd in self._descriptors:
-            if fd.end is None:  # else it is none of the child's (kqueue.py, KQ3)
-                try:
-                    os.close(fd)
-                except OSError:
-                    pass
-        self._descriptors.clear()
+        self._descriptors.close_copies()
         self.operations.forked()
         self._watching = None
         self._identity = None
         self._clock_shift = None
         self.holds = {}
         self.local_queues = {}
-        self.generation += 1
 
     def watching(self) -> Any:
         """The mutex of all watches, and of their users: with two, a signal handler in the midst of the one could wait

@@ -32,7 +32,7 @@ from psycopg import Error, pq
 
 from ..._core.wait import Steps, Wait
 from ..._drivers.agent import agent
-from ..._platform.fork import forking
+from ..._platform.fork import forking, in_child
 from ..._platform.interface import Environment
 
 TYPE_CHECKING = False
@@ -55,12 +55,14 @@ _open: dict[int, Callable[[], object]] = {}
 
 def _in_child() -> None:
     for fd, owner in list(_open.items()):  # the collector may drop one meanwhile
-        if owner() is not None:
-            try:
-                os.close(fd)
-            except OSError:
-                pass
-    _open.clear()
+        if owner() is None:
+            _open.pop(fd, None)
+            continue
+        try:
+            for _ in zip(map(_open.pop, (fd,)), map(os.close, (fd,)), strict=True):
+                pass  # one call of C, so that this may be begun anew
+        except OSError:
+            pass
 
 
 def _dropped(fd: int, owner: Callable[[], object]) -> None:
@@ -70,8 +72,7 @@ def _dropped(fd: int, owner: Callable[[], object]) -> None:
         del _open[fd]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+in_child(_in_child)
 
 
 class Broken(Exception):

@@ -357,7 +357,8 @@ def keep(env: GenericEnvironment, ref: HoldRef) -> None:
     request = held.request
     if held.lease is None and not held.watched and held.acquired + request.beat_every >= _keeper.wakes:
         return  # the keeper finds it when it wakes (background.py, K2)
-    if not (held.waits or request.kept_later):  # else the engine keeps it, or it is not to be kept yet
+    # Else the engine keeps it, or it is not to be kept yet, or the keeper's thread may have ended with its mutex.
+    if not (held.waits or request.kept_later or _is_finalizing()):
         _keeper.keep(held, held.beat_every)
 
 

@@ -242,3 +242,34 @@ def test_a_finalizer_that_is_too_late_to_import_modules_gets_a_clear_error(
     process = spawn("options = {'fencing': True}" + LATE, path, real=True)
     assert process.finish().startswith("RuntimeError: Python is shutting down")
     assert os.listdir(os.path.dirname(path)) == []
+
+
+KEEPER_ENDS_WITH_ITS_MUTEX = """
+import atexit, threading
+go, taken = threading.Event(), threading.Event()
+atexit.register(lambda: go.set() or taken.wait(20))  # after what holdfast does at exit
+
+# As the keeper's thread has the mutex for an instant, which may be its last. In a namespace of its own, as the thread
+# keeps that from being cleared.
+apart = {"go": go, "taken": taken, "lock": holdfast.lock, "sleep": time.sleep}
+exec('''
+def keep_mutex():
+    go.wait()
+    with lock._keeper._mutex:
+        taken.set()
+        sleep(100)
+''', apart)
+threading.Thread(target=apart["keep_mutex"], daemon=True).start()
+with Lock(path):
+    pass
+options = {}
+"""
+
+
+@pytest.mark.needs("linux")
+def test_a_finalizer_does_not_wait_for_a_thread_that_has_ended_with_the_interpreter(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    process = spawn(KEEPER_ENDS_WITH_ITS_MUTEX + LATE, path, real=True)
+    assert process.finish() == "released\n"
+    assert os.listdir(os.path.dirname(path)) == []

@@ -120,6 +120,10 @@ def test_an_engine_that_cannot_list_is_reported_as_unable(toy: Toy, capsys: pyte
     assert ":pw@" not in said
 
 
+def test_a_probe_of_a_slot_is_a_lock_beside_it() -> None:
+    assert doctor.probe_of("etcd://host/gpu?ttl=5#0") == "etcd://host/gpu/holdfast-doctor?ttl=5"
+
+
 def test_decreasing_tokens_are_reported_as_unusable(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "probe_of", lambda url: url)
     found = doctor._holding("toy://host")

@@ -112,7 +112,7 @@ def probe_of(url: str) -> str | None:
     if kind == "postgresql":
         return url.partition("#")[0] + f"#{NAME}"
     if kind == "etcd":
-        return parts._replace(path=f"{parts.path.rstrip('/')}/{NAME}").geturl()
+        return parts._replace(path=f"{parts.path.rstrip('/')}/{NAME}", fragment="").geturl()
     return None
 
 

@@ -235,6 +235,9 @@ def test_a_slot_is_looked_at_and_broken_by_its_name(url: str, node: Node, no_lea
     first, second = slots.acquire(timeout=SOON), slots.acquire(timeout=SOON)
     listed, _ = drive(survey(environment(), parse(url, many=True)))
     assert [one.path for one in listed] == [f"{slots.path}#0", f"{slots.path}#1"]
+    only, _ = drive(survey(environment(), parse(listed[1].path, many=True)))
+    assert [one.record for one in only] == [listed[1].record]
+    assert not drive(survey(environment(), parse(f"{slots.path}#2", many=True)))[0]
     slot = Lock(listed[1].path)
     assert slot.path == listed[1].path
     seen = slot.status()

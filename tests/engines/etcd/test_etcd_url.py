@@ -68,6 +68,9 @@ def test_a_url_is_read_as_written() -> None:
     assert (lock_url.prefix, lock_url.name, lock_url.ttl) == ("x/", "a/b c", 7)
     assert parse("etcd://h/n").prefix == "holdfast/"
     assert parse("etcd://h", many=True).name == ""
+    assert parse("etcd://h/n#3", many=True).slot == 3
+    with pytest.raises(InvalidPath, match="names no lock"):
+        parse("etcd://h/#3", many=True)
 
 
 def test_the_path_of_a_password_file_is_hidden_and_its_content_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:

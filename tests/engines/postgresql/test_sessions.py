@@ -418,6 +418,11 @@ def test_simultaneous_initialisations_of_a_database_succeed(postgres: Postgres) 
     postgres.ask("drop schema at_once cascade")
 
 
+def test_a_grant_to_a_role_that_does_not_exist_says_to_create_it(postgres: Postgres) -> None:
+    with pytest.raises(holdfast.HoldfastError, match=r'role "nobody_here" does not exist. Create that role'):
+        init(postgres.url("a"), grant=["nobody_here"])
+
+
 def test_a_pooler_that_tells_the_true_pid_is_recognised(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC4: by the effect on the session, which the statement that raises the token shows."""
     real = postgresql_connect._check

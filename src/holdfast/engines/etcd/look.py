@@ -154,7 +154,8 @@ def _statuses_of_slots(env: Environment, lock_url: LockUrl, seen: list[Seen], sl
 
 
 def survey(env: Environment, lock_url: LockUrl) -> Steps[tuple[tuple[Status, ...], int]]:
-    """The statuses of all locks whose names begin with the URL's, sorted by path, and the revision of that look."""
+    """The statuses of all locks whose names begin with the URL's, or of the one slot that it names, sorted by path, and
+    the revision of that look."""
     begin = f"{lock_url.prefix}{lock_url.name}"
     body = {"key": encoded(begin or "\0"), "range_end": end_of(begin), "sort_target": "CREATE", "sort_order": "ASCEND"}
     answer = yield from cluster_of(env, lock_url.access).call("/v3/kv/range", body, env.monotonic() + ANSWER)
@@ -174,6 +175,8 @@ def survey(env: Environment, lock_url: LockUrl) -> Steps[tuple[tuple[Status, ...
     for name, (keys, slots) in semaphores.items():
         url = lock_url.replaced(name=name, shown=lock_url.shown_as(name))
         found += [status for status in _statuses_of_slots(env, url, keys, slots) if status.locked]
+    if lock_url.slot is not None:
+        found = [status for status in found if status.path == f"{lock_url.shown}#{lock_url.slot}"]
     return tuple(sorted(found, key=lambda status: status.path)), number(answer["header"]["revision"])
 
 

@@ -130,7 +130,7 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
     scheme, _, rest = url.partition("://")
     tls = scheme.lower() == "etcds"
     rest, sharp, slot = rest.partition("#")
-    if sharp and (many or not SLOT.match(slot)):
+    if sharp and not SLOT.match(slot):
         _refuse(url, "has a '#', which only the number of one slot may follow; a name follows the servers after a '/'")
     rest, question, query = rest.partition("?")
     authority, _, path = rest.partition("/")
@@ -140,7 +140,7 @@ def parse(url: str, *, many: bool = False) -> LockUrl:
         _refuse(url, "has a password without a user: etcd://USER:PASSWORD@HOST/NAME")
     endpoints = tuple([_endpoint(url, text) for text in hosts.split(",")])
     name = unquote(path)
-    _check_name(url, name, many=many)
+    _check_name(url, name, many=many and not sharp)
     given = _parameters(url, query if question else "", tls=tls)
     _check_password(url, user, password, colon, given)
     prefix = given.get("prefix", PREFIX)

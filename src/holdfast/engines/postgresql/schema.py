@@ -15,6 +15,7 @@ from .connection import Broken, Refused
 _WITHIN = 15.0
 _EXISTS = "42P06", "42P07", "42710", "23505"
 """The errors of a statement when another client has made the object at the same moment."""
+_NO_SUCH_ROLE = "42704"
 
 
 def statements(schema: str) -> tuple[str, ...]:
@@ -94,9 +95,13 @@ def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Step
 
 
 def _refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
+    if refused.code == _NO_SUCH_ROLE:
+        why = f"has the schema {lock_url.schema} now, but {refused}. Create that role, and run the same command again"
+    else:
+        why = f"does not let this role prepare the schema {lock_url.schema}: {refused}. Its owner, or a superuser, can "
+        why += "do it with the same command, or run what `holdfast postgresql init --print` prints"
     return HoldfastError(
-        f"{lock_url.base} does not let this role prepare the schema {lock_url.schema}: {refused}. Its owner, or a "
-        "superuser, can do it with the same command, or run what `holdfast postgresql init --print` prints",
+        f"{lock_url.base} {why}",
         path=lock_url.shown,
         protocol=NAME,
     )

@@ -667,7 +667,7 @@ class Lock(BaseLock, Acquirable):
       the file exists while the lock is held. `"flock"`: the file stays and is locked, as by `flock(1)` (docs/flock.md).
       `"ofd"`: the same by `fcntl`, as dpkg, `lockf` and Java do (docs/ofd.md).
       `"proper-lockfile"`: a directory `<path>.lock`, as by the npm package of that name (docs/proper-lockfile.md).
-    - `tag`: one line that tells people what the lock is held for. At most 10 000 characters.
+    - `tag`: one line that tells people what the lock is held for. It is cut after 10 000 characters.
     - `timeout`: how long to wait, in seconds. `None` and infinity: no limit. `0`: one try.
     - `stale`: when the lock of another holder may be taken over. `"safe"`: at once if the holder is proven dead;
       otherwise when the protocol's rule allows it and its process has ended, as far as can be seen. A holder of whom
@@ -712,7 +712,8 @@ class Lock(BaseLock, Acquirable):
 
     Raises ValueError or TypeError for an option with a bad value, or an option that the protocol does not have, and
     InvalidPath for a path that cannot be a lock file. `flock` and `ofd` have no `stale_after`, `heartbeat`, `lease`,
-    `durable` or callable `stale`, because the kernel knows who lives. `beads` has no `stale_after`.
+    `durable` or callable `stale`, because the kernel knows who lives. `beads` has no `stale_after`, and
+    `proper-lockfile` no `lease`, `fencing` or `durable`.
     Not promised: exclusion between machines that share a network filesystem without working locks (docs/guarantees.md).
     """
 

@@ -227,14 +227,15 @@ _BREAK_NOTE = """\
 LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol derives
 it from. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
 acquisition: if the lock has changed hands since, nothing is removed. Without --id, it
-asks on the terminal. --yes does not ask, and removes whatever lock is there.
+asks on the terminal; with -j, or without a terminal, it refuses. --yes does not ask,
+and removes whatever lock is there.
 
 A lock whose holder lives and keeps its kernel lock is removed only with --force. That
 does not stop the holder: it carries on, and another process can acquire the lock
 beside it.
 
 exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
-2 usage, or there is no terminal to ask; 3 system error, or another program's lock"""
+2 usage, or it could not ask; 3 system error, or another program's lock"""
 _REAP_NOTE = """\
 Removes the lock of a holdfast process the moment that process dies. That helps other
 programs, which would wait until the lock is stale. It leaves alone what is not proven

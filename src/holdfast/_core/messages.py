@@ -32,8 +32,9 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
         why = "by a handle that was dropped without release(), so it would wait for itself forever. Keep the "
         why += "handle and release it, or use `with`."
     else:
-        why = "which would wait for itself forever. Release first, pass a timeout, or pass the same owner= to both"
-        why += " for a re-entrant lock."
+        kind = "Lock" if request.slot is None else "Semaphore"  # the modules of other systems have no owner=
+        why = "which would wait for itself forever. Release first, or set a timeout. "
+        why += f"Two of holdfast.{kind} with the same owner= share the hold."
     return WouldDeadlock(
         f"{held} held by this very thread or task, {why}",
         path=target,

@@ -65,7 +65,8 @@ class OncePerSession:
         Raises what `make` raises; RuntimeError in the other workers then, with the reason, or the same `pytest.skip`;
         AcquireTimeout; TypeError if the result cannot be pickled. Not promised: anything to workers on other machines;
         a teardown if the last worker is killed; nor that a worker which first asks after the teardown gets the same
-        result: it is made again then, and torn down as well.
+        result: it is made again then, and torn down as well. Nor does a result keep others that `make` asked for: each
+        worker has to ask for those itself.
         """
         if name not in self._known:
             shared = self._directory

@@ -128,6 +128,10 @@ def test_a_stale_lock_is_cleaned_only_with_approval_and_broken_by_its_id(
     assert world.do("clean", "-y", "--approve-stale", target.parent).returncode == 0
     assert not lock.exists()
     lock.mkdir()
+    age(lock)
+    assert world.do("clean", "-r", "-y", "--approve-stale", target.parent).returncode == 0  # it was entered
+    assert not lock.exists()
+    lock.mkdir()
     its_id = json.loads(world.do("status", "-j", lock).stdout)["id"]
     assert world.do("break", "--id", its_id, lock).returncode == 0
     assert not lock.exists()

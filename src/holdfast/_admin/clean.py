@@ -451,8 +451,8 @@ class PinnedEnvironment:
             del self._ways[where]
             self._env.close(self._fds.pop(where))
 
-    def _by_descriptor(self, path: str) -> str:
-        if path in self._ways:
+    def _by_descriptor(self, path: str, *, removed: bool = False) -> str:
+        if path in self._ways and not removed:  # the system removes a directory by its name only
             return f"{self._ways[path]}/."
         where, _, name = path.rpartition("/")
         way = self._ways.get(where or "/")
@@ -470,7 +470,7 @@ class PinnedEnvironment:
             led = list(given)
             for place in places:
                 if isinstance(given[place], str):
-                    led[place] = self._by_descriptor(given[place])
+                    led[place] = self._by_descriptor(given[place], removed=name == "remove_directory")
             try:
                 return value(*led, **options)
             except OSError as error:

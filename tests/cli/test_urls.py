@@ -81,6 +81,12 @@ def test_every_change_is_reported_once() -> None:
         assert not any(one.first_look for one in found)
 
 
+def test_a_hold_is_never_shorter_than_nothing_though_the_servers_clock_is_ahead() -> None:
+    changes = watch.Changes()
+    changes.since((status(1),), 80.0)
+    assert [one.held for one in changes.since((), 81.0)] == [0.0]
+
+
 def test_a_holder_identified_after_the_first_look_has_acquired_once() -> None:
     """PO1: a session of PostgreSQL has the lock a moment before its row is written."""
     who = Holder(1, "here", None, "tag")

@@ -210,7 +210,7 @@ class Changes:
         were = {_who(one): one for one in (old.waiters if old else ())}
         are = {_who(one): one for one in (new.waiters if new else ())}
         if old and before and before != after:
-            told.append(of_holder("released", now, old, held=now - self._since.pop(old.path, now)))
+            told.append(of_holder("released", now, old, held=max(0.0, now - self._since.pop(old.path, now))))
         if new and after and before != after:
             holder = new.holder
             waited = [one.since for who, one in were.items() if holder and who[0] == holder.pid and who not in are]

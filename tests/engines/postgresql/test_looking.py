@@ -18,8 +18,8 @@ from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
 from holdfast.engines import postgresql
 from holdfast.engines.postgresql import ENGINE, Postgresql, survey
-from holdfast.engines.postgresql.connect import key_of
-from holdfast.engines.postgresql.look import comment
+from holdfast.engines.postgresql.connect import key_of, parse
+from holdfast.engines.postgresql.look import comment, describe
 from holdfast.model import Record
 from process.support import eventually
 
@@ -75,6 +75,16 @@ def test_a_test_whether_a_lock_is_free_is_no_holder(postgres: Postgres) -> None:
     with psycopg.connect(postgres.url(), application_name="mine") as session:
         session.execute("select pg_try_advisory_xact_lock_shared(%s)", (key_of("a"),))
         assert not Lock(postgres.url("a")).status().locked
+
+
+@pytest.mark.parametrize("pid", ["9" * 11, "9" * 5000])
+def test_a_session_that_says_nonsense_of_itself_keeps_nobody_from_looking(pid: str) -> None:
+    """Others choose what their sessions say: a pid without end could not even be read."""
+    facts = (f"holdfast {pid[:20]}@h", f"/*holdfast {pid} h */", None, "1", "f", *[None] * 5)
+    row = (None, None, "7", "t", "ExclusiveLock", None, *facts)
+    status = describe(parse("postgresql://host/db#a"), "a", [row, (*row[:3], "f", *row[4:])])
+    assert (status.locked, status.holder and status.holder.pid) == (True, None)
+    assert [one.pid for one in status.waiters] == [0]
 
 
 def test_the_row_of_an_earlier_hold_of_the_session_does_not_name_the_holder(postgres: Postgres) -> None:

@@ -19,8 +19,8 @@ from .connect import NAME, LockUrl
 from .connection import Connection, Row
 
 _TAG_SHOWN = 300
-_COMMENT = re.compile(r"^/\*holdfast (\d+) (\S*) (\S*)\*/")
-_APPLICATION = re.compile(r"^holdfast (\d+)@(.*)$")
+_COMMENT = re.compile(r"^/\*holdfast (\d{1,10}) (\S*) (\S*)\*/")
+_APPLICATION = re.compile(r"^holdfast (\d{1,10})@(.*)$")
 
 WRITTEN = """k.backend = l.pid and (a.backend_start is null or a.backend_start <= k.since)
        and (a.query_start is null or a.query_start <= k.since

@@ -45,6 +45,13 @@ def test_a_lock_lives_as_long_as_the_shell_that_acquired_it(world: World, path: 
     assert (done.returncode, done.stdout) == (0, "\n")
 
 
+def test_a_lease_that_no_process_would_renew_is_refused(world: World, path: Path) -> None:
+    refused = world.do("try", "--no-keeper", "--lease", "30", "--owner-pid", os.getpid(), path)
+    assert (refused.returncode, path.exists()) == (2, False)
+    assert "--lease makes no sense without a keeper" in refused.stderr
+    assert world.do("try", "--no-keeper", "--lease", "0", "--owner-pid", os.getpid(), path).returncode == 0
+
+
 def test_a_plain_file_lives_as_long_as_the_shell_that_acquired_it(world: World, path: Path) -> None:
     """Without a keeper, the lock is known by the shell's process, and left for the next contender to take over."""
     shell = world.sh('$H try --no-keeper "$1" && echo $$; read line', path, stdin=subprocess.PIPE)

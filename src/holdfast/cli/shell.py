@@ -31,6 +31,8 @@ def acquire_(options: Namespace) -> int:
     request = file_request(lock)
     has_keeper = not options.no_keeper and is_possible()
     _require_for_shell(request, has_keeper=has_keeper)
+    if options.lease and not has_keeper:
+        raise ValueError("--lease makes no sense without a keeper: no process would renew the lease")
     if has_keeper:
         request.kept_for = pid
     else:

@@ -232,6 +232,8 @@ class BaseHold:
 
     def __repr__(self) -> str:
         state = "lost" if self._held.lost else "released" if self._is_released() else "held"
+        if self._held.inert:
+            state = "of the parent process"
         return f"<holdfast.{type(self).__name__} {self.path!r} {state}>"
 
 

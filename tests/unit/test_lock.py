@@ -577,15 +577,16 @@ def test_a_representation_names_the_path_and_the_state(face: Any, path: Path) ->
 def test_a_child_does_not_own_its_parents_hold(face: Any, path: Path) -> None:
     with face.Lock(path) as hold:
 
-        def in_the_child() -> tuple[bool, bool, str]:
+        def in_the_child() -> tuple[bool, bool, str, str]:
             hold.release()
             free = face.Lock(path).try_acquire() is None
             with pytest.raises(NotHeld) as caught:
                 hold.ensure_held()
-            return hold.lost, free, str(caught.value)
+            return hold.lost, free, str(caught.value), repr(hold)
 
-        lost, refused, said = elsewhere(in_the_child)
+        lost, refused, said, shown = elsewhere(in_the_child)
         assert (lost, refused) == (False, True)
+        assert shown == f"<holdfast.{face.prefix}Hold {str(path)!r} of the parent process>"
         assert "forked" in said
         hold.ensure_held()
 

@@ -182,6 +182,7 @@ no lock and wakes no process.
 keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? help
 
 Without a terminal on stdout, or with --once, it prints the present state and ends.
+--record needs the terminal; watch --record does not.
 
 exit status: 0 done; 2 usage; 3 something could not be watched or written"""
 _TIMELINE_NOTE = """\

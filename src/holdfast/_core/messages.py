@@ -32,9 +32,8 @@ def deadlock(request: Request, slots: int, own: Sequence[HoldRef]) -> WouldDeadl
         why = "by a handle that was dropped without release(), so it would wait for itself forever. Keep the "
         why += "handle and release it, or use `with`."
     else:
-        kind = "Lock" if request.slot is None else "Semaphore"  # the modules of other systems have no owner=
-        why = "which would wait for itself forever. Release first, or set a timeout. "
-        why += f"Two of holdfast.{kind} with the same owner= share the hold."
+        why = "which would wait for itself forever. Release first, or set a timeout. Locks of holdfast's own"
+        why += " classes with the same owner= share one hold."  # the modules of other systems have no owner=
     return WouldDeadlock(
         f"{held} held by this very thread or task, {why}",
         path=target,

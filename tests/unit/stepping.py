@@ -65,6 +65,7 @@ def _not_registered(**_hooks: object) -> None:
 def _in_child() -> None:
     for env in [*_played]:
         env._in_child()
+        env.generation += 1
 
 
 if hasattr(os, "register_at_fork"):

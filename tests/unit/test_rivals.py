@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -17,6 +18,7 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
+from holdfast.errors import InvalidPath
 from unit.stepping import Contend, Contender, Crash, Stepped
 
 SIDECAR = {"protocol": "sidecar", "timeout": 0}
@@ -84,6 +86,38 @@ def test_a_contender_that_replaced_a_dead_holder_beside_a_rival_still_learns_of_
     replaced = contender.get().recovered_from
     assert replaced is not None
     assert replaced.tag == "dead"
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": "flock", "fencing": True}], ids=["sema", "fencing"])
+@pytest.mark.parametrize("parents", [False, True])
+def test_a_directory_that_goes_right_after_the_publication_counts_as_missing(
+    disk: Path, contend: Contend, options: dict[str, Any], parents: bool
+) -> None:
+    """The lock file is gone with it: the contender begins anew, and is told, or makes the directory, as at first."""
+    directory = disk / "d"
+    directory.mkdir()
+    contender = contend(directory / "l", parents=parents, **options)
+    contender.env.once(contender.env.before, "list_directory", lambda: directory.rename(disk / "old"))
+    if parents:
+        assert contender.get().verify()
+        assert (directory / "l").exists()
+    else:
+        with pytest.raises(InvalidPath, match="does not exist, so no lock file can be in it"):
+            contender.run()
+    assert (disk / "old").exists()
+
+
+def test_a_full_descriptor_table_is_explained_after_the_publication_too(disk: Path, contend: Contend) -> None:
+    contender = contend(disk / "l")
+
+    def refuse(place: object) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), place)
+
+    contender.env.instead["list_directory"] = refuse
+    with pytest.raises(OSError, match="each hold needs a descriptor") as caught:
+        contender.run()
+    assert caught.value.filename == str(disk / "l")
+    assert not (disk / "l").exists()
 
 
 def test_a_user_who_may_not_list_the_directory_is_told_that_it_has_to(disk: Path, contend: Contend) -> None:

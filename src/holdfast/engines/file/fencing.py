@@ -55,6 +55,8 @@ from .takeover import NO_LOCKS, make_claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..._platform.interface import Environment
     from .hold import FileHold
     from .request import FileRequest
@@ -108,10 +110,10 @@ def fenced(env: Environment, held: FileHold, deadline: float = math.inf) -> Step
     Raises CounterBusy if the counter was not available by the `deadline`.
     """
     try:
-        held.token = yield from _next(env, held.request, deadline, leased=held.lease is not None)
-        if held.lease is not None:
+        held.token = yield from _next(env, held, held.request, deadline)
+        if held.token is not None and held.lease is not None:
             held.send_beat()
-        if held.verify():  # TK6
+        if held.token is not None and held.verify():  # TK6
             return held
     except BaseException:
         held.give_back()  # TK5
@@ -126,10 +128,10 @@ def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: f
 
     Raises what `fenced` raises; then the caller gives the share back.
     """
-    held = ref.held
-    token = yield from _next(env, request, deadline, leased=held.lease is not None)
+    held: Any = ref.held
+    token = yield from _next(env, held, request, deadline)
     with held.mutex:
-        if held.verify():  # TK6
+        if token is not None and held.verify():  # TK6
             held.token = held.token or token
             return True
     give_back(ref)
@@ -137,11 +139,16 @@ def fenced_for(env: Environment, request: FileRequest, ref: HoldRef, deadline: f
     return False
 
 
-def _next(env: Environment, request: FileRequest, deadline: float, *, leased: bool) -> Steps[int]:
-    """The next number, for a hold with or without a lease."""
-    if leased or _is_counted_by_name(env, request):
-        return _count_by_name(env, request)
-    return (yield from _count(env, request, deadline))
+def _next(env: Environment, held: FileHold, request: FileRequest, deadline: float) -> Steps[int | None]:
+    """The next number, for a hold with or without a lease; None if the directory is gone, and with it the lock."""
+    try:
+        if held.lease is not None or _is_counted_by_name(env, request):
+            return _count_by_name(env, request)
+        return (yield from _count(env, request, deadline))
+    except (FileNotFoundError, NotADirectoryError):
+        if is_there(env, held.path, held.identity):
+            raise
+        return None
 
 
 def _is_counted_by_name(env: Environment, request: FileRequest) -> bool:

@@ -41,7 +41,7 @@ import stat
 from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, partial
 from ...model import Value
-from .steps import is_there
+from .steps import is_there, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ _PATIENCE = 0.1
 
 
 def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> Steps[FileHold | None]:
-    """The hold, once no rival can remove its lock file any more; None if one has, or remains (Y1, Y5).
+    """The hold, once no rival can remove its lock file any more; None if one has, or remains (Y1, Y5), or if the
+    directory is gone.
 
     The caller gives the hold back if this is interrupted.
     """
@@ -78,13 +79,21 @@ def quieten(env: Environment, request: FileRequest, held: FileHold | None) -> St
     else:
         return held
     pause, until = _FIRST_PAUSE, env.monotonic() + _PATIENCE
-    while in_the_way(env, held):
-        if env.monotonic() >= until:
-            held.retried = True
-            held.give_back()
-            return None
-        yield Wait((), env.monotonic() + pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+    try:
+        while in_the_way(env, held):
+            if env.monotonic() >= until:
+                held.retried = True
+                held.give_back()
+                return None
+            yield Wait((), env.monotonic() + pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+    except (FileNotFoundError, NotADirectoryError):
+        if is_there(env, held.path, held.identity):
+            raise
+        held.give_back()
+        return None
+    except OSError as error:
+        raise with_hint(error, request, env) from error
     if is_there(env, held.path, held.identity):
         return held
     held.abandon()

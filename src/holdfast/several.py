@@ -279,12 +279,13 @@ def _directory(request: FileRequest) -> tuple[Any, ...]:
     env = environment()
     if env.may_block(request.path):
         return (1, 0, 0, os.path.realpath(request.directory))
+    raced: list[OSError] = []
     while True:
         try:
             found = env.stat(f"{request.directory}/.")  # /. follows a symbolic link
             return (0, found.st_dev, found.st_ino, "")
         except OSError as error:
-            if not make_parents(env, request, error):
+            if not make_parents(env, request, error, raced):
                 raise with_hint(error, request, env) from error
 
 

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -485,3 +486,22 @@ def test_a_creator_without_kernel_locks_and_a_finisher_exclude_each_other(
     assert losers
     assert not isinstance(losers[0], FileHold)
     assert path.stat().st_mode & stat.S_ISVTX == 0
+
+
+@pytest.mark.parametrize("parents", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"protocol": "flock"}, {"protocol": "proper-lockfile", "realpath": False}], ids=str
+)
+def test_a_directory_that_another_process_makes_just_then_is_used(
+    disk: Path, contend: Contend, options: dict[str, Any], parents: bool
+) -> None:
+    """As where two processes start together. The lock is made as in any other directory."""
+    contender = contend(disk / "d" / "l", parents=parents, **options)
+
+    def make(path: str, **_kwargs: object) -> None:
+        if path.endswith("/."):  # it is asked whether the directory is missing
+            (disk / "d").mkdir(exist_ok=True)
+
+    contender.env.before["stat"] = make
+    assert contender.get().verify()
+    assert contender.request.method == "unnamed"

@@ -199,13 +199,14 @@ def _make(env: Environment, request: FileRequest) -> int | None:
     operation = env.operations.current()
     if operation is not None:
         operation.undo_created = partial(_withdraw, env, request.path)
+    raced: list[OSError] = []
     while True:
         try:
             return env.open_new_directory(request.path, request.mode)
         except FileExistsError:
             return None
         except OSError as error:
-            if not make_parents(env, request, error):
+            if not make_parents(env, request, error, raced):
                 raise not_made(error, request, env) from error
 
 

@@ -248,6 +248,7 @@ def read_own(env: Environment, request: FileRequest, fd: int) -> tuple[bytes, Re
 
 def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
     """A descriptor of the lock file, and whether it had to be created."""
+    raced: list[OSError] = []
     while True:
         fd = open_existing(env, request)
         if fd is not None:
@@ -257,7 +258,7 @@ def _open(env: Environment, request: FileRequest) -> tuple[int, bool]:
         except FileExistsError:
             continue
         except OSError as error:
-            if not make_parents(env, request, error):
+            if not make_parents(env, request, error, raced):
                 raise not_made(error, request, env) from error
 
 

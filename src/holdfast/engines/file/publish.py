@@ -112,6 +112,7 @@ def publish(env: Environment, request: FileRequest, blank: Blank | None = None) 
     log = env.directory_log(request.directory) if request.protocol.has_rivals else None
     if log is not None:
         log.expect()
+    raced: list[OSError] = []
     while True:
         method = request.method
         if blank is not None and method != "unnamed":  # another thread with the same lock has moved on
@@ -129,7 +130,7 @@ def publish(env: Environment, request: FileRequest, blank: Blank | None = None) 
             return None
         except OSError as error:
             if blank is None:
-                _fall_back(env, request, error, method)
+                _fall_back(env, request, error, method, raced)
             blank = None  # P10
     if held is None:
         return None
@@ -313,9 +314,9 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
         raise
 
 
-def _fall_back(env: Environment, request: FileRequest, error: OSError, method: str) -> None:
+def _fall_back(env: Environment, request: FileRequest, error: OSError, method: str, raced: list[OSError]) -> None:
     """Return to let the caller try again, perhaps by another method; or raise `error` in words that help."""
-    if make_parents(env, request, error):
+    if make_parents(env, request, error, raced):
         return
     following = _NEXT_METHOD.get(method)
     if error.errno in NOT_HERE and following is not None:
@@ -331,10 +332,17 @@ def _fall_back(env: Environment, request: FileRequest, error: OSError, method: s
     raise not_made(error, request, env) from error
 
 
-def make_parents(env: Environment, request: FileRequest, error: OSError) -> bool:
-    """Whether the reason was a missing directory, which has been made; InvalidPath if that was not requested."""
-    if error.errno != errno.ENOENT or _has_directory(env, request):
+def make_parents(env: Environment, request: FileRequest, error: OSError, raced: list[OSError]) -> bool:
+    """Whether the reason was a missing directory, which has been made; InvalidPath if that was not requested.
+
+    `raced`: the errors of this caller after which the directory was there. After the first one, another process has
+    probably made it since.
+    """
+    if error.errno != errno.ENOENT:
         return False
+    if _has_directory(env, request):
+        raced.append(error)
+        return len(raced) == 1
     if not request.parents:
         raise with_hint(error, request) from error
     try:

@@ -16,7 +16,8 @@ FH6  A heartbeat may be cut short (a full disk). The file then begins as the new
      that is our record, too.
 FH7  Where a removal fails while the server is away, a hold with a lease stays as it is, and is released again, until
      its lease is over (apart.py, AP7). The server may have removed the file before it was lost, and the next holder may
-     be inside. So from the second time on, the path is read first, and no beat finds the lock lost meanwhile.
+     be inside. So from the second time on, a lock that is no longer at the path is not lost, and no beat finds it lost
+     meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..._platform.fork import forking
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record, next_beat
-from .steps import UNWRITABLE, withdraw, write_all
+from .steps import UNWRITABLE, is_there, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,19 +195,28 @@ class FileHold(HoldState):
         try:
             if self.lost or not self._is_ours():
                 return False
-            if self.lease is None or not self.may_be_removed or self._is_at_path():
+            if self.lease is not None and not self._is_at_path():
+                if not self.may_be_removed:  # by us: FH7
+                    self.lease.replaced = True
+                    return False
+            else:
                 (env.remove_directory if self.request.protocol.is_directory else env.unlink)(self.path)
             if self.entry is not None:
                 self._leave_queue()
             return True
         except FileNotFoundError:
+            if self.lease is not None:
+                self.lease.replaced = True
             return False  # removed since the check
 
     def _is_at_path(self) -> bool:
         """Whether our record is at the path, by a fresh reading."""
         with forking:
             from .inspect import read_fresh
-        found = read_fresh(self.env, self.path)
+        try:
+            found = read_fresh(self.env, self.path)
+        except PermissionError:  # may no longer open it
+            return is_there(self.env, self.path, self.identity)
         return found is not None and found[0] == self.identity and self._recognize(found[1], self.pending)
 
     def _drop(self, *, sure: bool = False) -> bool:

@@ -24,10 +24,11 @@ LE6 A claimant that dies leaves its claim. It counts for a lease from the observ
     replace that record, which takes a whole lease.
 LE7 A beat is a write, a sync, and a fresh opening of the path, to see which file it names. If that is not our file, the
     lock is lost. The first beat is confirmed before the caller gets the lock.
-LE8 Until the moment of LE1 nobody else has replaced the record, so the release may remove it. Before the first beat
-    that moment is not known: a lock that is given up then stays until its lease is over. A removal that takes longer
-    than the rest of the lease to reach the server may remove a later lock: a fencing token protects from that, and
-    every hold with a lease has one.
+LE8 Until the moment of LE1 no contender has replaced the record. But the lock may have been broken, or its file removed
+    or replaced by hand, which only the next beat would find. So the release reads the path anew, and removes what is
+    ours. Before the first beat that moment is not known: a lock that is given up then stays until its lease is over. A
+    removal that takes longer than the rest of the lease to reach the server may remove a later lock: a fencing token
+    protects from that, and every hold with a lease has one.
 LE9 When the loss has been reported, the guard is dropped: a process that lives on would keep others out forever.
 LE10 A claim to a hold that was replaced is of no use. `clean` removes a killed claimant's claim that is older than a
     day: no claimant is stopped for so long and then goes on.

@@ -78,6 +78,7 @@ TESTS_BY_REASON = {
         "unit/test_keeper.py::test_signals_do_not_land_in_the_keepers_thread",
     ),
     "locks that are directories, which are refused there": (
+        "unit/test_publish.py::test_a_directory_that_another_process_makes_just_then_is_used",
         "unit/test_acquire_all.py::test_a_timeout_leaves_another_call_of_the_owner_its_lock[sync-proper-lockfile]",
         "unit/test_acquire_all.py::test_a_timeout_leaves_another_call_of_the_owner_its_lock[asyncio-proper-lockfile]",
         "unit/test_acquire_all.py::test_a_timeout_leaves_another_call_of_the_owner_its_lock[proactor-proper-lockfile]",
@@ -243,6 +244,7 @@ TESTS_BY_REASON = {
         "unit/test_queue.py::test_a_waiter_that_is_told_and_still_leaves_the_lock_alone_is_passed",
     ),
     "its system calls are others": (
+        "unit/test_rivals.py::test_a_directory_that_goes_right_after_the_publication_counts_as_missing",
         "unit/test_rivals.py::test_a_takeover_is_announced_from_the_last_look_to_the_write",
         "unit/test_rivals.py::test_a_lock_whose_takeover_may_not_be_announced_stays_held_and_is_explained",
         "unit/test_fencing.py::test_a_counter_that_is_given_another_name_meanwhile_is_not_written_to[by turns]",

@@ -488,6 +488,7 @@ def test_a_creator_without_kernel_locks_and_a_finisher_exclude_each_other(
     assert path.stat().st_mode & stat.S_ISVTX == 0
 
 
+@pytest.mark.needs("unnamed", "flock")
 @pytest.mark.parametrize("parents", [False, True])
 @pytest.mark.parametrize(
     "options", [{}, {"protocol": "flock"}, {"protocol": "proper-lockfile", "realpath": False}], ids=str

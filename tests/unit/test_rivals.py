@@ -88,6 +88,7 @@ def test_a_contender_that_replaced_a_dead_holder_beside_a_rival_still_learns_of_
     assert replaced.tag == "dead"
 
 
+@pytest.mark.needs("flock")
 @pytest.mark.parametrize("options", [{}, {"protocol": "flock", "fencing": True}], ids=["sema", "fencing"])
 @pytest.mark.parametrize("parents", [False, True])
 def test_a_directory_that_goes_right_after_the_publication_counts_as_missing(

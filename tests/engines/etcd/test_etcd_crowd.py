@@ -178,9 +178,11 @@ def _many(url: str) -> None:
     async def main() -> None:
         locks = [AsyncLock(url.replace("?", f"/{number}?")) for number in range(200)]
         holds = await asyncio.gather(*[lock.acquire(timeout=60) for lock in locks])
-        await asyncio.sleep(10.5)  # not to win a race: the lease has to expire
-        assert not [hold for hold in holds if hold.lost]
-        await asyncio.gather(*[hold.release() for hold in holds])
+        try:
+            await asyncio.sleep(10.5)  # not to win a race: the lease has to expire
+            assert not [hold for hold in holds if hold.lost]
+        finally:  # each later test would wait for the end of these holds
+            await asyncio.gather(*[hold.release() for hold in holds], return_exceptions=True)
 
     asyncio.run(main())
 

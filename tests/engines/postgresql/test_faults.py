@@ -594,7 +594,7 @@ def test_a_lease_also_runs_while_the_machine_sleeps(postgres: Postgres, monkeypa
 class Sleepy:
     """A statement of ours that, once done, sleeps until it is cancelled; after that it no longer sleeps."""
 
-    CLAUSE = ", (select case when (select slow from sleepy) then pg_sleep(60)::text end)"
+    CLAUSE = ", (select case when (select slow from public.sleepy) then pg_sleep(60)::text end)"
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres

@@ -576,3 +576,43 @@ def test_a_ctrl_c_in_the_instant_of_a_fork_frees_no_lock_and_stops_no_thread(pat
     ended = subprocess.run(script, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == ["child False", "parent False"]
+
+
+RELEASED_AT_A_FORK = """
+import _thread, os, signal, sys
+path, when = sys.argv[1:]
+if when == "late":
+    import threading
+os.register_at_fork(after_in_child=_thread.interrupt_main)  # noticed at the first bytecode after it
+import threading, holdfast
+os.register_at_fork(after_in_child=_thread.interrupt_main)
+hold = holdfast.Lock(path).acquire()
+
+def release_and_work(number, frame):
+    hold.release()
+    try:
+        hold.ensure_held()
+    except holdfast.NotHeld:
+        print("not held in the child", flush=True)
+    with holdfast.Lock(f"{path}.{when}"):
+        pass
+
+signal.signal(signal.SIGINT, release_and_work)
+child = os.fork()
+if child == 0:
+    with holdfast.Lock(f"{path}.{when}", timeout=0):
+        os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+hold.ensure_held()
+hold.release()
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.needs("flock")
+def test_a_signal_handler_that_releases_in_the_instant_of_a_fork_frees_no_lock(path: str, when: str) -> None:
+    """Early: in a function that a module which was imported before holdfast has registered for forks."""
+    script = [sys.executable, "-c", RELEASED_AT_A_FORK, path, when]
+    ended = subprocess.run(script, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert set(ended.stdout.splitlines()) == {"not held in the child"}

@@ -23,6 +23,7 @@ import _thread
 import sys
 from abc import abstractmethod
 
+from .._platform.fork import notice_fork, under_way
 from ..errors import LockLost, NotHeld, set_error_path
 from ..events import has_listener, report
 from ..model import INFINITY, Record
@@ -197,11 +198,13 @@ class HoldState:
     @property
     def inert(self) -> bool:
         """Whether this process is a forked child of the one that acquired (H1)."""
+        if under_way:
+            notice_fork()
         return self.generation != self.env.generation
 
     def require_same_process(self) -> None:
         """Raise RuntimeError in a child that a callback or a signal handler forked before the hold was delivered."""
-        if self.generation != self.env.generation:
+        if self.inert:
             raise forked(self.request)
 
     def give_back(self) -> None:

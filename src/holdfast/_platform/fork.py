@@ -6,7 +6,7 @@ import _thread
 import os
 import sys
 import time
-from itertools import compress
+from itertools import compress, count, repeat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,13 +30,35 @@ to_load: list[Callable[[], object]] = []
 parent, the modules are in memory once; loaded by each child, they take two megabytes in each."""
 
 
-_forks: dict[int, list[list[_thread.RLock]]] = {}
+under_way: dict[int, list[list[_thread.RLock]]] = {}
 """The mutexes that each fork under way has taken, by thread. A signal handler may fork in the midst of a fork."""
+_forking = (0, -1)
+"""The process that forks, and its generation."""
+
+
+class Forkable:
+    """What an environment has of the process, and of the forks that led to it."""
+
+    generation = 0
+
+
+# One call of C, as a signal may come before any bytecode of the child, and its handler may release.
+begin_generation = map(setattr, repeat(Forkable), repeat("generation"), count(1)).__next__
+
+
+def notice_fork() -> None:
+    """Begin the generation of a child in which a signal handler runs before it has begun: functions of modules that
+    were imported earlier come first. To be called while forks are under way."""
+    pid, generation = _forking
+    if generation == Forkable.generation and pid != os.getpid():
+        begin_generation()
 
 
 def _before() -> None:
+    global _forking
+    _forking = os.getpid(), Forkable.generation
     taken: list[_thread.RLock] = []
-    _forks.setdefault(_thread.get_ident(), []).append(taken)
+    under_way.setdefault(_thread.get_ident(), []).append(taken)
     while to_load:
         to_load.pop()()
     first, second = forking, opening
@@ -66,26 +88,26 @@ def _give_back(taken: list[_thread.RLock]) -> None:
 
 def _release() -> None:
     """Release the mutexes. Python goes on with a fork even if `_before` was interrupted."""
-    mine = _forks.get(_thread.get_ident())
+    mine = under_way.get(_thread.get_ident())
     if mine:
         _give_back(mine[-1])
 
 
 def _after() -> None:
     _release()
-    mine = _forks.get(_thread.get_ident())
+    mine = under_way.get(_thread.get_ident())
     if mine:
         mine.pop()
         if not mine:
-            _forks.pop(_thread.get_ident(), None)
+            under_way.pop(_thread.get_ident(), None)
 
 
 def _in_child() -> None:
     in_flight.clear()
     _after()
-    for thread in _forks.copy():
+    for thread in under_way.copy():
         if thread != _thread.get_ident():
-            _forks.pop(thread)
+            under_way.pop(thread)
 
 
 class MayHang:
@@ -107,10 +129,18 @@ class MayHang:
 
 def in_child(step: Callable[[], object]) -> None:
     """Have a step done in each forked child. Python ignores what a signal handler raises in such a call, and does not
-    repeat it. So the step is called three times, and must be one that may be broken off, and begun anew."""
+    repeat it. So there are three calls, and the step must be one that may be broken off, and begun anew."""
+    done = 0
+
+    def step_once() -> None:
+        nonlocal done
+        if done != Forkable.generation:
+            step()
+            done = Forkable.generation
+
     if hasattr(os, "register_at_fork"):
         for _ in range(_TIMES):
-            os.register_at_fork(after_in_child=step)
+            os.register_at_fork(after_in_child=step_once)
 
 
 def register() -> None:
@@ -121,6 +151,8 @@ def register() -> None:
 
 
 _registered_after_logging = "logging" in sys.modules
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=begin_generation)
 register()
 
 

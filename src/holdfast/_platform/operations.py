@@ -39,7 +39,7 @@ import stat
 import sys
 from _thread import _local
 
-from .fork import MayHang, forking
+from .fork import MayHang, forking, notice_fork, under_way
 from .values import temporary_prefix
 
 TYPE_CHECKING = False
@@ -198,6 +198,8 @@ class Operations:
 
         `finish`: first undo what was broken off; not while a mutex is held, as undoing takes others.
         """
+        if under_way:
+            notice_fork()
         outer = None
         gave: Any = ()
         try:

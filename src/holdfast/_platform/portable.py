@@ -11,11 +11,10 @@ import os
 import sys
 import time
 from io import FileIO
-from itertools import count, repeat
 
 from ..model import Identity
 from .descriptors import Created, Descriptor, Descriptors
-from .fork import forking, in_child, opening
+from .fork import Forkable, begin_generation, forking, in_child, opening
 from .operations import Operations, call, partial
 from .values import LockOwner, Presence, Process, Storage
 
@@ -106,7 +105,7 @@ _AS_IT_IS: Any = {"follow_symlinks": False} if _MAY_FOLLOW else {}
 """Options of `os.link`, so that it follows no link. link(2) does not on Linux, but may elsewhere."""
 
 
-class GenericEnvironment:
+class GenericEnvironment(Forkable):
     """The portable environment, and the base of the others."""
 
     guards = False
@@ -135,7 +134,6 @@ class GenericEnvironment:
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         self.without = without
-        self.generation = 0
         self.holds: dict[tuple[object, ...], Any] = {}
         self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
@@ -149,9 +147,6 @@ class GenericEnvironment:
         self._identity: Identity | None = None
         self._clock_shift: float | None = None
         if hasattr(os, "register_at_fork"):
-            # One call of C, as a signal may come before any bytecode of the child, and its handler may release.
-            begin_generation = partial(next, map(setattr, repeat(self), repeat("generation"), count(1)))
-            os.register_at_fork(after_in_child=begin_generation)
             in_child(self._in_child)
             os.register_at_fork(after_in_child=begin_generation)  # what a handler had acquired has lost its descriptor
 

@@ -26,7 +26,7 @@ import errno
 import sys
 
 from ..._core.hold import HoldRef, HoldState
-from ..._platform.fork import forking
+from ..._platform.fork import forking, notice_fork, under_way
 from ...errors import set_error_path
 from ...events import listeners
 from ...model import Record, next_beat
@@ -96,6 +96,8 @@ class FileHold(HoldState):
     def release(self, ref: HoldRef | None = None) -> None:
         """Release the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
         env = self.env
+        if under_way:
+            notice_fork()
         if self.generation != env.generation:  # inert: H1
             return
         ended = done = False

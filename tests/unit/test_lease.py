@@ -442,15 +442,15 @@ def test_a_holder_whose_time_is_over_has_lost_the_lock_and_leaves_it(disk: Path,
     assert (disk / "l").exists(), "it may be another's by now"
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_a_release_leaves_the_next_holder_its_lock(disk: Path, contend: Contend, readable: bool) -> None:
+@pytest.mark.parametrize("error", [None, errno.EACCES, errno.EMFILE])
+def test_a_release_leaves_the_next_holder_its_lock(disk: Path, contend: Contend, error: int | None) -> None:
     """LE8: the lock was broken, and no beat has found that yet."""
     holder = contend(disk / "l", lease=60)
     held = holder.get()
     (disk / "l").unlink()
     successor = contend(disk / "l", lease=60).get()
-    if not readable:  # as for a holder that has become another user
-        holder.env.instead["open_existing"] = failing(errno.EACCES)
+    if error is not None:  # as for a holder that has become another user
+        holder.env.instead["open_existing"] = failing(error)
     with pytest.raises(LockLost, match="was removed, replaced"):
         held.release()
     assert (disk / "l").exists()
@@ -467,12 +467,28 @@ def test_a_lock_that_goes_in_the_midst_of_its_release_was_removed(disk: Path, co
         held.release()
 
 
-def test_a_holder_that_may_no_longer_read_its_lock_can_release_it(disk: Path, contend: Contend) -> None:
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EMFILE])
+def test_a_holder_that_cannot_read_its_lock_can_release_it(disk: Path, contend: Contend, error: int) -> None:
     holder = contend(disk / "l", lease=60)
     held = holder.get()
-    holder.env.instead["open_existing"] = failing(errno.EACCES)
+    holder.env.instead["open_existing"] = failing(error)
     held.release()
     assert not (disk / "l").exists()
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkdir, os.mkfifo, lambda path: os.symlink("old", path)], ids=["dir", "fifo", "link"]
+)
+def test_a_lock_that_something_else_has_replaced_is_lost(
+    disk: Path, contend: Contend, make: Callable[[Path], None]
+) -> None:
+    held = contend(disk / "l", lease=60).get()
+    (disk / "l").rename(disk / "old")
+    make(disk / "l")
+    with pytest.raises(LockLost, match="was removed, replaced"):
+        held.release()
+    assert os.path.lexists(disk / "l")
+    assert (disk / "old").exists()
 
 
 def test_a_beat_that_is_confirmed_too_late_does_not_count(disk: Path, contend: Contend) -> None:

@@ -212,12 +212,15 @@ class FileHold(HoldState):
             return False  # removed since the check
 
     def _is_at_path(self) -> bool:
-        """Whether our record is at the path, by a fresh reading."""
+        """Whether our record is at the path, by a fresh reading; our file, if it cannot be read: its mode may have
+        changed, there may be no descriptor left, or something that is no file may have replaced it."""
         with forking:
             from .inspect import read_fresh
         try:
             found = read_fresh(self.env, self.path)
-        except PermissionError:  # may no longer open it
+        except OSError as error:
+            if self.env.is_away(self.path, error):
+                raise  # FH7
             return is_there(self.env, self.path, self.identity)
         return found is not None and found[0] == self.identity and self._recognize(found[1], self.pending)
 

@@ -61,7 +61,18 @@ def _transactions(postgres: Postgres) -> None:
 
     for tell in side_by_side(one=refused, other=refused).values():
         tell()
+    _require_untouched(postgres, bouncer)
     bouncer.remove()
+
+
+def _require_untouched(postgres: Postgres, bouncer: Pgbouncer) -> None:
+    """PC5: the settings of a refused session would break the statements of its next client."""
+    names = ("search_path", "client_min_messages", "tcp_user_timeout", "transaction_isolation", "lock_timeout")
+    asked = "select " + ", ".join(f"current_setting('{name}')" for name in names)
+    with psycopg.connect(
+        host="127.0.0.1", port=bouncer.port, user="postgres", dbname="postgres", autocommit=True
+    ) as client:
+        assert client.execute(asked).fetchone() == postgres.ask(asked)[0]
 
 
 def test_a_pooler_that_resets_no_session_is_refused(arms: dict[str, Callable[[], None]]) -> None:
@@ -73,6 +84,7 @@ def _unreset(postgres: Postgres) -> None:
     bouncer = Pgbouncer(postgres, "session", "server_reset_query =")
     with pytest.raises(holdfast.EngineUnavailable, match=r"does not reset .* server_reset_query.*Set that to DISCARD"):
         Lock(postgres.url("pooled", port=bouncer.port)).acquire(timeout=20)
+    _require_untouched(postgres, bouncer)
     bouncer.remove()
 
 

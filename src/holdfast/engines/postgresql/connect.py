@@ -19,9 +19,9 @@ PC4  A pooler that gives the session to others between statements is never asked
      this one does not. No proof, no lock.
 PC5  No limit of its role or database ends the session, and its server notices when we are gone: by `_settings`. Nor
      does a statement call what others have put on the role's search_path: a function for text of theirs would be a
-     better match for a parameter without a type than the server's for numbers. Until that is set, no parameter of a
-     function that takes numbers is without a type. Settings that a managed service refuses are left as they are, and
-     the log says so.
+     better match for a parameter without a type than the server's for numbers. Until that is set, each argument has its
+     type. A pooler that is refused (PC4) has none of these settings, which its other clients would find in the session.
+     Settings that a managed service refuses are left as they are, and the log says so.
 
 A session is kept for a moment after its use: the next acquisition is ten times as fast with one.
 
@@ -313,7 +313,7 @@ _TIMELINE = (  # PG2; the server refuses it to a standby
 )
 _DURABLE = (  # PG1: a token that has been seen is on the disk
     "set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') "
-    "then 'on' else current_setting('synchronous_commit') end, false)"
+    "then 'on' else current_setting('synchronous_commit') end, {local})"
 )
 
 
@@ -473,22 +473,33 @@ def _prepare(
     env: Environment, lock_url: LockUrl, connection: Connection, until: float, stale_after: float
 ) -> Steps[None]:
     wanted = _settings(stale_after, connection.conn.server_version)
-    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in wanted.items())
-    all_at_once = f"select {_FACTS}, {_TIMELINE}, {_DURABLE}, {calls}"
+    given, server = connection.conn.backend_pid, f"{lock_url.conninfo} {connection.label}"
+    is_known = server in _pinned
+    # Until a pooler's session has proven to be ours, its settings end with the transaction: its next client has them.
+    local = "false" if is_known else f"pg_backend_pid() <> {given}"
+    calls = [_DURABLE, *(f"set_config('{name}', '{value}', {{local}})" for name, value in wanted.items())]
+    settings, refuses = ", ".join(calls), False
     try:
         try:
-            (facts,) = yield from connection.ask_plainly(all_at_once, until)
+            (facts,) = yield from connection.ask_plainly(
+                f"select {_FACTS}, {_TIMELINE}, {settings.format(local=local)}", until
+            )
         except Refused:  # one of the settings; which one?
-            yield from connection.ask(_OWN_LEVEL, (), until)
-            (facts,) = yield from connection.ask(f"select {_FACTS}", (), until)
+            refuses = True
+            (facts,) = yield from connection.ask_plainly(f"select {_FACTS}", until)
             _check(connection, facts)
             facts += yield from _timeline(connection, until)
-            yield from _set_each(connection, wanted, until)
-            yield from connection.ask(f"select {_DURABLE}", (), until)
         _check(connection, facts)
         connection.timeline = int((facts[4] or "")[:8] or "0", 16)  # the name of a file of the log begins with it
-        if connection.backend != connection.conn.backend_pid:
+        if connection.backend != given and not is_known:
             yield from _require_session(env, lock_url, connection, until)
+            _pinned.add(server)
+            if not refuses:
+                yield from connection.ask_plainly(f"select {settings.format(local='false')}", until)
+        if refuses:
+            yield from connection.ask(_OWN_LEVEL, (), until)
+            yield from _set_each(connection, wanted, until)
+            yield from connection.ask(f"select {_DURABLE.format(local='false')}", (), until)
     except Refused as refused:
         raise Broken(f"the server at {connection.label} has refused: {refused}") from None
 
@@ -508,7 +519,7 @@ def _check(connection: Connection, facts: Row) -> None:
 def _timeline(connection: Connection, until: float) -> Steps[Row]:
     """The timeline; None from a service that looks like PostgreSQL but has no such log."""
     try:
-        return only((yield from connection.ask(f"select {_TIMELINE}", (), until)))
+        return only((yield from connection.ask_plainly(f"select {_TIMELINE}", until)))
     except Refused:
         return (None,)
 
@@ -527,9 +538,6 @@ def _set_each(connection: Connection, wanted: dict[str, str], until: float) -> S
 
 def _require_session(env: Environment, lock_url: LockUrl, connection: Connection, until: float) -> Steps[None]:
     """Raise Broken unless the session proves to be ours alone (PC4)."""
-    server = f"{lock_url.conninfo} {connection.label}"
-    if server in _pinned:
-        return
     channel = f"{_CHANNEL}_{os.urandom(8).hex()}"
     until = min(until, env.monotonic() + _PROOF_WITHIN)
     yield from connection.ask(f"listen {channel}", (), until)
@@ -537,8 +545,7 @@ def _require_session(env: Environment, lock_url: LockUrl, connection: Connection
     try:
         try:
             yield from other.opening(until)
-            yield from other.ask(_OWN_LEVEL, (), until)
-            yield from other.ask("select pg_notify($1, '')", (channel,), until)
+            yield from other.ask_plainly(f"select pg_notify('{channel}', '')", until)
         except Broken as broken:
             raise Broken(
                 f"the pooler at {connection.label} gave no second connection, which each process needs once to prove "
@@ -553,19 +560,18 @@ def _require_session(env: Environment, lock_url: LockUrl, connection: Connection
                 )
             yield connection.wait(until)
         left = int.from_bytes(os.urandom(8), "big", signed=True)
-        yield from other.ask("select pg_advisory_lock($1::bigint)", (left,), until)
+        yield from other.ask_plainly(f"select pg_advisory_lock('{left}'::bigint)", until)
     finally:
         other.close()
     yield from _require_freed(env, connection, left)
     yield from connection.ask(f"unlisten {channel}", (), env.monotonic() + _PROOF_WITHIN)
-    _pinned.add(server)
 
 
 def _require_freed(env: Environment, connection: Connection, key: int) -> Steps[None]:
     """Raise Broken unless the lock of a departed client is free soon (PC4)."""
     until = env.monotonic() + _PROOF_WITHIN
-    ask = "select pg_try_advisory_xact_lock($1)"
-    while only((yield from connection.ask(ask, (key,), env.monotonic() + _PROOF_WITHIN)))[0] != "t":
+    ask = f"select pg_try_advisory_xact_lock('{key}'::bigint)"
+    while only((yield from connection.ask_plainly(ask, env.monotonic() + _PROOF_WITHIN)))[0] != "t":
         if env.monotonic() >= until:
             raise Broken(
                 f"the pooler at {connection.label} does not reset the session of a client that has gone (pgbouncer: "

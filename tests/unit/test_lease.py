@@ -479,12 +479,17 @@ def test_a_holder_that_cannot_read_its_lock_can_release_it(disk: Path, contend: 
 @pytest.mark.parametrize(
     "make", [os.mkdir, os.mkfifo, lambda path: os.symlink("old", path)], ids=["dir", "fifo", "link"]
 )
+@pytest.mark.parametrize("beats", [False, True])
 def test_a_lock_that_something_else_has_replaced_is_lost(
-    disk: Path, contend: Contend, make: Callable[[Path], None]
+    disk: Path, contend: Contend, make: Callable[[Path], None], beats: bool
 ) -> None:
+    """LE7, LE8."""
     held = contend(disk / "l", lease=60).get()
     (disk / "l").rename(disk / "old")
     make(disk / "l")
+    if beats:
+        held.beat()
+        assert not held.verify()
     with pytest.raises(LockLost, match="was removed, replaced"):
         held.release()
     assert os.path.lexists(disk / "l")

@@ -332,13 +332,16 @@ class FileHold(HoldState):
             return
         except OSError as error:
             if error.errno not in UNWRITABLE:
-                raise
+                if env.is_away(self.path, error) or is_there(env, self.path, self.identity):
+                    raise
+                lease.replaced = not self.may_be_removed  # by something that is no file
+                return
             self._write_beat(*change)  # may no longer open it, but has a descriptor
             env.sync(self.fd)
         else:
             try:
-                content = env.read(fd, len(self.data) + 1)
-                if not self._is_identity_of(fd) or not self._recognize(content, before):
+                ours = self._is_identity_of(fd) and self._recognize(env.read(fd, len(self.data) + 1), before)
+                if not ours:
                     lease.replaced = not self.may_be_removed
                     return
                 write_all(env, fd, change[1], change[0])

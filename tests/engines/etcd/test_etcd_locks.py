@@ -229,6 +229,18 @@ def test_a_hold_whose_slot_was_deleted_is_lost(url: str, node: Node, no_leases: 
     assert len(lost) == 1
 
 
+def test_a_release_finds_that_the_slot_is_another_holders(url: str, node: Node, no_leases: None) -> None:
+    """ET8: before its watch has begun."""
+    hold = Semaphore(url, 2).acquire(timeout=SOON)
+    hold._held._job.stop()  # type: ignore[attr-defined]  # nobody watches: the release has to find out
+    node.ask("/v3/kv/deleterange", {"key": encoded(f"{parse(url).slots}0")})
+    after = Semaphore(url, 2).acquire(timeout=SOON)
+    assert after.slot == hold.slot == 0
+    with pytest.raises(holdfast.LockLost, match="its key on etcd was deleted"):
+        hold.release()
+    after.release()  # else LockLost
+
+
 def test_a_slot_is_looked_at_and_broken_by_its_name(url: str, node: Node, no_leases: None) -> None:
     """By the name that a list shows. It cannot be acquired by that name, as the queue assigns the numbers."""
     slots = Semaphore(url, 3)
@@ -303,7 +315,7 @@ def test_a_release_leaves_a_key_with_another_revision(url: str, node: Node) -> N
     key = encoded(hold.record.fields["key"])
     node.ask("/v3/kv/deleterange", {"key": key})
     node.ask("/v3/kv/put", {"key": key, "value": "eA=="})
-    with pytest.raises(holdfast.LockLost):
+    with pytest.raises(holdfast.LockLost, match="its key on etcd was deleted"):
         hold.release()
     eventually(lambda: node.ask("/v3/kv/range", {"key": key, "count_only": True}).get("count") == "1")  # type: ignore[union-attr]
     node.ask("/v3/kv/deleterange", {"key": key})
@@ -321,7 +333,7 @@ def test_a_dead_lease_counts_as_lost(url: str, node: Node) -> None:
     assert "ended its lease" in lease.why_over
     assert hold.lost
     assert len(lost) == 1
-    with pytest.raises(holdfast.LockLost):
+    with pytest.raises(holdfast.LockLost, match="etcd has ended its lease"):
         hold.release()
 
 

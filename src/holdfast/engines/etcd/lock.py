@@ -352,6 +352,7 @@ _RELEASE_WITHIN = 2.0
 _MOMENT = 0.05
 """Seconds that a hold lasts before it is watched: most holds are shorter, and a watch is a connection of its own."""
 _WATCH_AGAIN = 0.2
+_DELETED = "its key on etcd was deleted: the lock was broken, or its lease revoked"
 
 
 class EtcdHold(RemoteHold):
@@ -384,7 +385,10 @@ class EtcdHold(RemoteHold):
     def _give_up(self) -> Steps[bool]:
         until = min(self.entrant.lease.lapses, self.env.monotonic() + _RELEASE_WITHIN)
         try:
-            return (yield from self.entrant.leave(until))
+            was_ours = yield from self.entrant.leave(until)
+            if not was_ours:
+                self.why_lost = self.why_lost or _DELETED  # the watch has not told yet
+            return was_ours
         except EngineUnavailable:
             return True  # ET9
         except Refused as error:
@@ -395,6 +399,10 @@ class EtcdHold(RemoteHold):
         if self._job is not None and not self.inert:
             self._job.stop()
         self.entrant.lease.end()
+
+    def _how_lost(self) -> str:
+        self.why_lost = self.why_lost or self.entrant.lease.why_over  # found by a look, before the agent has told
+        return super()._how_lost()
 
     def _over(self, why: str) -> None:
         if self.released:
@@ -412,7 +420,7 @@ class EtcdHold(RemoteHold):
             try:
                 watch = yield from self.cluster.watch(self._own(), self.entrant.lease.lapses)
                 if (yield from self._watch(watch)):
-                    self._over("its key on etcd was deleted: the lock was broken, or its lease revoked")
+                    self._over(_DELETED)
                     if not self.released:
                         self.entrant.lease.end()  # ET10
                     return

@@ -316,11 +316,8 @@ class Entrant:
         yield from self._cluster.transact(until, {"request_put": self._put()}, compare=[self.compare()])
 
     def leave(self, until: float) -> Steps[bool]:
-        """Delete the key (EQ4), and wait until that is done. Whether it was still there."""
-        delete = self._cluster.delete
-        if self.slot is not None and (yield from delete(self._compare_all(), self.keys, until, rounds=math.inf)):
-            return True
-        return (yield from delete([self.compare()], [self.key], until, rounds=math.inf))
+        """Delete all keys of the holder (EQ4), and wait until that is done. Whether all were still there."""
+        return (yield from self._cluster.delete(self._compare_all(), self.keys, until, rounds=math.inf))
 
     def is_whole(self, until: float) -> Steps[bool]:
         """Whether all keys of the holder are still there."""

@@ -459,6 +459,36 @@ def test_a_release_leaves_the_next_holder_its_lock(disk: Path, contend: Contend,
     assert not (disk / "l").exists()
 
 
+@pytest.mark.parametrize("step", ["release", "beat"])
+def test_a_holder_leaves_a_file_that_has_reused_its_descriptors_number(disk: Path, contend: Contend, step: str) -> None:
+    """FH5: the caller has closed it, and opened something else."""
+
+    def unwritable(_path: str, *, write: bool) -> None:
+        if write:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    holder = contend(disk / "l", lease=60)
+    held = holder.get()
+    number = int(held.fd)
+    (disk / "m").touch()
+    other = os.open(disk / "m", os.O_RDWR)
+    os.dup2(other, number)
+    os.close(other)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        if step == "beat":
+            holder.env.before["open_existing"] = unwritable  # so it would write by its descriptor
+            held.beat()
+            assert not held.check()
+        with pytest.raises(LockLost, match="closed while it was held here"):
+            held.release()
+        assert os.fstat(number).st_size == 0
+        with open(disk / "m") as probe, pytest.raises(BlockingIOError):
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    finally:
+        os.close(number)
+
+
 def test_a_lock_that_goes_in_the_midst_of_its_release_was_removed(disk: Path, contend: Contend) -> None:
     holder = contend(disk / "l", lease=60)
     held = holder.get()

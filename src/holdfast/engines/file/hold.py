@@ -213,9 +213,12 @@ class FileHold(HoldState):
 
     def _is_at_path(self) -> bool:
         """Whether our record is at the path, by a fresh reading; our file, if it cannot be read: its mode may have
-        changed, there may be no descriptor left, or something that is no file may have replaced it."""
+        changed, there may be no descriptor left, or something that is no file may have replaced it. False without the
+        hold's own descriptor (FH5)."""
         with forking:
             from .inspect import read_fresh
+        if not self._has_descriptor():
+            return False
         try:
             found = read_fresh(self.env, self.path)
         except OSError as error:
@@ -335,6 +338,9 @@ class FileHold(HoldState):
                 if env.is_away(self.path, error) or is_there(env, self.path, self.identity):
                     raise
                 lease.replaced = not self.may_be_removed  # by something that is no file
+                return
+            if not self._has_descriptor():
+                lease.replaced = True  # FH5
                 return
             self._write_beat(*change)  # may no longer open it, but has a descriptor
             env.sync(self.fd)

@@ -161,6 +161,25 @@ def test_the_record_of_a_killed_run_stays_fresh_while_its_command_works(world: W
     eventually(lambda: not is_held(world, path))
 
 
+def test_a_lease_outlives_run_however_long_that_has_renewed_it(world: World, path: Path) -> None:
+    """LE12: the guardian was forked when the lease was young."""
+    run = world.run(path, CLOSING, "--lease", 1, stdin=-1)
+    child = pid_of(run.hear("child"))
+    beats = {path.read_bytes()}
+
+    def later_than_the_first_lease() -> bool:
+        beats.add(path.read_bytes())
+        return len(beats) > 4  # three for each lease
+
+    eventually(later_than_the_first_lease, what="beats of run")
+    kill(run.pid)
+    before = path.read_bytes()
+    eventually(lambda: path.read_bytes() != before, what="a beat of the guardian")
+    assert not ended(child)
+    go_on(run)
+    eventually(lambda: not is_held(world, path))
+
+
 def test_a_lock_that_is_lost_after_the_kill_of_run_ends_the_command(world: World, path: Path) -> None:
     """G3, CT1."""
     run = world.run(path, DAEMON, stdin=-1)

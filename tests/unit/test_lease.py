@@ -526,6 +526,22 @@ def test_a_lock_that_something_else_has_replaced_is_lost(
     assert (disk / "old").exists()
 
 
+def test_a_shared_lease_is_renewed_for_processes_of_an_earlier_fork(disk: Path, contend: Contend) -> None:
+    """LE12: by a beat after the fork."""
+    holder = contend(disk / "l", lease=60)
+    lease = holder.get().lease
+    assert lease is not None
+    before, now = lease.until, lease.until
+    lease.share()
+    assert lease.until == before
+    child = os.fork()
+    if child == 0:
+        lease.confirmed(now)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert lease.until > before
+
+
 def test_a_beat_that_is_confirmed_too_late_does_not_count(disk: Path, contend: Contend) -> None:
     """LE1."""
     holder = contend(disk / "l", lease=60)

@@ -222,6 +222,8 @@ class Guardian:
             for one in self._guarded:
                 fd = -1 if one is None else os.dup(one.fd)
                 fds.append(fd)  # one by one: if the next one fails, this one is closed
+                if one is not None and one.lease is not None:
+                    one.lease.share()
             for _ in range(2):
                 pipes += os.pipe()
             self._news, tell, heard, self._words = pipes

@@ -35,6 +35,8 @@ LE10 A claim to a hold that was replaced is of no use. `clean` removes a killed 
 LE11 A beat is written through a descriptor of its own, from which our last record can be read, and without the mutex of
     the hold: it may take as long as the server likes. Meanwhile the hold tells by its clock whether it is lost, and its
     loss is reported.
+LE12 The guardian of `run` may become the holder long after its fork (guardian.py, G3). So the time of LE1 is in memory
+    that the two share: by its copy of that time, the hold would be lost at once.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..._platform.interface import Environment
     from .request import FileRequest
 
@@ -63,15 +67,28 @@ OURS = 9 / 10
 class Lease:
     """The holder's knowledge of its own lease."""
 
-    __slots__ = ("_env", "replaced", "seconds", "until")
+    __slots__ = ("_env", "_until", "replaced", "seconds")
 
     def __init__(self, env: Environment, seconds: float) -> None:
         self._env = env
         self.seconds = seconds
-        self.until = env.uptime() + OURS * seconds
-        """The time of LE1, by `uptime`. The first beat sets it before the caller gets the lock (LE7)."""
+        self._until: Any = [env.uptime() + OURS * seconds]
         self.replaced = False
         """Whether the path names another file."""
+
+    @property
+    def until(self) -> float:
+        """The time of LE1, by `uptime`. The first beat sets it before the caller gets the lock (LE7)."""
+        until: float = self._until[0]
+        return until
+
+    def share(self) -> None:
+        """Let processes that are forked from now on know of each later beat (LE12)."""
+        import mmap
+
+        shared = memoryview(mmap.mmap(-1, 8)).cast("d")
+        shared[0] = self.until
+        self._until = shared
 
     def is_over(self) -> bool:
         return self.replaced or self.left() <= 0
@@ -83,7 +100,7 @@ class Lease:
     def confirmed(self, began: float) -> None:
         """Extend the lease: a beat that began at `began`, by `uptime`, has been confirmed (LE1)."""
         if not self.is_over():
-            self.until = began + OURS * self.seconds
+            self._until[0] = began + OURS * self.seconds
 
 
 class _Unchanged:

@@ -18,6 +18,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockLost, NotHeld
 from holdfast.liveness import Liveness
+from holdfast.lock import file_hold
 from unit.elsewhere import elsewhere
 from unit.stepping import Contend, Crash, Stepped, sema_record
 
@@ -372,6 +373,39 @@ def test_a_partly_written_heartbeat_keeps_the_lock(
     assert held.verify()
     assert held.data == (disk / "l").read_bytes()
     held.release()
+
+
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_a_release_leaves_a_later_hold_that_has_reused_its_descriptors_number(disk: Path, protocol: str) -> None:
+    """FH5: the caller has closed it, and acquired the lock again."""
+    lost = Lock(disk / "l", protocol=protocol).acquire()
+    os.close(file_hold(lost).fd)
+    with Lock(disk / "l", protocol=protocol).acquire(timeout=5) as after:
+        with pytest.raises(LockLost):
+            lost.release()
+        after.ensure_held()
+        with open(disk / "l") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def test_a_beat_leaves_the_time_of_a_file_that_has_reused_its_descriptors_number(disk: Path, contend: Contend) -> None:
+    """FH5, of a lock that is a directory."""
+    (disk / "d").touch()
+    held = contend(disk / "d", protocol="proper-lockfile").get()
+    number = int(held.fd)
+    other = os.open(disk / "m", os.O_RDWR | os.O_CREAT)
+    os.dup2(other, number)
+    os.close(other)
+    try:
+        before = os.fstat(number).st_mtime_ns
+        held.beat()
+        assert os.fstat(number).st_mtime_ns == before
+        with pytest.raises(LockLost):
+            held.release()
+        os.fstat(number)
+    finally:
+        os.close(number)
 
 
 @pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])

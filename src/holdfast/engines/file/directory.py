@@ -110,7 +110,7 @@ class DirectoryHold(FileHold):
         self.stamp, self.setting = kept, 0
 
     def _is_ours(self) -> bool:
-        """Whether the path names our directory with our time (DL1)."""
+        """Whether the path names our directory with our time (DL1), and we have it open (FH5)."""
         try:
             found = self.env.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -119,7 +119,7 @@ class DirectoryHold(FileHold):
             if self._has_descriptor():
                 raise
             return False
-        if (found.st_dev, found.st_ino) != self.identity:
+        if (found.st_dev, found.st_ino) != self.identity or not self._has_descriptor():
             return False
         modified = found.st_mtime_ns
         return modified == self.stamp or (bool(self.setting) and 0 <= self.setting - modified < _COARSEST)  # DL8

@@ -242,7 +242,10 @@ class FileHold(HoldState):
         return ours
 
     def _has_descriptor(self) -> bool:
-        """Whether the descriptor still leads to our file (FH5)."""
+        """Whether the descriptor still leads to our file, and its number is not a later hold's (FH5)."""
+        later = self.env.holds.get(self.key)
+        if later is not None and later is not self and getattr(later, "fd", None) == self.fd:
+            return False
         try:
             return self._is_identity_of(self.fd)
         except OSError as error:

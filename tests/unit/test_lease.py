@@ -526,6 +526,24 @@ def test_a_lock_that_something_else_has_replaced_is_lost(
     assert (disk / "old").exists()
 
 
+@pytest.mark.parametrize("step", ["release", "beat"])
+def test_a_holder_that_may_no_longer_open_its_lock_leaves_a_record_that_is_not_its_own(
+    disk: Path, contend: Contend, step: str
+) -> None:
+    """FH2: another program has written over it."""
+    holder = contend(disk / "l", lease=60)
+    held = holder.get()
+    holder.env.instead["open_existing"] = failing(errno.EACCES)
+    theirs = held.data.replace(b"pid=", b"pid=1")
+    (disk / "l").write_bytes(theirs)
+    if step == "beat":
+        held.beat()
+        assert not held.check()
+    with pytest.raises(LockLost, match="written over"):
+        held.release()
+    assert (disk / "l").read_bytes() == theirs
+
+
 def test_a_shared_lease_is_renewed_for_processes_of_an_earlier_fork(disk: Path, contend: Contend) -> None:
     """LE12: by a beat after the fork."""
     holder = contend(disk / "l", lease=60)

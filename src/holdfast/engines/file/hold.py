@@ -224,7 +224,7 @@ class FileHold(HoldState):
         except OSError as error:
             if self.env.is_away(self.path, error):
                 raise  # FH7
-            return is_there(self.env, self.path, self.identity)
+            return is_there(self.env, self.path, self.identity) and self._has_record(self.pending)
         return found is not None and found[0] == self.identity and self._recognize(found[1], self.pending)
 
     def _drop(self, *, sure: bool = False) -> bool:
@@ -342,8 +342,8 @@ class FileHold(HoldState):
                     raise
                 lease.replaced = not self.may_be_removed  # by something that is no file
                 return
-            if not self._has_descriptor():
-                lease.replaced = True  # FH5
+            if not self._has_descriptor() or not self._has_record(before):
+                lease.replaced = True  # FH2, FH5
                 return
             self._write_beat(*change)  # may no longer open it, but has a descriptor
             env.sync(self.fd)
@@ -433,6 +433,10 @@ class FileHold(HoldState):
             if self._has_descriptor():
                 raise
             return False
+
+    def _has_record(self, pending: bytes) -> bool:
+        """Whether our descriptor leads to our record."""
+        return self._recognize(self.env.read(self.fd, len(self.data) + 1), pending)
 
     def _recognize(self, content: bytes, pending: bytes) -> bool:
         """Whether this is our record, or what the heartbeat that would have made it `pending` has left of it (FH6)."""

@@ -30,7 +30,8 @@ I1  The id stays as long as an acquisition lasts. Whatever a heartbeat rewrites 
 I2  Another acquisition has another id. Another process, or the same one at another pid, writes another record. One
     process that acquires again may write the same record, and get the same inode number for it; but its file was born
     at another time. A takeover in place keeps the inode, and changes the record. Where a filesystem keeps no times of
-    birth, two acquisitions of one process with one tag may have the same id.
+    birth, two acquisitions of one process with one tag may have the same id. A directory has no record, so its id stays
+    after a takeover in place: only the guard tells the new holder's lock from the dead one's.
 I3  The id is of the record that was seen and of the file that the path names now. Where these two are not of one
     acquisition, it is the id of neither.
 """

@@ -22,10 +22,13 @@ def side_by_side(**bodies: Callable[[], object]) -> dict[str, Callable[[], None]
     return {arm.thread.name: arm.tell for arm in arms}
 
 
-def begun(body: Callable[[], object]) -> Callable[[], None]:
+@contextmanager
+def begun(body: Callable[[], object]) -> Iterator[Callable[[], None]]:
     """Begin a body that leaves this process and its servers alone: the tests beside it go on, and the result waits for
-    it."""
-    return _Arm("arm", body).tell
+    it. So does the end of the block, as the test that asks for the result may not be among those that run."""
+    arm = _Arm("arm", body)
+    yield arm.tell
+    arm.thread.join(PATIENCE)
 
 
 class _Arm:

@@ -51,9 +51,10 @@ def arms(_server: Postgres) -> dict[str, Callable[[], None]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def partition() -> Callable[[], None]:
+def partition() -> Iterator[Callable[[], None]]:
     """Runs beside all other tests of this file, with a server and a network of its own."""
-    return begun(_partition)
+    with begun(_partition) as result:
+        yield result
 
 
 def test_a_loss_is_reported_at_once_and_once(postgres: Postgres) -> None:

@@ -451,18 +451,18 @@ def at_place(env: Environment, place: str, timeout: float | None = 0.0) -> Apart
     return Apart(env, request, timeout)
 
 
-def seen_at(place: str, look: Callable[[], T], timeout: float | None = 0.0) -> T:
+def seen_at(
+    place: str, look: Callable[[], T], timeout: float | None = 0.0, *, meanwhile: Callable[[], object] | None = None
+) -> T:
     """The result of a look at a file or directory. EngineUnavailable if its server does not answer for five seconds, or
     for that timeout, if it is not 0. The look prints nothing (AP6)."""
     apart = at_place(environment(), os.path.abspath(place).replace(os.sep, "/"), timeout)
-    return look() if apart is None else apart.call(look)
+    return look() if apart is None else apart.call(look, meanwhile=meanwhile)
 
 
 def read_at(place: str, call: Callable[[], T]) -> T:
-    """The result of a call that may rightly take long (AP6), at a file or directory. Like `seen_at`, it prints nothing,
-    and raises EngineUnavailable."""
-    apart = at_place(environment(), os.path.abspath(place).replace(os.sep, "/"))
-    return call() if apart is None else apart.call(call, meanwhile=bool)
+    """Like `seen_at`, the result of a call that may rightly take long (AP6)."""
+    return seen_at(place, call, meanwhile=bool)
 
 
 def look(held: HoldState, check: Callable[[], object]) -> None:

@@ -138,8 +138,8 @@ def _show_failure(options: Any, status: int, why: str) -> None:
     """Show the failure as one line of JSON."""
     import json
 
-    several = not hasattr(options, "lock") or len(getattr(options, "locks", ())) > 1
-    lock = None if several else masked(options.lock)
+    is_about_one = hasattr(options, "lock") and len(getattr(options, "locks", ())) <= 1
+    lock = masked(options.lock) if is_about_one else None
     try:
         show(json.dumps({"result": "failed", "lock": lock, "status": status, "why": masked(why)}))
     except OSError:

@@ -18,9 +18,10 @@ PC4  A pooler that gives the session to others between statements is never asked
      departed client in the session, for its next client: a lock that is left there, and is free soon after, proves that
      this one does not. No proof, no lock.
 PC5  No limit of its role or database ends the session, and its server notices when we are gone: by `_settings`. Nor
-     does a statement call what others have put on the role's search_path: a function for text of theirs would be a
-     better match for a parameter without a type than the server's for numbers. Until that is set, each argument has its
-     type. A pooler that is refused (PC4) has none of these settings, which its other clients would find in the session.
+     does a statement call a function that another role has put on the search_path: one that takes text would match a
+     parameter without a type better than the server's own, which takes numbers. Until the search_path is set, each
+     argument has its type. A pooler that is refused (PC4) keeps none of these settings: its other clients would get
+     them with the session.
      Settings that a managed service refuses are left as they are, and the log says so.
 
 A session is kept for a moment after its use: the next acquisition is ten times as fast with one.

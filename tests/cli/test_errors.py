@@ -125,6 +125,11 @@ def test_a_mistake_in_the_call_is_reported_with_status_2(world: World) -> None:
     assert [*world.directory.iterdir()] == []
 
 
+def test_a_misspelt_variable_is_reported_with_status_2(world: World, path: Path) -> None:
+    done = world.do("run", path, "--", "true", env={"HOLDFAST_WITHOUT": "flok"})
+    assert complaint_of(done, 2).startswith("holdfast: HOLDFAST_WITHOUT=flok: expected one of unnamed, ")
+
+
 def test_two_names_of_one_lock_file_are_refused(world: World, path: Path) -> None:
     (world.directory / "here").symlink_to(".")
     other = world.directory / "here" / path.name

@@ -193,6 +193,14 @@ def test_the_environment_of_the_system_is_chosen(
     assert _platform.environment() is chosen
 
 
+@pytest.mark.parametrize("variable", ["HOLDFAST_OS", "HOLDFAST_WITHOUT"])
+def test_a_misspelt_variable_is_an_error(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "flok")
+    monkeypatch.setattr(_platform, "_current", None)
+    with pytest.raises(ValueError, match=f"{variable}=flok: expected one of .*o"):
+        _platform.environment()
+
+
 @pytest.mark.parametrize("system", ["darwin", "freebsd14"])
 def test_macos_and_the_bsds_get_the_posix_environment(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_OS", raising=False)

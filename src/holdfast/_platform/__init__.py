@@ -19,7 +19,7 @@ def environment() -> GenericEnvironment:
 
     `HOLDFAST_OS=generic` forces the portable one, `HOLDFAST_OS=posix` that of macOS and the BSDs; `HOLDFAST_WITHOUT`
     names abilities to do without, for tests and for finding out whether one of them is at fault: `unnamed, proc, link,
-    flock, events`.
+    flock, events`. ValueError for another value: a process that ignored it would not agree with the others.
     """
     if _current is None:
         with forking:
@@ -31,8 +31,8 @@ def environment() -> GenericEnvironment:
 
 def _make() -> None:
     global _current
-    without = frozenset(filter(None, os.environ.get("HOLDFAST_WITHOUT", "").split(",")))
-    forced = os.environ.get("HOLDFAST_OS", "")
+    without = _known("HOLDFAST_WITHOUT", ("unnamed", "proc", "link", "flock", "events"))
+    forced = "".join(_known("HOLDFAST_OS", ("generic", "posix")))
     if forced == "generic":
         from .portable import GenericEnvironment
 
@@ -49,3 +49,11 @@ def _make() -> None:
         from .posix import PosixEnvironment
 
         _current = PosixEnvironment(without)
+
+
+def _known(variable: str, values: tuple[str, ...]) -> frozenset[str]:
+    """What a variable of the environment names."""
+    given = frozenset(filter(None, os.environ.get(variable, "").split(",")))
+    if not given.issubset(values):
+        raise ValueError(f"{variable}={os.environ[variable]}: expected one of {', '.join(values)}")
+    return given

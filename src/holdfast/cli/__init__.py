@@ -91,7 +91,11 @@ def _dispatch(arguments: list[str]) -> int:
         arguments = [*about, "--help"] if about != ["help"] else ["--help"]
     options = None
     try:
-        environment().asks_first = True
+        env = environment()
+    except ValueError as error:  # of a variable
+        return failed(error)
+    try:
+        env.asks_first = True
         if arguments[:1] in (["sema"], ["semats"]):
             say_how_to_break(lambda status: _command_to_break(None, status))
             return _drop_in(*arguments)
@@ -101,7 +105,7 @@ def _dispatch(arguments: list[str]) -> int:
         if any("://" in word for word in arguments):
             hide(arguments)
         if options.command == "run":
-            if environment().has_jobs:
+            if env.has_jobs:
                 from .job import run
             else:
                 from .run import run
@@ -114,7 +118,7 @@ def _dispatch(arguments: list[str]) -> int:
     except Exception as error:
         return failed(error, options)
     finally:
-        environment().asks_first = False
+        env.asks_first = False
 
 
 def perform(options: Namespace) -> int:

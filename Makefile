@@ -22,7 +22,14 @@ demo: $(VENV)/.test
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),-m 'not long' $(HERE))
+# What runs on this system alone.
+HERE := --ignore=tests/platforms --ignore=tests/machines
+
+.PHONY: long
+# The tests that `make test` leaves out: whole enumerations, of which it runs a part (tests/long.py).
+long: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m long $(HERE) $(ARGS)
 
 .PHONY: windows
 # What Python for Windows does under Wine: apt-get install --no-install-recommends wine wine64. make windows SECONDS=300 has a
@@ -76,7 +83,7 @@ $(VENV)/.coverage: $(VENV)/.test
 # ARGS for a part of them. The data is where other users may write, as some tests are another user.
 coverage: $(VENV)/.coverage
 	data=$$(mktemp -d) && chmod 1777 $$data && trap "rm -rf $$data" EXIT && export COVERAGE_FILE=$$data/measured && \
-	    { $(BIN)/python -m coverage run --include '$(CURDIR)/src/*' -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines); tests=$$?; \
+	    { $(BIN)/python -m coverage run --include '$(CURDIR)/src/*' -m pytest -n $(JOBS) --dist worksteal $(or $(ARGS),$(HERE)); tests=$$?; \
 	    mkdir -p dist/coverage && $(BIN)/python -m coverage combine --quiet --data-file=dist/coverage/measured $$data && \
 	    $(BIN)/python tests/reach/report.py dist/coverage/measured $(if $(ARGS),--part) && exit $$tests; }
 
@@ -146,7 +153,7 @@ TIMES ?= 20
 LOAD ?= 4
 STALLS ?= 0
 flaky: $(VENV)/.test
-	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) --stalls $(STALLS) $(if $(SEED),--seed $(SEED)) -- $(or $(ARGS),--ignore=tests/platforms --ignore=tests/machines)
+	$(BIN)/python tests/flaky.py --times $(TIMES) --jobs $(JOBS) --load $(LOAD) --stalls $(STALLS) $(if $(SEED),--seed $(SEED)) -- $(or $(ARGS),$(HERE))
 
 .PHONY: variants
 # The suite once more with portable Python only, and without each ability (tests/README.md): VARIANTS="generic flock" for some.

@@ -24,6 +24,7 @@ import ahead
 import beside
 import instances
 import leftovers
+import long
 import places
 import rewriting
 import shuffled
@@ -46,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "unmeasured(why): under `make coverage`, what it starts does not measure itself")
     config.addinivalue_line("markers", "ahead(body): may begin while the test before it runs (ahead.py)")
     config.pluginmanager.register(ahead)
+    config.pluginmanager.register(long)
     if sys.platform == "win32":
         config.pluginmanager.register(absent)
     if os.environ.get(shuffled.SEED):

@@ -196,9 +196,10 @@ def _listed(env: Surroundings, where: str, locked: Container[int] | None) -> tup
             if detect.is_queue(name):
                 queues.append(name)
             return None
-        if is_run_lock or is_of_kind(name):
+        is_usual = is_otherwise(name)
+        if is_run_lock or ((not is_usual or name.startswith(kinds.BEGINNINGS)) and is_of_kind(name)):
             return name
-        if is_otherwise(name) and locked is not None and (not locked or entry.inode() not in locked):
+        if is_usual and locked is not None and (not locked or entry.inode() not in locked):
             return None  # E6
         return name if entry.is_file(follow_symlinks=False) and not is_beside(name) else None
 

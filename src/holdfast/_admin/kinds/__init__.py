@@ -46,7 +46,8 @@ _HASH = 64
 """The length of the names of restic's locks."""
 _TRIES = 5
 _SERIAL = "LCK.."
-_BEGINNINGS = (".", _SERIAL)
+BEGINNINGS = (".", _SERIAL)
+"""How all names of kinds begin that may end as text, data or programs do: `.#main.py`, of Emacs."""
 _RUN_LOCK = ("/run/lock", "/var/lock")
 
 
@@ -57,7 +58,7 @@ def may_be(name: str, where: str) -> bool:
 
 def is_named_so(name: str) -> bool:
     """Whether a file of this name may be of one of the kinds, in any directory. Asked about every file."""
-    if not name.startswith(_BEGINNINGS) and not name.endswith((".lock", ".held")):
+    if not name.startswith(BEGINNINGS) and not name.endswith((".lock", ".held")):
         return name in _NAMED or len(name) == _HASH
     return name in _NAMED or name.startswith(_SERIAL) or bool(_shaped(name))
 

@@ -64,7 +64,7 @@ def _kept_alive(path: str) -> list[HoldState]:
     return [one for one in gc.get_objects() if isinstance(one, HoldState) and one.path == path]
 
 
-@pytest.mark.parametrize("protocol", ["sema", "flock"])
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
 def test_nothing_of_a_released_hold_is_left_for_the_garbage_collector(place: Path, protocol: str) -> None:
     """H2."""
     lock = Lock(place / "l", protocol=protocol)

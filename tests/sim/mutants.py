@@ -676,19 +676,12 @@ def a_lapsed_holder_is_replaced_without_a_claim(patch: Patch) -> None:
 
 def no_reading_under_the_claim(patch: Patch) -> None:
     """LE5: a claim is made, and then the file is replaced, whatever it is by then."""
-    real = lease.Claims.make
+    patch.setattr(lease, "_is_unchanged", lambda *_: True)
 
-    def make(self: lease.Claims, seen: Observation, *args: Any) -> bool:
-        made = real(self, seen, *args)
-        patch.setattr(lease, "read_fresh", lambda env, path: reading(env, path, seen))
-        return made
 
-    def reading(env: Any, path: str, seen: Observation) -> Any:
-        patch.setattr(lease, "read_fresh", fresh)
-        return seen.identity, seen.data
-
-    fresh = lease.read_fresh
-    patch.setattr(lease.Claims, "make", make)
+def nobody_is_disarmed(patch: Patch) -> None:
+    """LE13: a process that breaks a lock leaves a claimant the file that it is about to rename."""
+    patch.setattr(lease, "disarm", lambda *_: True)
 
 
 def a_late_claimant_enters(patch: Patch) -> None:
@@ -814,6 +807,7 @@ MUTANTS = {
         Mutant(a_lapsed_holder_is_replaced_without_a_claim, "machines-less-late", "random"),
         Mutant(no_reading_under_the_claim, "machines-less-late", "random"),
         Mutant(a_late_claimant_enters, "machines-late", "random"),
+        Mutant(nobody_is_disarmed, "machines-broken", "random"),
         Mutant(a_dead_claimants_claim_counts_for_ever, "machines-dead", "random", 2700),
         Mutant(a_beat_does_not_look_at_the_path, "machines-slow", "random"),
         Mutant(a_lapsed_release_removes, "machines-slow", "random"),

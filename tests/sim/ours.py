@@ -6,7 +6,7 @@ from holdfast._core.attempt import Refusal
 from holdfast._core.hold import HoldRef
 from holdfast.engines.file.acquire import wait_until_free
 from holdfast.engines.file.hold import FileHold
-from holdfast.engines.file.remove import break_lock
+from holdfast.engines.file.remove import break_lock, remove_if
 from holdfast.engines.file.request import FileRequest, slots_of
 from holdfast.engines.file.uncontended import acquire
 from holdfast.errors import HoldfastError, LockLost
@@ -148,14 +148,18 @@ def canceller(wanted: tuple[FileRequest, ...], waits: int) -> Program:
     return program
 
 
-def breaker(wanted: tuple[FileRequest, ...]) -> Program:
-    """Break the lock, whoever holds it. It may give up: it does not wait for a process that was stopped while it
-    probed."""
+def breaker(wanted: tuple[FileRequest, ...], only: int | None = None) -> Program:
+    """Break the lock, whoever holds it, or `only` that of the process with this pid. It may give up: it does not wait
+    for a process that was stopped while it probed."""
 
     def program(me: Actor) -> None:
         me.breaks = True
+        request = wanted[0]
+        steps = break_lock(me.process, request)
+        if only is not None:
+            steps = remove_if(me.process, request, lambda seen, _: seen.record is not None and seen.record.pid == only)
         try:
-            me.drive(break_lock(me.process, wanted[0]))
+            me.drive(steps)
         except HoldfastError:
             me.note("could not break it")
 

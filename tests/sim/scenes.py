@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.engines.file import queue
+from holdfast.engines.file.lease import is_claim
 from holdfast.engines.file.queue import QueueEntry
 from holdfast.model import Identity, marker_text
 from sim import foreign
@@ -172,6 +173,19 @@ def machines(
     build.__doc__ = f"{count} machines, kernel locks: {guards}, inside for {stay} s, {rounds} rounds"
     build.__doc__ += "; another one has died" if dead else ""
     return build
+
+
+def broken_while_replaced(world: World) -> None:
+    """Two machines wait for the lock of one that has died; when the first has made its claim, the lock is broken."""
+    machines(2, "none", dead=True)(world)
+
+    def breaks(me: Actor) -> None:
+        me.sleep(LEASE)
+        while me.process.exists(LOCK) and not any(map(is_claim, me.process.list_directory("/d"))):
+            me.sleep(LEASE / 50)
+        breaker(requests(4, LOCK), only=77)(me)
+
+    world.actor(world.process("R", 104), breaks, crashable=False)
 
 
 def dead_holder(

@@ -126,6 +126,7 @@ Workload("machines-dead-three", scenes.machines(3, "own", stay=0.1, dead=True), 
 _replacing = scenes.machines(2, "none", dead=True)
 Workload("machines-late", _replacing, stops=1, stop_seconds=1.6, stops_at=("rename", "link"))
 Workload("machines-less-late", _replacing, stops=1, stop_seconds=0.3, stops_at=("rename", "link"))
+Workload("machines-broken", scenes.broken_while_replaced, stops=1, stop_seconds=0.3, stops_at=("rename",))
 Workload("machines-slow", scenes.machines(3, "none", stay=0.2), stops=3, stop_seconds=1.05)
 Workload("machines-turns", scenes.machines(3, "between", stay=0.2, rounds=2, fair=True))
 Workload("machines-turns-crash", scenes.machines(3, "none", stay=0.2, fair=True), crashes=1)

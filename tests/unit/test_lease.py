@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -18,16 +19,18 @@ from engines.arms import side_by_side
 from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore, lock
 from holdfast._admin.clean import Leftover, beside
 from holdfast._core.attempt import Refusal
+from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast._platform.values import Storage
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.inspect import read_fresh
 from holdfast.engines.file.lease import is_claim
+from holdfast.engines.file.remove import break_lock
 from holdfast.errors import MalformedRecord
 from holdfast.model import Identity, Marker, marker_text, next_beat
 from holdfast.protocols import get
 from process.support import eventually
-from unit.stepping import Contend, Stepped, device_in, failing
+from unit.stepping import Contend, Crash, Stepped, device_in, failing
 
 FAR = Identity(4711, "another-boot", "7.7", "t5", "elsewhere")
 """A process of another machine."""
@@ -903,6 +906,79 @@ def test_one_of_two_observers_replaces_a_lapsed_record(disk: Path, contend: Cont
     second.steps.close()
     assert isinstance(first.result, FileHold)
     first.result.release()
+
+
+@pytest.mark.parametrize("ends", ["rename", "dies"])
+def test_a_lapsed_holder_that_is_broken_meanwhile_is_not_replaced(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped], ends: str
+) -> None:
+    """LE13: its replacer is stopped, or dies, right before its rename; the lock is broken, and acquired anew."""
+    far_record(disk / "l", lease=60)
+    replacer, newcomer, breaker = contend(disk / "l", lease=60, timeout=None), contend(disk / "l"), environments()
+    clocks, entered = Clocks(replacer.env), list[FileHold]()
+
+    def meanwhile() -> None:
+        if ends == "dies":
+            replacer.crash()
+        assert drive(break_lock(breaker, replacer.request)) is not None
+        entered.append(newcomer.get())
+        if ends == "dies":
+            raise Crash
+
+    replacer.env.once(replacer.env.before, "replace", meanwhile)
+    with contextlib.suppress(Crash):
+        for _ in range(40):
+            clocks.shift += 5
+            replacer.step()
+    assert entered[0].verify()
+    assert not replacer.inside
+    entered[0].release()
+    left = [disk / name for name in os.listdir(disk)]
+    assert [is_claim(path.name) for path in left] == [True] * (ends == "dies")
+    for path in left:
+        path.unlink()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_of_a_replacer_and_a_takeover_in_place_one_enters(
+    disk: Path, contend: Contend, shared: Callable[[], Stepped], dead_pid: int, late: bool
+) -> None:
+    """T20, LE13: on the holder's own machine its death is proven; another machine waits for the end of its lease.
+    `late`: the takeover has its claim before that, or begins right before the other's rename."""
+    here, there = shared(), shared()
+    for env in (here, there):  # kernel locks do not work there
+        env.instead.update(guard=lambda *_, **_more: None, guarded=lambda *_, **_more: None)
+    there.instead["identity"] = lambda *_: FAR.replaced(boot="a-third-boot", pid=os.getpid())
+    gone = here.real.identity().replaced(pid=dead_pid)
+    marker = marker_text(False, device_in(disk), gone, time.time(), 60, 1)
+    (disk / "l").write_bytes(get("sema").compose(gone, time.time(), None, marker, {}))
+    replacer = contend(disk / "l", there, lease=60, timeout=None)
+    other = contend(disk / "l", here, lease=60)
+    clocks = Clocks(there)
+
+    def replace() -> None:
+        replacer.step()
+        for _ in range(13):
+            clocks.shift += 5
+            replacer.step()
+
+    def claimed(*_: object) -> None:
+        if any(name.endswith(".claim") for name in os.listdir(disk)):
+            del here.before["write"]
+            replace()
+
+    if late:
+        here.before["write"] = claimed
+        other.run()
+    else:
+        there.once(there.before, "replace", other.run)
+        replace()
+    assert ("replace" in there.steps) is not late
+    assert "link" in there.steps
+    assert [replacer.inside, other.inside] == [False, True]
+    assert isinstance(other.result, FileHold)
+    assert other.result.verify()
+    other.result.release()
 
 
 def is_claimed(directory: Path) -> bool:

@@ -37,6 +37,11 @@ LE11 A beat is written through a descriptor of its own, from which our last reco
     loss is reported.
 LE12 The guardian of `run` may become the holder long after its fork (guardian.py, G3). So the time of LE1 is in memory
     that the two share: by its copy of that time, the hold would be lost at once.
+LE13 A process that removes the lock, or takes it over in place, has a claim of the other kind (takeover.py, T20). A
+    claimant that finds one backs off; that one counts for a lease as well, whatever the clocks say. Each claimant that
+    looked before is disarmed: its claim names its new file, which without its other name cannot be renamed any more. So
+    a claimant that is stopped before its rename, or has died, keeps nobody waiting. In a sticky directory, a file that
+    may not be removed is root's, or is forged.
 """
 
 from __future__ import annotations
@@ -51,6 +56,7 @@ from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..._platform.interface import Environment
@@ -126,6 +132,7 @@ class LeaseWatch:
     def __init__(self) -> None:
         self._record = _Unchanged()
         self._claim = _Unchanged()
+        self._others = _Unchanged()
 
     def look(self, env: Environment, path: str, seen: Observation, lease: float) -> float:
         """The seconds for which the record has not changed (LE2); 0 if it is not the one that was seen."""
@@ -140,13 +147,21 @@ class LeaseWatch:
         found = read_fresh(env, claim)
         return found is not None and self._claim.seconds((claim, found), began, env.monotonic(), lease) >= lease
 
+    def are_abandoned(self, env: Environment, claims: list[str], lease: float) -> bool:
+        """Whether the claims of the other kind have been there for a whole lease (LE13)."""
+        now = env.monotonic()
+        return not claims or self._others.seconds(claims, now, now, lease) >= lease
 
-def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[int, bytes] | None:
+
+def replace(
+    env: Environment, request: FileRequest, seen: Observation, others: Callable[[], list[str]]
+) -> tuple[int, bytes] | None:
     """Put a new lock file in the place of the lapsed one that was seen. Its descriptor, and its record.
 
-    None if another contender or the holder was faster.
+    None if another contender or the holder was faster. `others` finds the claims of the other kind (LE13).
     """
     assert seen.lease is not None
+    watch: LeaseWatch = seen.lease_watch
     lease = max(seen.lease, request.lease_on(env, seen.identity[0]))
     began, claims, operation = env.uptime(), Claims(env, request, seen), env.operations.current()
     if operation is not None:
@@ -155,7 +170,8 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
     env.operations.about_to_make(temporary)
     try:
         data, claims.identity = _write_new(env, request, temporary, lease)
-        if not claims.make(seen, temporary, lease) or read_fresh(env, request.path) != (seen.identity, seen.data):
+        mine = claims.make(watch, temporary, lease) and watch.are_abandoned(env, others(), lease)
+        if not mine or not _is_unchanged(env, request, seen):
             return None
         env.replace(temporary, request.path)
         fd = env.open_existing(request.path, write=True)
@@ -174,6 +190,44 @@ def replace(env: Environment, request: FileRequest, seen: Observation) -> tuple[
     finally:
         unlink_quietly(env, temporary)
         claims.end()
+
+
+def _is_unchanged(env: Environment, request: FileRequest, seen: Observation) -> bool:
+    """Whether the record is still the one that was seen, by a fresh reading (LE3)."""
+    return read_fresh(env, request.path) == (seen.identity, seen.data)
+
+
+def disarm(env: Environment, request: FileRequest, seen: Observation) -> bool:
+    """Take their new files from all claimants (LE13). Whether the record is still the one that was seen."""
+    begin, directory, claimed = Claims(env, request, seen).prefix, request.directory, set[tuple[int, int]]()
+    for name in env.list_directory(directory):
+        if f"{directory}/{name}".startswith(begin) and is_claim(name):
+            claimed.update(_inode(env, f"{directory}/{name}"))
+    if claimed:
+        for name in env.list_directory(directory):  # anew: the first list may lack a name that is older than the claim
+            own = f"{directory}/{name}"
+            if name.startswith(_PREFIX) and name.endswith(".tmp") and not claimed.isdisjoint(_inode(env, own)):
+                _remove_if_allowed(env, own)
+    return _is_unchanged(env, request, seen)
+
+
+def _inode(env: Environment, path: str) -> list[tuple[int, int]]:
+    """The inode of a file, or none if there is no file."""
+    try:
+        found = env.stat(path)
+    except FileNotFoundError:
+        return []
+    return [(found.st_dev, found.st_ino)] if stat.S_ISREG(found.st_mode) else []
+
+
+def _remove_if_allowed(env: Environment, path: str) -> None:
+    try:
+        env.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
 
 
 def _is_late(env: Environment, began: float, lease: float) -> bool:
@@ -196,14 +250,14 @@ def _write_new(env: Environment, request: FileRequest, temporary: str, lease: fl
 class Claims:
     """The claims to the hold that was seen: ours, and those of claimants that died."""
 
-    __slots__ = ("_env", "_made", "_number", "_prefix", "identity")
+    __slots__ = ("_env", "_made", "_number", "identity", "prefix")
 
     def __init__(self, env: Environment, request: FileRequest, seen: Observation) -> None:
         hold = blake2b(digest_size=8)
         for part in (request.name.encode("utf-8", "surrogateescape"), b"%d" % seen.identity[1], seen.data):
             hold.update(b"%d " % len(part) + part)
         self._env = env
-        self._prefix = f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
+        self.prefix = f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
         self._number = -1
         """The number of our claim, from before it is made."""
         self._made = False
@@ -211,19 +265,17 @@ class Claims:
         self.identity = (0, 0)
         """The file to which our claim is a link."""
 
-    def make(self, seen: Observation, temporary: str, lease: float) -> bool:
+    def make(self, watch: LeaseWatch, temporary: str, lease: float) -> bool:
         """Make our claim (LE5); False while another one counts."""
-        env = self._env
-        assert seen.lease_watch is not None
         while True:
             self._number += 1
             path = self._path(self._number)
             try:
-                env.link(temporary, path)
+                self._env.link(temporary, path)
                 self._made = True
                 return True
             except FileExistsError:
-                if not seen.lease_watch.is_abandoned(env, path, lease):
+                if not watch.is_abandoned(self._env, path, lease):
                     self._number = -1
                     return False
 
@@ -242,7 +294,7 @@ class Claims:
             return False
 
     def _path(self, number: int) -> str:
-        return f"{self._prefix}{number}{_SUFFIX}"
+        return f"{self.prefix}{number}{_SUFFIX}"
 
 
 def is_claim(name: str) -> bool:

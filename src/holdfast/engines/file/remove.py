@@ -25,7 +25,7 @@ from .acquire import look
 from .inspect import Assessment, Observation, assess, forget, observe, reread
 from .interop import announce_removal, end_removal
 from .steps import NO_ROOM, is_there
-from .takeover import NO_LOCKS, is_past_guard, make_claim, take_guard
+from .takeover import NO_LOCKS, claim_seen, disarm_replacers, is_past_guard, take_guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,10 +135,11 @@ def _remove_announced(env: Environment, request: FileRequest, seen: Observation,
 
 def _remove_claimed(env: Environment, request: FileRequest, seen: Observation, guard: int) -> bool:
     try:
-        claim = make_claim(env, request.path, seen.identity, guard)
+        claim = claim_seen(env, request, seen, guard)
     except OSError as error:
         if error.errno in NO_ROOM and guard != NO_LOCKS:
-            return _remove_unchanged(env, request, seen)  # no other process can make one either; and this makes room
+            # No other process can make one either; and this makes room.
+            return disarm_replacers(env, request, seen) and _remove_unchanged(env, request, seen)
         error.filename = request.path
         raise
     if claim is None:

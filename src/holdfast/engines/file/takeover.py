@@ -54,6 +54,9 @@ T19 An exclusive lock of a reader refuses us the guard in either form. If it is 
     either has a claim or looks for ours before it enters (T8); and under our claim the path and the record are looked
     at again (T2).
 
+T20 Claims of the other kind (T17) say nothing of their claimants. So a process that has a claim to a hold with a lease
+    disarms them; those that come later find that claim, and back off (lease.py, LE13).
+
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
 T11 The token in the name makes it unique. A process that has made a claim lists the directory; if another claim counts,
@@ -189,6 +192,30 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
     return None
 
 
+def claim_seen(env: Environment, request: FileRequest, seen: Observation, guard: int) -> Claim | None:
+    """The claim on the lock file that was seen, which nobody can replace then; None if another process was faster."""
+    claim = make_claim(env, request.path, seen.identity, guard)
+    if claim is None:
+        return None
+    try:
+        if disarm_replacers(env, request, seen):
+            return claim
+    except BaseException:
+        claim.drop()
+        raise
+    claim.end()
+    return None
+
+
+def disarm_replacers(env: Environment, request: FileRequest, seen: Observation) -> bool:
+    """Disarm those who might replace a holder with a lease (T20). Whether its record is still the one that was seen."""
+    if seen.lease is None:
+        return True
+    with forking:
+        from .lease import disarm
+    return disarm(env, request, seen)
+
+
 def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
     """Raise PermissionError unless others will respect our claim (T14)."""
     if _is_forged(env, path, env.fstat(fd)):
@@ -209,6 +236,16 @@ def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) 
             raise
         return False
     return _has_other(env, path, inode, names, guard)
+
+
+def claims_on(env: Environment, path: str, inode: tuple[int, int]) -> list[str]:
+    """The claims on the inode, also those of processes that have ended."""
+    directory, found = path.rpartition("/")[0], []
+    for name in env.list_directory(directory or "/"):
+        about = _parsed(name)
+        if about is not None and about.inode[1] == inode[1] and _look_at(env, path, f"{directory}/{name}"):
+            found.append(name)
+    return sorted(found)
 
 
 def is_claim(name: str) -> bool:
@@ -301,20 +338,26 @@ def _has_other(
 
 
 def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple[int, int], guard: int) -> bool:
-    try:
-        found = env.stat(claim)
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISREG(found.st_mode) or found.st_size:
-        return False  # T15
     is_of_this = about.inode[1] == inode[1]
-    if is_of_this and _is_forged(env, path, found):
+    found = _look_at(env, path if is_of_this else None, claim)
+    if found is None:
         return False
     outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
     if outlived or about.is_over(env, found.st_mtime):
         unlink_quietly(env, claim)  # T16; of another file, too: its inode number may never come again
         return False
     return is_of_this
+
+
+def _look_at(env: Environment, path: str | None, claim: str) -> Stat | None:
+    """The claim, of the lock file at `path`, if that is given; None if it is gone, or is no claim (T14, T15)."""
+    try:
+        found = env.stat(claim)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or found.st_size:
+        return None
+    return None if path is not None and _is_forged(env, path, found) else found
 
 
 def _is_forged(env: Environment, path: str, claim: Stat) -> bool:
@@ -410,7 +453,7 @@ def _replace(env: Environment, request: FileRequest, seen: Observation) -> Steps
     try:
         if old is not None and take_guard(env, old) is None and guard_counts(env, seen):
             return None  # T1; of a file that is not ours to write to, the claim alone decides
-        placed = replace(env, request, seen)
+        placed = replace(env, request, seen, partial(claims_on, env, request.path, seen.identity))
         return None if placed is None else (yield from guard_late(env, request, *placed))
     finally:
         if old is not None:
@@ -480,7 +523,7 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
 def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int) -> Claim | None:
     """The second gate; `seen.blocked` says why, if no claim can be made in the directory."""
     try:
-        claim = make_claim(env, request.path, seen.identity, guard)
+        claim = claim_seen(env, request, seen, guard)
         seen.claimed = claim is None
         return claim
     except OSError as error:
@@ -543,7 +586,7 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
         if not is_past_guard(env, seen, guard):
             return False
         try:
-            claim = make_claim(env, request.path, seen.identity, guard or NO_LOCKS)
+            claim = claim_seen(env, request, seen, guard or NO_LOCKS)
             if claim is None:
                 return False
             try:

@@ -821,5 +821,5 @@ def test_a_directory_that_is_released_during_a_look_is_not_called_dead(
     held = contender().get()
     env = environments()
     env.once(env.before, "guarded", held.release)
-    assert Survey(env).alone(str(lock)) is None
+    assert Survey(env).file(str(lock), alone=True) is None
     assert "guarded" in env.steps

@@ -280,7 +280,7 @@ def test_a_lock_that_is_released_during_the_look_is_no_leftover(
 
     env.instead["inspect"] = release
     take()
-    found = Survey(env).alone(str(path))
+    found = Survey(env).file(str(path), alone=True)
     if another:
         assert found is not None
         assert found.status.holder is not None

@@ -214,7 +214,7 @@ def test_a_directory_that_is_locked_after_the_tables_were_read_is_its_holders(
     survey = Survey(environments())
     assert survey.owners(f"{disk}/t") == []
     contend(disk / "t", protocol="proper-lockfile").get()
-    one = survey.alone(f"{disk}/t.lock")
+    one = survey.file(f"{disk}/t.lock", alone=True)
     assert one is not None
     assert one.status.holder is not None
     assert one.status.holder.pid == os.getpid()

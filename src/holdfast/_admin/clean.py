@@ -86,8 +86,7 @@ class Kept(Value):
 
 
 def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
-    """The directory, and those below it; no links are followed, and no filesystem that the kernel makes up is
-    entered."""
+    """The directory, and those below it, as a tree is walked (scan.py, E4)."""
     tables = env.proc_locks()
     pending = [top]
     while pending:
@@ -136,9 +135,7 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     if found.advice is not None or (not status.protocol and not status.stale):
         return None  # another program's: it has rules of its own (kinds/)
     protocol = get(status.protocol or "sema")
-    if protocol.persistent:
-        return None
-    if _may_be_data(status):
+    if protocol.persistent or _may_be_data(status):
         return None
     if is_out_of_reach(status):
         return Kept(status.path, protocol.name, status.reason, "it can go once its filesystem is writable")
@@ -157,15 +154,13 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
 
 
 def _may_be_data(status: Status) -> bool:
-    """Whether it may be a user's data: only two words in it say that it is a lock, and its name says that it is not
-    (M14)."""
+    """Whether it may be a user's data: two words in it make it a lock, and its name says that it is none (M14)."""
     record = status.record
     if record is None or record.marker is not None:
         return False
-    name = os.path.basename(status.path)
     if record.protocol == "sidecar":
         return record.fields["payload"].get("createdAt") is None
-    return record.mixed or detect.is_called_otherwise(name)
+    return record.mixed or detect.is_called_otherwise(os.path.basename(status.path))
 
 
 def may_be_approved(env: Environment, protocol: Protocol, record: Record | None, liveness: Liveness) -> bool:
@@ -218,8 +213,7 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
 
 
 def why_no_rival(env: Environment, where: str, name: str) -> str | None:
-    """The reason why a temporary file of semats is an orphan, by its name, its age and its content; None if it is not
-    (M11)."""
+    """Why a temporary file of semats is an orphan, by its name, age and content; None if it is not (M11)."""
     path = joined(where, name)
     base = name.rsplit(".", 3)[0]
     pid = get("semats").rival(name, base)

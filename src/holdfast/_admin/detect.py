@@ -91,8 +91,7 @@ def may_be_record(size: int) -> bool:
 
 
 def is_likely(found: Stat) -> bool:
-    """Whether a file without a lock's name is worth reading in a search of a whole disk: its owner may write to it, and
-    it is small."""
+    """Whether a file without a lock's name is worth reading in a search of a whole disk: small, and writable."""
     return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
 
 

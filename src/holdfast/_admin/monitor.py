@@ -198,14 +198,13 @@ class SeenHold:
         return of_holder(kind, time, self.found.status.replaced(holder=self.holder), **more)
 
 
-class SeenWait:
+class SeenWait(Value):
     """A waiter."""
 
-    def __init__(self, path: str, protocol: str, waiter: Waiter, since: float) -> None:
-        self.path = path
-        self.protocol = protocol
-        self.waiter = waiter
-        self.since = since
+    path: str
+    protocol: str
+    waiter: Waiter
+    since: float
 
     def tell(self, kind: str, time: float, host: str, **more: Any) -> LockEvent:
         who = self.waiter
@@ -292,10 +291,7 @@ class PassiveEnvironment:
 
 
 class _KernelLocksOnly(ProcLocks):
-    """The tables, asked only about files that may be locks of the kernel alone.
-
-    While the table of locks is read, no process on this machine can take one; a walk through all processes takes long.
-    """
+    """The tables, asked only about files that may be locks of the kernel alone (Z11)."""
 
     def __init__(
         self, env: PassiveEnvironment, kernel_locks: set[tuple[int, int]], blank: set[tuple[int, int]]
@@ -317,9 +313,7 @@ class _KernelLocksOnly(ProcLocks):
 class WatchScope:
     """Directories that are followed, by path, with the names of the locks that are meant; None: all of them.
 
-    `polled`: directories where no events come from.
-
-    `missing`: directories that could not be listed any more, and why.
+    `polled`: those where no events come from. `missing`: those that could not be listed any more, and why.
     """
 
     def __init__(self) -> None:
@@ -329,8 +323,8 @@ class WatchScope:
         self._patterns: dict[str, list[re.Pattern[str]]] = {}
 
     def add(self, directory: str, name: str | None, *, polled: bool, pattern: bool = False) -> None:
-        """Follow a directory. With a name: only what can be its lock files, that is itself, `NAME.lock`, and slots of a
-        semaphore; or (`pattern`) files that match it as in a shell."""
+        """Follow a directory. With a name: only itself, `NAME.lock`, and slots of a semaphore NAME; or (`pattern`) what
+        matches it as in a shell."""
         names = self.directories.setdefault(directory, set())
         if name is None:
             self.directories[directory] = None
@@ -358,11 +352,8 @@ def changed_files(
     seen: dict[str, tuple[object, ...]],
     held: Collection[str],
 ) -> tuple[list[str], list[str]]:
-    """The files to look at in a directory, and its queues, found by listing it.
-
-    Files to look at: new, written or gone since the last time; `held`; and locked by the kernel since. `seen` is
-    brought up to date.
-    """
+    """The files to look at in a directory, and its queues, found by listing it: files that are new, written or gone
+    since the last time; `held`; or locked by the kernel since. `seen` is brought up to date."""
     try:
         listed = env.list_directory(directory)
         scope.missing.pop(directory, None)
@@ -402,10 +393,8 @@ CONFIRM_AFTER, CONFIRM_WITHIN = 0.05, 0.5
 
 
 class UnconfirmedReleases:
-    """Holds whose lock file has vanished, by path, where it is not known yet whether they were released (Z14).
-
-    `held`: the holds whose lock file is there.
-    """
+    """Holds whose lock file has vanished, by path, where it is not known yet whether they were released (Z14). `held`:
+    those whose lock file is there."""
 
     def __init__(self, env: PassiveEnvironment, held: Mapping[str, SeenHold]) -> None:
         self._env = env
@@ -444,8 +433,7 @@ class UnconfirmedReleases:
         return held.tell(kind, at, waited=held.waited, held=max(0.0, at - held.since))
 
     def confirm_early(self, path: str) -> list[LockEvent]:
-        """The event of its release, if the guard is gone. The next holder is there: most probably it was released,
-        which should be told before that."""
+        """The event of its release, if the guard is gone: it should be told before that of the next holder."""
         if path not in self._gone:
             return []
         self._env.forget_tables()
@@ -466,8 +454,7 @@ class UnconfirmedReleases:
         return found
 
     def _is_guarded(self, gone: SeenHold) -> bool:
-        """Whether the guard is still held. The number of a file that is gone may be another's by now, even one of the
-        same process."""
+        """Whether the guard is still held. The file's number may be another's by now, even of the same process."""
         identity = gone.found.identity
         if any(held.found.identity == identity for held in self._held.values()):
             return False
@@ -492,15 +479,13 @@ class UnconfirmedWaits:
         self._waiters = waiters
         self._held = held
         self._gone: dict[TicketId, tuple[LockEvent, float]] = {}
-
         self._expected: dict[TicketId, float] = {}
 
     def dues(self) -> list[float]:
         return [*(until for _, until in self._gone.values()), *self._expected.values()]
 
     def expect(self, ticket: TicketId) -> None:
-        """Plan another look at a ticket that was closed: perhaps its owner has died, and the guard is gone in a moment
-        (Z15)."""
+        """Plan another look at a ticket that was closed: its owner may have died, and the guard be gone soon (Z15)."""
         self._expected[ticket] = self._env.monotonic() + SETTLE
 
     def expected(self, now: float) -> list[TicketId]:
@@ -723,8 +708,8 @@ class Follower:
         """Events of locks, from these changes of directories (Z12)."""
         self._passive.forget_tables()
         dirty: dict[str, None] = {}
-        fresh: dict[tuple[str, str], None] = {}
-        left: dict[tuple[str, str], None] = {}
+        fresh: dict[TicketId, None] = {}
+        left: dict[TicketId, None] = {}
         everything = False
         for directory, name, what in changes:
             path = f"{directory}/{name}"
@@ -809,12 +794,8 @@ class Follower:
     @property
     def due(self) -> float:
         """When to call `tick` next, on the monotonic clock."""
-        dues = [
-            self._dues["sweep"],
-            *self._unsettled.values(),
-            *self._unconfirmed_releases.dues(),
-            *self._unconfirmed_waits.dues(),
-        ]
+        dues = [self._dues["sweep"], *self._unsettled.values()]
+        dues += [*self._unconfirmed_releases.dues(), *self._unconfirmed_waits.dues()]
         if self._passive.kernel_locks:
             dues.append(self._dues["kernel"])
         if self._foreign:
@@ -834,7 +815,7 @@ class Follower:
                 self._read(ticket)
         for path in dirty:
             try:
-                one = survey.alone(path)
+                one = survey.file(path, alone=True)
             except FileNotFoundError:
                 self._vanished(path)
                 continue

@@ -197,8 +197,7 @@ def _letters(number: int) -> str:
 
 
 def _receive(own: View, name: str, needed: str, within: float) -> Steps[Any]:
-    """The message of this name. Silent if none comes, or the file that shows the other side's presence has gone
-    (DP4)."""
+    """The message of this name. Silent if none comes, or the file of the other side's presence has gone (DP4)."""
     env = own.env
     pause, until = _SOONEST, env.monotonic() + within
     while True:

@@ -77,10 +77,8 @@ class Reaper:
         self._list_at = self._all_at = self._listed = 0.0
 
     def run(self, ready: Callable[[], object]) -> Steps[NoReturn]:
-        """Reap for ever; `ready` is called once everything has been looked at for the first time.
-
-        OSError if the directory cannot be listed to begin with.
-        """
+        """Reap for ever; `ready` is called once everything has been looked at for the first time. OSError if the
+        directory cannot be listed to begin with."""
         self._env.list_directory(self._directory)
         started = False
         try:

@@ -99,10 +99,8 @@ _GLANCE = 256
 def walk(
     env: Surroundings, tables: ProcLocks, top: str, entering: Callable[[str], object] | None = None
 ) -> Iterator[Step | Unreadable]:
-    """The files below `top` that may be lock files, and the paths that could not be looked at.
-
-    `entering` is called with each directory before it is listed.
-    """
+    """The files below `top` that may be lock files, and the paths that could not be looked at; `entering` as in
+    `Survey.tree`."""
     open_: list[tuple[str, frozenset[str], Iterator[str]]] = []
 
     def enter(where: str) -> Unreadable | None:
@@ -261,10 +259,12 @@ class Survey:
         except OSError as error:
             return Unreadable(path, error)
 
-    def file(self, path: str) -> Found | None:
-        """The lock file at this absolute path; None if it is none. OSError as the system raises it."""
+    def file(self, path: str, *, alone: bool = False) -> Found | None:
+        """The lock file at this absolute path (`alone`: without its queue); None if it is none. OSError as the system
+        raises it."""
         where, _, name = path.rpartition("/")
-        queues = frozenset([q.rpartition("/")[2] for q in queues_of(where, name) if self._env.exists(q)])
+        existing = () if alone else filter(self._env.exists, queues_of(where, name))
+        queues = frozenset([queue.rpartition("/")[2] for queue in existing])
         return self._look(where, name, path, self._env.stat(path), queues)
 
     def owners(self, path: str, *, records: bool = False) -> list[LockOwner]:
@@ -281,14 +281,8 @@ class Survey:
         return None if pid is None else self._tables.user(pid)
 
     def of_the_kernel(self, path: str) -> Found:
-        """The file at this path as a lock of `flock`, whatever its content; it is not opened. OSError as the system
-        raises it."""
+        """The file at this path as a lock of `flock`, whatever its content, unopened. OSError as of `file`."""
         return self._by_the_kernel(path, Observation(self._env.stat(path)), None)
-
-    def alone(self, path: str) -> Found | None:
-        """The lock file at this path, as by `file`, without its queue."""
-        where, _, name = path.rpartition("/")
-        return self._look(where, name, path, self._env.stat(path), frozenset())
 
     # -- one file ------------------------------------------------------------------------------------------------------
 
@@ -314,7 +308,7 @@ class Survey:
         if seen is None:
             return None
         holder = seen.status.holder
-        uid = self._tables.user(holder.pid) if holder is not None and holder.pid and seen.condition == HELD else None
+        uid = self.user(holder.pid) if holder is not None and seen.condition == HELD else None
         return seen if uid is None else seen.replaced(uid=uid)
 
     def _of_protocols(self, where: str, name: str, path: str, found: Stat, queues: frozenset[str]) -> Found | None:
@@ -421,7 +415,7 @@ class Survey:
 
     def _found(self, status: Status, condition: str, seen: Observation) -> Found:
         pid = status.holder.pid if status.holder is not None and condition == HELD else None
-        uid = self._tables.user(pid) if pid is not None else None
+        uid = self.user(pid)
         return Found(status, condition, seen.identity, seen.uid if uid is None else uid)
 
     # -- files that say little -----------------------------------------------------------------------------------------
@@ -452,17 +446,15 @@ class Survey:
         return self._found(status, HELD if holders else FREE, seen)
 
     def _owners(self, seen: Observation) -> tuple[list[LockOwner], bool]:
-        """Holders and waiters of the kernel lock, by the tables; and whether it is held all the same where these show
-        nobody. It may have been taken since they were read."""
+        """Holders and waiters of the kernel lock, by the tables; and whether it is held though these show nobody."""
         owners = self._tables.owners(seen.identity)
         if seen.fd < 0 or any(not owner.waiting for owner in owners) or not self._env.guarded(seen.fd):
             return owners, False
-        owners = self._env.lock_owners(seen.identity)
+        owners = self._env.lock_owners(seen.identity)  # it may have been taken since
         return owners, all(owner.waiting for owner in owners) and bool(self._env.guarded(seen.fd))
 
     def _left_by_flock(self, name: str, path: str, found: Stat) -> Found | None:
-        """An empty file *.lock: held, if the kernel has it locked, else empty. None if it is anything else, or young
-        (E7)."""
+        """An empty file *.lock: held, if the kernel has it locked, else empty. None: another file, or young (E7)."""
         env = self._env
         if detect.damaged(name, b"") != "" or abs(env.time() - found.st_mtime) < _YOUNG or not env.guards:
             return None
@@ -552,10 +544,6 @@ def _identity(found: Stat) -> tuple[int, int]:
     return (found.st_dev, found.st_ino)
 
 
-_BYTES = 6
-"""Bytes of an id, as twelve hexadecimal digits: short enough to be typed, too long to be met by chance."""
-
-
 def id_of(env: Surroundings, status: Status) -> str | None:
     """The id of the acquisition that `status` is about; None if there is none, or it is the kernel's alone."""
     if not (status.locked or status.stale) or is_persistent(status.protocol):
@@ -570,7 +558,8 @@ def name_of(env: Surroundings, path: str, protocol: str, data: bytes) -> str | N
         return None
     from hashlib import blake2b
 
-    return blake2b(file.encode() + b"\0" + _lasting(env, protocol, data), digest_size=_BYTES).hexdigest()
+    # Twelve digits are short enough to be typed, and too long to be met by chance.
+    return blake2b(file.encode() + b"\0" + _lasting(env, protocol, data), digest_size=6).hexdigest()
 
 
 def _lasting(env: Environment, protocol: str, data: bytes) -> bytes:
@@ -605,8 +594,7 @@ a lock."""
 
 
 class Staleness(Value):
-    """The moment `at` which `implementation` would call a lock stale (epoch seconds; None: no age does it), and only
-    under that `condition`, if it is not empty."""
+    """When `implementation` calls a lock stale (`at`: epoch seconds; None: at no age), and under which condition."""
 
     implementation: str
     at: float | None

@@ -216,11 +216,7 @@ def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
         "protocol": status.protocol or None,
         "state": state(status),
         "liveness": status.liveness.value,
-        "evidence": {
-            "source": status.evidence.source,
-            "text": status.evidence.text,
-            "proven": status.evidence.proven,
-        },
+        "evidence": {"source": status.evidence.source, "text": status.evidence.text, "proven": status.evidence.proven},
         "reason": status.reason,
         "age": None if status.age is None else round(status.age, 3),
         "record_age": None if status.record_age is None else round(status.record_age, 3),

@@ -77,11 +77,7 @@ def _listing(url: str) -> Finding:
         return Finding("server", UNUSABLE, str(error), _NEXT)
     took = time.monotonic() - begun
     many = "1 lock there is" if len(statuses) == 1 else f"{len(statuses)} locks there are"
-    return Finding(
-        "server",
-        GOOD,
-        f"it has answered within {took * 1000:.0f} ms; {many} held or waited for",
-    )
+    return Finding("server", GOOD, f"it has answered within {took * 1000:.0f} ms; {many} held or waited for")
 
 
 def _holding(url: str) -> list[Finding]:

@@ -382,23 +382,14 @@ _HELP = {
     "try": _Help("[options] LOCK", _SHELL_NOTE),
     "acquire": _Help("[options] LOCK", _SHELL_NOTE),
     "release": _Help("[options] LOCK", _RELEASE_NOTE),
-    "wait": _Help(
-        "[options] LOCK ...",
-        _WAIT_NOTE,
-        slots=f"one of {SEMAPHORE}",
-    ),
+    "wait": _Help("[options] LOCK ...", _WAIT_NOTE, slots=f"one of {SEMAPHORE}"),
     "status": _Help(
         "[options] LOCK ...",
         _STATUS_NOTE,
         protocol=WRITTEN.format("what the lock file says, else sema"),
         verbose="also show what the lock file contains",
     ),
-    "ls": _Help(
-        _LISTED,
-        _LS_NOTE,
-        places="directory, pattern, lock file or URL (default: this directory)",
-        json=EACH,
-    ),
+    "ls": _Help(_LISTED, _LS_NOTE, places="directory, pattern, lock file or URL (default: this directory)", json=EACH),
     "watch": _Help(
         _LISTED,
         _WATCH_NOTE,
@@ -414,9 +405,7 @@ _HELP = {
         record="append what happens to FILE, as watch --record",
     ),
     "timeline": _Help(
-        "[options] EVENTS",
-        _TIMELINE_NOTE,
-        "Draw recorded events: who held which lock, and who waited, when.",
+        "[options] EVENTS", _TIMELINE_NOTE, "Draw recorded events: who held which lock, and who waited, when."
     ),
     "doctor": _Help(
         "[options] [DIR]",
@@ -441,16 +430,8 @@ _HELP = {
         protocol="how the lock file is written (default: what its content says)",
         json=JSON,
     ),
-    "reap": _Help(
-        "[options] DIR",
-        _REAP_NOTE,
-        "Watch DIR, and remove the lock of each holder the moment it dies.",
-    ),
-    "postgresql": _Help(
-        "[options] ACTION URL",
-        _POSTGRESQL_NOTE,
-        "Prepare a PostgreSQL database for locks.",
-    ),
+    "reap": _Help("[options] DIR", _REAP_NOTE, "Watch DIR, and remove the lock of each holder the moment it dies."),
+    "postgresql": _Help("[options] ACTION URL", _POSTGRESQL_NOTE, "Prepare a PostgreSQL database for locks."),
     "protocols": _Help("[options]", _PROTOCOLS_NOTE, json=EACH),
     "completion": _Help(
         "[-h] SHELL",
@@ -459,9 +440,7 @@ _HELP = {
     ),
     "beads check": _Help("[options] DIR", _CHECK_NOTE, quiet="print nothing, and answer by the exit status"),
     "beads daemon": _Help(
-        "[options] DIR -- CMD [ARG ...]",
-        _DAEMON_NOTE,
-        verbose="also log the start and the end of cycles",
+        "[options] DIR -- CMD [ARG ...]", _DAEMON_NOTE, verbose="also log the start and the end of cycles"
     ),
 }
 

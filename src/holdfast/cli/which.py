@@ -54,9 +54,7 @@ CHOICES = (
         "no option; holdfast doctor DIR says whether that works there",
     ),
     Choice(
-        "holdfast on other machines that share no directory",
-        "",
-        "a URL: postgresql://HOST/DB#NAME, etcd://HOST/NAME",
+        "holdfast on other machines that share no directory", "", "a URL: postgresql://HOST/DB#NAME, etcd://HOST/NAME"
     ),
     Choice(
         "filelock's SoftFileLock, PID files, or any other lock file with rules of its own",

@@ -29,15 +29,7 @@ _SEQUENCES, _STAYS = 0x1 | 0x4, 0x8
 """Sequences are obeyed; no new line after the last column before something follows."""
 _AT_ONCE = 0.05
 """Seconds in which a console usually accepts a whole screen."""
-_KEYS = {
-    0x1B: "escape",
-    0x21: "page up",
-    0x22: "page down",
-    0x23: "end",
-    0x24: "home",
-    0x26: "up",
-    0x28: "down",
-}
+_KEYS = {0x1B: "escape", 0x21: "page up", 0x22: "page down", 0x23: "end", 0x24: "home", 0x26: "up", 0x28: "down"}
 """Names of keys, by their codes."""
 _UNITS = {"\x0c": "redraw", "\x04": "q", "\x1a": "q"}
 """Control keys. The last two end what is typed, on other systems and on Windows."""

@@ -28,9 +28,6 @@ _COLLECT_AFTER = 50_000
 """New objects after which Python looks for reference cycles. A command makes few of those: with Python's usual 700, a
 list of many locks takes 5 % longer, and a start 2 %."""
 
-_LOCK_ITSELF = ("sema", "semats")
-"""Protocols of records whose lock file is LOCK itself."""
-
 _PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
 """Options and operands that name a file or a directory; a LOCK is checked by `Lock` itself."""
 
@@ -70,10 +67,8 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Occupy the numbers of closed standard streams, so that no lock file gets one and is written to.
-
-    These descriptors do not cross exec: a command finds closed what was closed.
-    """
+    """Occupy the numbers of closed standard streams, so that no lock file gets one and is written to. These descriptors
+    do not cross exec: a command finds closed what was closed."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -182,7 +177,7 @@ def _command_to_break(options: Namespace | None, status: Status) -> str:
     if given is not None:
         words += ["-p", protocol]  # with which `break` derives the lock file from the given path
         path = given
-    elif status.record is None and status.protocol in _LOCK_ITSELF and is_file:
+    elif status.record is None and status.protocol in ("sema", "semats") and is_file:  # whose lock file is LOCK itself
         words += ["-p", status.protocol]  # the content does not name it
     return quoted(*words, f"./{path}" if path.startswith("-") else path)
 

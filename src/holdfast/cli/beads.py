@@ -48,18 +48,8 @@ def check(options: Namespace) -> int:
     proceed = gate.open()
     if options.json:
         _, holder, error = gate.last
-        show(
-            dumped(
-                {
-                    "result": "proceed" if proceed else "skip",
-                    "path": gate.path,
-                    "holder": holder,
-                    "removed": proceed and holder is not None,
-                    "error": error,
-                    "log": lines[0] if lines else None,
-                }
-            )
-        )
+        told = {"result": "proceed" if proceed else "skip", "path": gate.path, "holder": holder, "error": error}
+        show(dumped({**told, "removed": proceed and holder is not None, "log": lines[0] if lines else None}))
     elif lines and not options.quiet:
         show(lines[0])
     return DONE if proceed else HELD
@@ -73,7 +63,9 @@ class _Daemon:
         self._interval: float = options.interval
         self._verbose: bool = options.verbose
         self._path: str | None = options.log
-        _require_directory(options.lock)
+        # A mistyped directory has no lock in it, so its gate would be open forever.
+        if not stat.S_ISDIR(seen_at(options.lock, lambda: os.stat(options.lock)).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), options.lock)
         if self._path is not None:
             os.close(_open_log(self._path))  # an unwritable log is reported now, not in an hour
         self._gate = SyncGate(options.lock, log=self._log)
@@ -157,9 +149,3 @@ class _Daemon:
 
 def _open_log(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)  # a FIFO would make it wait
-
-
-def _require_directory(path: str) -> None:
-    """Refuse a mistyped directory: it has no lock in it, so its gate would be open forever."""
-    if not stat.S_ISDIR(seen_at(path, lambda: os.stat(path)).st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -30,17 +30,16 @@ from .outcome import DONE, HELD, USAGE, say, show
 from .slots import elsewhere
 
 _WORD = "break"
-_MEANS = (
-    "Its holder is alive. Removing the file does not stop it, and another process could acquire the lock beside it: "
-    "end the holder instead, or, if you are sure, use --force"
-)
 
 
 class _Breaking:
     """A lock as it was first seen, and what the user has asked for."""
 
     done, aim = "removed", "remove it"
-    means = _MEANS
+    means = (
+        "Its holder is alive. Removing the file does not stop it, and another process could acquire the lock beside "
+        "it: end the holder instead, or, if you are sure, use --force"
+    )
 
     def __init__(self, options: Namespace, status: Status, its_id: str | None) -> None:
         self.options = options
@@ -134,8 +133,8 @@ class _Breaking:
         return None if self.options.force else self._why_force(seen.record, assessed.liveness, assessed.evidence)
 
     def _why_force(self, record: Record | None, liveness: Liveness, evidence: Evidence) -> str | None:
-        """Why only --force removes it: the holder has the guard, or a file without a holder's record has record locks
-        (`ofd`, dpkg, Java). None if neither is so."""
+        """Why only --force removes it: a living holder's guard, or record locks (`ofd`, dpkg, Java) on a file without a
+        record. None if it has neither."""
         if liveness is Liveness.ALIVE and evidence.source == "guard":
             return f"{sentence(self.status)}. {self.means}"
         owners = Survey(environment()).owners(self.status.path, records=True) if record is None else []

@@ -52,11 +52,8 @@ _FIRST = {**SUMMARIES, _HELP: "show the options of a command"}
 
 
 class Command(Value):
-    """One command, named by its words: `run`, `beads check`. `runs`: another command stands behind `--`.
-
-    `words` are the choices for its first argument if that is no file. `text` is the whole help of a command without a
-    parser.
-    """
+    """One command, named by its words: `run`, `beads check`. `runs`: another command stands behind `--`. `words`: the
+    choices for its first argument if that is no file. `text`: the whole help of a command without a parser."""
 
     name: str
     summary: str

@@ -68,8 +68,7 @@ class Column(Value):
 def lines(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], on: Screen, floors: dict[int, int] | None = None
 ) -> list[str]:
-    """The rows, escaped and aligned, below a line of titles. `floors`: the least width of each column, by its number;
-    raised to the widest cell."""
+    """The rows, escaped and aligned, below titles. `floors`: the least width of columns; raised to the widest cell."""
     cells = [[_measured(cell) for cell in row] for row in rows]
     floors = {} if floors is None else floors
     widths = {}
@@ -144,10 +143,8 @@ def fit(text: str, width: int, cut: str = "end") -> str:
 
 
 def work_of(command: str | None, pid: int | None = None) -> str:
-    """A command line as people think of it; for `holdfast run`, the command that it runs.
-
-    `pid`: its process, which is asked for the words if a `--` in the line may belong to a tag, say.
-    """
+    """A command line as people think of it; for `holdfast run`, the command that it runs. `pid`: its process, which is
+    asked for the words if a `--` in the line may belong to a tag, say."""
     brief = brief_command(command or "")
     before, _, behind = brief.partition("holdfast run ")
     if before and not (before.startswith("python") and before.endswith(" -m ")):
@@ -281,12 +278,8 @@ def holder_text(holder: Holder) -> str:
     """The holder in words: process, command and host."""
     process = "somebody" if holder.pid is None else f"process {holder.pid}"
     process += f" ({brief_command(holder.command)})" if holder.command else ""
-    return (
-        process
-        + (f" on {holder.host}" if holder.host else "")
-        + (", shared" if holder.shared else "")
-        + _if_stopped(holder)
-    )
+    process += f" on {holder.host}" if holder.host else ""
+    return process + (", shared" if holder.shared else "") + _if_stopped(holder)
 
 
 def _waiter(waiter: Waiter) -> str:
@@ -380,8 +373,7 @@ def tell_refused(options: Namespace, before: Status, why: str) -> int:
 
 
 class Recording:
-    """A file of events. One write in append mode adds each line, so lines of several processes never mix. No call waits
-    longer for a silent file server than `seen_at`."""
+    """A file of events. One write in append mode adds each line, so lines of several processes never mix."""
 
     def __init__(self, path: str) -> None:
         from .._drivers.apart import seen_at
@@ -407,10 +399,8 @@ class Recording:
 
 
 def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
-    """Record the events of this process's locks, with the command that it runs, until the result is called.
-
-    An event that cannot be recorded changes nothing for the command. The first such event is reported.
-    """
+    """Record the events of this process's locks, with the command that it runs, until the result is called. An event
+    that cannot be recorded changes nothing for the command; the first is reported."""
     record = Recording(path)
     words = " ".join(command)
     missed: list[Event] = []
@@ -430,21 +420,12 @@ def as_line(event: Event, command: str, host: str) -> str:
     """An event as a line of JSON with the fields of `watch`. A semaphore's slot is named by its lock file."""
     path = event.path if event.slot is None else f"{event.path}.{event.slot}.lock"
     before = event.recovered_from
-    return line_of(
-        {
-            "kind": event.kind,
-            "time": event.time,
-            "path": path,
-            "protocol": event.protocol,
-            "pid": event.pid,
-            "host": host,
-            "tag": event.tag,
-            "command": command,
-            "waited": event.waited,
-            "held": event.held,
-            "recovered_from": before.pid if before is not None else None,
-        }
-    )
+    values = {
+        "kind": event.kind, "time": event.time, "path": path, "protocol": event.protocol, "pid": event.pid,
+        "host": host, "tag": event.tag, "command": command, "waited": event.waited, "held": event.held,
+        "recovered_from": before.pid if before is not None else None,
+    }  # fmt: skip
+    return line_of(values)
 
 
 def line_of(values: dict[str, Any]) -> str:

@@ -57,15 +57,11 @@ def findings_of(url: str) -> list[Finding]:
     if found[0].level != UNUSABLE:
         found += _holding(url)
     if masked(url) != url:
-        found.append(
-            Finding(
-                "password",
-                NOTE,
-                "the URL has a password in it, which process lists may show",
-                "for PostgreSQL leave it out, and use a password file (~/.pgpass, PGPASSFILE) or PGPASSWORD; for etcd, "
-                "?password_file=…, HOLDFAST_ETCD_PASSWORD, or client certificates (?cert=…&key=…) without any",
-            )
+        means = (
+            "for PostgreSQL leave it out, and use a password file (~/.pgpass, PGPASSFILE) or PGPASSWORD; for etcd, "
+            "?password_file=…, HOLDFAST_ETCD_PASSWORD, or client certificates (?cert=…&key=…) without any"
         )
+        found.append(Finding("password", NOTE, "the URL has a password in it, which process lists may show", means))
     return found
 
 

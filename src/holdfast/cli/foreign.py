@@ -14,8 +14,7 @@ from ..protocols import is_persistent
 
 
 def look_at(path: str) -> Found | None:
-    """The lock of another program at this absolute path, as it is now; None for anything else, and for a path that
-    cannot be examined."""
+    """The lock of another program at this absolute path now; None for anything else, or what cannot be examined."""
     try:
         return look_again(path)
     except (OSError, ValueError):
@@ -23,15 +22,12 @@ def look_at(path: str) -> Found | None:
 
 
 def look_again(path: str) -> Found | None:
-    """Like `look_at`, but raises the OSError of the system.
-
-    A file with a protocol's record belongs to that protocol, whatever its name (scan.py, E8).
-    """
+    """Like `look_at`, but raises the OSError of the system."""
     env = environment()
     found = env.stat(path)
     view = View(env, env.proc_files, path, found)
     if record_in(view.name, found.st_mode, view.data()) is not None:
-        return None
+        return None  # it belongs to that protocol, whatever its name (scan.py, E8)
     return kinds.find(view)
 
 

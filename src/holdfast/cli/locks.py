@@ -42,8 +42,8 @@ def is_url(text: str | None) -> bool:
 
 
 def is_on_server(options: Namespace) -> bool:
-    """Whether a command is about one lock on a server, or the locks there; several LOCKs and slots are dealt with by
-    its own module."""
+    """Whether a command is about one lock on a server, or the locks there."""
+    # Several LOCKs, and slots, are dealt with by the command's own module.
     if len(getattr(options, "locks", ())) > 1 or getattr(options, "slots", None) is not None:
         return False
     words = [getattr(options, name, None) for name in ("lock", "place", "directory", "events")]
@@ -51,16 +51,14 @@ def is_on_server(options: Namespace) -> bool:
 
 
 def refuse_empty(path: str | None) -> None:
-    """Raise InvalidPath for an empty path, as a variable that is not set makes it: made absolute, it would be the
-    working directory."""
-    if path == "":
+    """Raise InvalidPath for an empty path, as a variable that is not set makes it."""
+    if path == "":  # made absolute, it would be the working directory
         raise InvalidPath("the path is empty", path=path)
 
 
 def nowhere(lock: Resource, slot: str = "") -> str:
-    """Why nobody could create a lock file for this free lock or semaphore now; empty if no reason is known.
-
-    `slot`: the path of a semaphore's first free slot."""
+    """Why nobody could create a lock file for this free lock or semaphore now; empty if no reason is known. `slot`: the
+    path of a semaphore's first free slot."""
     if is_url(lock.path):
         return ""
     request = file_request(lock)

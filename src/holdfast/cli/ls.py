@@ -58,11 +58,11 @@ def ls_(options: Namespace) -> int:
         if isinstance(one, Found):
             if wanted.has(one):
                 listing.add(one)
-        else:
-            complete = complete and not isinstance(one, Unreadable)
-            text = problem_at(one.path, one.error) if isinstance(one, Unreadable) else one
-            if isinstance(one, Unreadable) or not options.quiet:
-                say(text)
+        elif isinstance(one, Unreadable):
+            complete = False
+            say(problem_at(one.path, one.error))
+        elif not options.quiet:
+            say(one)
     listing.end()
     if complete and not listing.shown and not options.json and not options.quiet:
         say(f"no {_described(options)} in {', '.join(printable(masked(place), 100) for place in places[:3])}")
@@ -106,10 +106,7 @@ class _Listing:
 
     def _show(self, *, last: bool) -> None:
         found, self._pending = self._pending, []
-        if self._as_json:
-            show("\n".join(map(as_object, found)))
-        else:
-            show("\n".join(self._table(found, whole=last and not self.shown)))
+        show("\n".join(map(as_object, found) if self._as_json else self._table(found, whole=last and not self.shown)))
         self.shown += len(found)
         self._due = time.monotonic() + _MOMENT
 
@@ -188,10 +185,8 @@ def _on_server(url: str) -> Iterator[Found | Unreadable]:
     """The locks on a server whose names begin with that of the URL."""
     try:
         statuses = drive(engine_of(url).survey(environment(), url))
-    except EngineUnavailable as error:
-        yield Unreadable(masked(url), error)
     except HoldfastError as error:
-        yield Unreadable(masked(url), OSError(0, str(error)))
+        yield Unreadable(masked(url), error if isinstance(error, OSError) else OSError(0, str(error)))
     else:
         for status in statuses:
             yield Found(status, "held" if status.locked else "free", (0, 0))
@@ -212,8 +207,8 @@ def _of_place_in_time(
 
 
 def _expanded(place: str) -> list[str]:
-    """A pattern as a shell would expand it, with `**`. Nothing if a file of that very name exists, or a file server
-    does not answer: then the place itself is examined."""
+    """A pattern as a shell would expand it, with `**`. Nothing if the place itself is to be examined: a file of that
+    very name exists, or a file server does not answer."""
     if is_url(place) or _MAGIC.isdisjoint(place):
         return []
     from glob import glob
@@ -243,7 +238,8 @@ class _Wanted:
 
     def has(self, one: Found) -> bool:
         condition = HELD if is_out_of_reach(one.status) else one.condition
-        if condition not in self._conditions and not self._is_in_the_way(one):
+        in_the_way = self._only_held and one.condition == LEFTOVER and one.status.locked  # of its own program
+        if condition not in self._conditions and not in_the_way:
             return False
         if self._age is None:
             return True
@@ -251,10 +247,6 @@ class _Wanted:
             self.ageless += one.status.locked
             return False
         return one.status.age > self._age
-
-    def _is_in_the_way(self, one: Found) -> bool:
-        """Whether held locks are asked for, and this is another program's leftover that keeps that program out."""
-        return self._only_held and one.condition == LEFTOVER and one.status.locked
 
 
 def _described(options: Namespace) -> str:

@@ -172,8 +172,7 @@ PROTOCOLS = {
 
 
 def _option(spelled: str, text: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
-    """A row of the table. Spelled `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand. `more` is for
-    argparse."""
+    """A row of the table: `-n --name`, a switch; `-n --name=VALUE`; `name=SHOWN`, an operand. `more`: for argparse."""
     return spelled, text, more
 
 
@@ -200,7 +199,7 @@ JSON, EACH = "print JSON on stdout: one object", "print JSON on stdout: one obje
 _BETWEEN = "time from the start of a cycle to the start of the next: 500ms, 30s, 1m, 2h (default: 1m)"
 _OPTIONS = {
     "lock": _option("lock=LOCK", _LOCK),
-    "locks": _option("locks=LOCK", f"{_LOCK}", nargs="+"),
+    "locks": _option("locks=LOCK", _LOCK, nargs="+"),
     "dir": _option("lock=DIR", "the directory of the database, where the lock file .exclusive-lock is"),
     "places": _option("places=DIR", "", nargs="*"),
     "place": _option("place=DIR", "a directory for lock files, or a URL (default: this directory)",
@@ -379,9 +378,7 @@ def split_run(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def behind_line(words: list[str]) -> str:
-    """The first word behind `-c LINE` that would count as one more LOCK, besides the one in front; empty without one.
-
-    As in `-c echo hello`, where a longer line is meant."""
+    """The first word behind `-c LINE` that would count as one more LOCK, as in `-c echo hello`; empty without one."""
     operands = [*_operands_of_run(words)]
     return next((words[at] for at, has_line in operands[1:] if has_line and not operands[0][1]), "")
 
@@ -455,14 +452,13 @@ def _wrong_command(options: Namespace, command: list[str]) -> str:
 
 
 def _is_program(name: str) -> bool:
-    """Whether a shell would start something by that name. A file of that name here is meant rather than one of PATH;
-    one on a file server that does not answer is taken for a LOCK."""
+    """Whether a shell would start something by that name, and no file of that name here is meant."""
     from .._drivers.apart import seen_at
 
     try:
         return seen_at(name, lambda: _can_be_started(name))
     except EngineUnavailable:
-        return False
+        return False  # then it is taken for a LOCK
 
 
 def _can_be_started(name: str) -> bool:

@@ -34,8 +34,7 @@ _USUAL_WIDTH = 80
 
 
 def say(text: str) -> None:
-    """Print a message for people on stderr: one line, folded between words on a terminal. Failing to write is no
-    error."""
+    """Print a message for people on stderr: one line, folded on a terminal. Failing to write is no error."""
     if "://" in text:
         text = masked(text)
     from .._core.messages import printable
@@ -55,11 +54,11 @@ def folded(line: str, stream: TextIO) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """A printable text as lines, all but the first indented. A command to be copied stays in one piece, as paths do: a
-    shell would take two lines for two commands."""
+    """A printable text as lines, all but the first indented. A command to be copied stays in one piece, as paths do."""
     import re
     from textwrap import wrap
 
+    # A shell would take two lines for two commands.
     whole = re.sub(_TO_COPY, lambda command: command[0].replace(" ", "\0"), text)
     lines = wrap(whole, width, break_on_hyphens=False, break_long_words=False, subsequent_indent=indent)
     return [line.replace("\0", " ") for line in lines]

@@ -39,13 +39,10 @@ _SHOWN = 60
 
 
 def owner_of(options: Namespace, *, binds: bool) -> int:
-    """Pid of the owner; ValueError if there is none. It has to be a shell, unless it is named.
-
-    Without `binds` only its pid counts, as no lock is left to it.
-    """
+    """Pid of the owner, a shell unless it is named; ValueError if there is none. Without `binds`, no lock is left to
+    it, and only its pid counts."""
     if options.owner_pid:
-        named: int = options.owner_pid
-        return named
+        return int(options.owner_pid)
     pid = environment().caller()
     if pid <= 0:
         raise ValueError(

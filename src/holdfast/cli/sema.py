@@ -71,13 +71,10 @@ def look_at(lock: Lock) -> tuple[Observation, Assessment] | None:
 
 
 def acquire_and_leave(lock: Lock, timeout: float | None, tell: Callable[[Record], object]) -> None:
-    """Acquire the lock, `tell` of it, and leave the lock file to the caller: a plain record, guarded by no process.
-
-    The record has no marker: with one, contenders would take the end of this command for the end of the hold. If `tell`
-    fails, the caller does not know that there is something to release; then the lock is given back.
-    """
+    """Acquire the lock, `tell` of it, and leave the lock file to the caller: a plain record, guarded by no process. If
+    `tell` fails, the caller does not know that there is something to release; then the lock is given back."""
     request = file_request(lock)
-    request.unmarked = True
+    request.unmarked = True  # else contenders would take the end of this command for the end of the hold
     try:
         hold = lock.acquire(timeout)
         tell(hold.record)

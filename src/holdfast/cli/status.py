@@ -160,8 +160,7 @@ def _unopened(survey: Survey, lock: Lock, found: Found | None) -> Status | None:
 
 
 def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
-    """The path to ask for, and the protocol, which the lock file tells if it is not given. For looking only, not for
-    acquiring."""
+    """The path to ask for, and the protocol, which the lock file tells if it is not given: for looking only."""
     if protocol is not None:
         return given, protocol
     one = _found(survey, given)
@@ -213,11 +212,8 @@ def _whose(path: str, protocol: str | None) -> str:
 def condition_of(status: Status, found: Found | None) -> str:
     """The condition as `ls` calls it; judged by the status if that comes from other options or another protocol."""
     kernel = is_persistent(status.protocol)
-    if (
-        found is not None
-        and found.status.locked == status.locked
-        and (not kernel or found.status.protocol == status.protocol)
-    ):
+    is_alike = found is not None and (not kernel or found.status.protocol == status.protocol)
+    if found is not None and is_alike and found.status.locked == status.locked:
         return found.condition
     if not status.locked:
         return STALE if status.stale else FREE

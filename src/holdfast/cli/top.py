@@ -31,7 +31,7 @@ from .fullscreen import GONE, RESIZED, Display, Signals
 from .locks import absolute
 from .ls import as_object, host_of, short_path
 from .options import Namespace
-from .outcome import DONE, FAILED, USAGE, Screen, die_of, say, screen, show
+from .outcome import DONE, FAILED, USAGE, Screen, die_of, problem_at, say, screen, show
 from .watch import as_line, follow, lock_events
 
 WAITED_FOR = "waited for"
@@ -42,10 +42,8 @@ _PIDS_SHOWN = 8
 
 
 class Row(Value):
-    """One lock. `since`: the moment of the acquisition, or the latest that it can have been if not `exact`.
-
-    `waits`: the start and the pid of each, the longest wait first; `all_seen`: whether all their starts were seen.
-    """
+    """One lock. `since`: when it was acquired, or the latest that it can have been if not `exact`. `waits`: the start
+    and the pid of each, the longest wait first; `all_seen`: whether all their starts were seen."""
 
     path: str
     state: str
@@ -96,20 +94,13 @@ class Rows:
     def _row(self, held: SeenHold, waits: Sequence[SeenWait], tables: Callable[[], ProcLocks]) -> Row:
         status, holder = held.found.status, held.holder
         uid = tables().user(holder.pid) if held.found.condition == HELD and holder.pid is not None else None
+        others = max(0, sum(one.pid is not None for one in status.holders) - 1)
+        exact = not (holder.since is None and held.since <= (self._began or 0.0))
         return Row(
-            status.path,
-            held.found.condition,
-            status.protocol,
-            holder.pid,
-            max(0, sum(one.pid is not None for one in status.holders) - 1),
-            user_name(held.found.uid if uid is None else uid),
-            host_of(holder),
-            work_of(holder.command, holder.pid),
-            holder.tag or "",
-            held.since,
-            not (holder.since is None and held.since <= (self._began or 0.0)),
-            *self._of_waits(waits),
-        )
+            status.path, held.found.condition, status.protocol, holder.pid, others,
+            user_name(held.found.uid if uid is None else uid), host_of(holder), work_of(holder.command, holder.pid),
+            holder.tag or "", held.since, exact, *self._of_waits(waits),
+        )  # fmt: skip
 
     def _of_waits(self, waits: Iterable[SeenWait]) -> tuple[tuple[tuple[float, int | None], ...], bool]:
         """`waits` and `all_seen` of a row. The kernel does not tell when a wait has begun."""
@@ -409,7 +400,7 @@ def _as_json(places: Sequence[str], options: Namespace) -> int:
     for directory in followed.directories:
         for one in survey.directory(directory):
             if not isinstance(one, Found):
-                say(f"{one.path}: {one.error.strerror or one.error}")
+                say(problem_at(one.path, one.error))
                 status = FAILED
             elif one.condition not in (FREE, EMPTY) and followed.wanted(*one.status.path.rpartition("/")[::2]):
                 found[one.status.path] = one
@@ -532,14 +523,9 @@ class Board:
         if self._changed:
             self._ordered = ordered(self._rows.now(), self._view.order, backwards=self._view.backwards)
             self._changed = False
-        scene = Scene(
-            self._ordered,
-            self._places,
-            [*self._follower.scope.missing],
-            bool(self._follower.scope.polled),
-            self._rate(began),
-            self._follower.missed,
-        )
+        scope, rate = self._follower.scope, self._rate(began)
+        missing, polled = [*scope.missing], bool(scope.polled)
+        scene = Scene(self._ordered, self._places, missing, polled, rate, self._follower.missed)
         full.draw(self._view.frame(scene, self._clock.time(), full.size(), colours=full.colours))
         moves = self._ordered or self._events
         now = self._clock.monotonic()

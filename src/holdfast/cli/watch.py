@@ -43,10 +43,8 @@ def as_line(one: LockEvent) -> str:
 
 
 def follow(places: Iterable[str]) -> Follower:
-    """A follower of these directories, locks and patterns; OSError for one whose directory is not there.
-
-    A pattern of directories is expanded now; one of the names in them also matches names that come later.
-    """
+    """A follower of these directories, locks and patterns; OSError for one whose directory is not there. A pattern of
+    directories is expanded now; one of the names in them also matches names that come later."""
     env = environment()
     follower = Follower(env, env.folder_watch())
     for place in places:
@@ -88,11 +86,8 @@ def lock_events(
     also: Iterable[int] = (),
     pause: Callable[[], float] = lambda: _LONGEST_WAIT,
 ) -> Iterator[list[LockEvent] | None]:
-    """Events as they happen; None if only the time of `pause` (in seconds) has passed, or one of `also` is ready. Ends
-    at `until` (monotonic).
-
-    `also`: descriptors whose readiness ends a wait, too. When the reader of stdout is gone, the process ends.
-    """
+    """Events as they happen; None if only the time of `pause` (in seconds) has passed, or one of the descriptors `also`
+    is ready. Ends at `until` (monotonic); the process ends when the reader of stdout is gone."""
     env = environment()
     watch = follower.watch
     out = _output()

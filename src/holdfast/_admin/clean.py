@@ -117,9 +117,7 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
         names = sorted(env.list_directory(where))
     except OSError:
         return  # the survey has told
-    for name in names:
-        if not detect.is_beside(name):
-            continue
+    for name in filter(detect.is_beside, names):
         path = joined(where, name)
         try:
             yield from _beside(env, where, name, path)
@@ -193,10 +191,9 @@ def _of_queue(env: Environment, directory: str) -> Iterator[Leftover]:
         names = opened.names()
         if not names:
             yield Leftover(QUEUE, directory, "", "nobody waits: it is empty")
-        for name in names:
-            if opened.is_abandoned(name):
-                why = _HAS_ENDED if opened.counts(name.removesuffix(queue.NEW).removesuffix(queue.RECORD)) else _IS_OLD
-                yield Leftover(TICKET, f"{directory}/{name}", "", why)
+        for name in filter(opened.is_abandoned, names):
+            why = _HAS_ENDED if opened.counts(name.removesuffix(queue.NEW).removesuffix(queue.RECORD)) else _IS_OLD
+            yield Leftover(TICKET, f"{directory}/{name}", "", why)
 
 
 def why_orphan(env: Environment, where: str, name: str) -> str | None:
@@ -396,12 +393,7 @@ _BY_PATH = (
     *("make_directory", "make_directories", "remove_directory", "list_directory", "scan"),
     *("watch", "may_block", "storage", "poll_limit", "events_reach"),
 )
-_PATHS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(_BY_PATH, (0,)),
-    "link": (0, 1),
-    "link_unnamed": (1,),
-    "claim": (1,),
-}
+_PATHS = {**dict.fromkeys(_BY_PATH, (0,)), "link": (0, 1), "link_unnamed": (1,), "claim": (1,)}
 """Places of the arguments of a step that are paths."""
 
 

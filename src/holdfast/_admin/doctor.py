@@ -214,23 +214,14 @@ def _size(count: float) -> str:
 
 _SHOWN = 3
 _KINDS = {
-    (TEMPORARY, ""): (
-        "our temporary files",
-        NOTE,
-        "they do no harm; the next takeover removes them, or holdfast clean",
-    ),
-    (TEMPORARY, "semats"): (
-        "temporary files of semats",
-        NOTE,
-        "they do no harm; semats clean or holdfast clean removes them",
-    ),
-    (ANNOUNCEMENT, "sidecar"): (
-        "announced removals",
-        WEAKER,
-        "fs-safe waits for them forever, even if the lock is free; run holdfast clean, or remove them",
-    ),
+    (TEMPORARY, ""): ("our temporary files", NOTE,
+        "they do no harm; the next takeover removes them, or holdfast clean"),
+    (TEMPORARY, "semats"): ("temporary files of semats", NOTE,
+        "they do no harm; semats clean or holdfast clean removes them"),
+    (ANNOUNCEMENT, "sidecar"): ("announced removals", WEAKER,
+        "fs-safe waits for them forever, even if the lock is free; run holdfast clean, or remove them"),
     (TICKET, ""): ("tickets", NOTE, "the next waiter for that lock removes them"),
-}
+}  # fmt: skip
 """Name, level and future of each kind of leftover, by kind and protocol."""
 
 

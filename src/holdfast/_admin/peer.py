@@ -128,8 +128,7 @@ class View:
 
     def post(self, name: str, message: Any) -> None:
         self.create(name)
-        self.env.write(self._fds[name], (json.dumps(message) + "\n").encode(), 0)
-        self.env.sync(self._fds[name])
+        self.write(name, json.dumps(message) + "\n")
 
     def names(self) -> list[str]:
         """The names in the directory now (DP3)."""

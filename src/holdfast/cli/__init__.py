@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         die_of(signal.SIGINT)
     except _Ended as ended:
-        die_of(ended.number)
+        die_of(ended.args[0])
     finally:
         from .._core.attempt import say_how_to_break
 
@@ -55,11 +55,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 class _Ended(BaseException):
-    """A signal that ends the process, raised so that a wait leaves nothing behind, above all no ticket."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """A signal (its number) that ends the process, raised so that a wait leaves nothing behind, above all no ticket."""
 
 
 def _end(number: int, _frame: object) -> NoReturn:

@@ -74,9 +74,9 @@ class _Daemon:
 
     def run(self) -> int:
         """Run cycles until a signal: 0 for TERM, as a supervisor expects; else die of that signal, as a shell does."""
-        heeded = {number for name in _ENDING if (number := getattr(signal, name, None)) is not None}
         # Signals that the caller ignores (nohup, a background job) stay ignored, here and in the command.
-        heeded = {number for number in heeded if signal.getsignal(number) is not signal.SIG_IGN}
+        ending = (getattr(signal, name) for name in _ENDING)
+        heeded = {number for number in ending if signal.getsignal(number) is not signal.SIG_IGN}
         heed_children()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # BD3: a reader of the log that has gone away
         self._signals = received_with(heeded)

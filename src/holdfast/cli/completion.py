@@ -258,17 +258,10 @@ def bash(found: list[Command]) -> str:
     values = [f"        {'|'.join(names)})\n            words={_quoted(' '.join(w))} ;;" for w, names in chosen.items()]
     options = [f"            {_pattern(c)}) words={_quoted(_flags(c.options))} ;;" for c in found]
     return _filled(
-        _BASH,
-        found,
-        COMMANDS=" ".join(_FIRST),
-        TOP=_flags(TOP),
-        SECONDS="\n".join(seconds),
-        VALUES="\n".join(values),
-        FILES="|".join(taken["files"]),
-        PROCESSES="|".join(taken["processes"]),
-        PLAIN="|".join(taken[""]),
-        OPTIONS="\n".join(options),
-    )
+        _BASH, found, COMMANDS=" ".join(_FIRST), TOP=_flags(TOP), SECONDS="\n".join(seconds),
+        VALUES="\n".join(values), FILES="|".join(taken["files"]), PROCESSES="|".join(taken["processes"]),
+        PLAIN="|".join(taken[""]), OPTIONS="\n".join(options),
+    )  # fmt: skip
 
 
 def _pattern(command: Command) -> str:
@@ -368,13 +361,9 @@ def zsh(found: list[Command]) -> str:
         lines = " \\\n                ".join(["_arguments -s", *map(_zsh_option, command.options), "'*:file:_files'"])
         options.append(f"        ({_pattern(command)})\n            {lines} ;;")
     return _filled(
-        _ZSH,
-        found,
-        COMMANDS="\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in _FIRST.items()),
-        TOP=" ".join(map(_zsh_option, TOP)),
-        SECONDS="\n".join(seconds),
-        OPTIONS="\n".join(options),
-    )
+        _ZSH, found, COMMANDS="\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in _FIRST.items()),
+        TOP=" ".join(map(_zsh_option, TOP)), SECONDS="\n".join(seconds), OPTIONS="\n".join(options),
+    )  # fmt: skip
 
 
 def _colons(text: str) -> str:

@@ -9,7 +9,6 @@ Recorded events are a file with one JSON object on each line, which several proc
 from __future__ import annotations
 
 import functools
-import math
 import os
 import sys
 
@@ -34,15 +33,9 @@ Cell = str | tuple[str, str]
 """Text, or text with the name of its style."""
 
 OF_STATE = {
-    "held": "green",
-    "dead": "red",
-    "stale": "yellow",
-    "elsewhere": "blue",
-    "malformed": "magenta",
-    "empty": "magenta",
-    "leftover": "yellow",
-    "free": "dim",
-}
+    "held": "green", "dead": "red", "stale": "yellow", "elsewhere": "blue", "malformed": "magenta", "empty": "magenta",
+    "leftover": "yellow", "free": "dim",
+}  # fmt: skip
 """The style of each state that a lock file can be in (scan.py)."""
 _GAP = 2
 WIDEST_PADDED = 255
@@ -243,15 +236,7 @@ def dumped(result: Any) -> str:
     try:
         return json.dumps(result, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(result))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(json.loads(json.dumps(result), parse_constant=lambda _name: None))
 
 
 _MOST_LINES = 50

@@ -40,18 +40,12 @@ _KEY = re.compile(r"\x1b(?:\[[0-9;]*[~A-Za-z]|O[A-Za-z])?|.", re.DOTALL)
 _NAMES = {
     sequence: name
     for name, sequences in {
-        "up": ("\x1b[A", "\x1bOA"),
-        "down": ("\x1b[B", "\x1bOB"),
-        "page up": ("\x1b[5~",),
-        "page down": ("\x1b[6~",),
-        "home": ("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"),
-        "end": ("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"),
-        "escape": ("\x1b",),
-        "redraw": ("\x0c",),
-        "q": ("\x04",),
+        "up": ("\x1b[A", "\x1bOA"), "down": ("\x1b[B", "\x1bOB"), "page up": ("\x1b[5~",), "page down": ("\x1b[6~",),
+        "home": ("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"), "end": ("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"),
+        "escape": ("\x1b",), "redraw": ("\x0c",), "q": ("\x04",),
     }.items()
     for sequence in sequences
-}
+}  # fmt: skip
 USUAL = (80, 24)
 PARTING = 0.3
 """Seconds that a blocked terminal gets to accept the sequences that restore it."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
 
-from .. import protocols
+from .. import __version__, protocols
 from ..errors import did_you_mean
 from .options import (
     BEADS,
@@ -46,8 +46,6 @@ STATUS = "exit status: "
 """Beginning of the last part of the notes."""
 _ITEM = r"( +\S+(?: \S+)? {2,})(\S.*)"
 """An item of a list: a name, and the text about it."""
-
-
 _wrap = functools.partial(wrap, break_on_hyphens=False, break_long_words=False)
 
 
@@ -374,75 +372,44 @@ beads daemon --log sync.log .beads -- ./sync --once""",
 """Command lines for each command, without `holdfast` in front."""
 
 _HELP = {
-    "run": _Help(
-        "[options] LOCK ... -- CMD [ARG ...]",
-        _RUN_NOTE,
-        slots="let up to N run at once; LOCK is the base of their lock files",
-    ),
+    "run": _Help("[options] LOCK ... -- CMD [ARG ...]", _RUN_NOTE,
+        slots="let up to N run at once; LOCK is the base of their lock files"),
     "try": _Help("[options] LOCK", _SHELL_NOTE),
     "acquire": _Help("[options] LOCK", _SHELL_NOTE),
     "release": _Help("[options] LOCK", _RELEASE_NOTE),
     "wait": _Help("[options] LOCK ...", _WAIT_NOTE, slots=f"one of {SEMAPHORE}"),
-    "status": _Help(
-        "[options] LOCK ...",
-        _STATUS_NOTE,
+    "status": _Help("[options] LOCK ...", _STATUS_NOTE,
         protocol=WRITTEN.format("what the lock file says, else sema"),
-        verbose="also show what the lock file contains",
-    ),
+        verbose="also show what the lock file contains"),
     "ls": _Help(_LISTED, _LS_NOTE, places="directory, pattern, lock file or URL (default: this directory)", json=EACH),
-    "watch": _Help(
-        _LISTED,
-        _WATCH_NOTE,
+    "watch": _Help(_LISTED, _WATCH_NOTE,
         places="directory, pattern, lock file or one URL (default: this directory)",
-        record="also append the events to FILE",
-    ),
-    "top": _Help(
-        _LISTED,
-        _TOP_NOTE,
-        "Show who holds which lock, and who waits, as it changes.",
+        record="also append the events to FILE"),
+    "top": _Help(_LISTED, _TOP_NOTE, "Show who holds which lock, and who waits, as it changes.",
         places="directory, pattern or lock file (default: this directory)",
         json="print JSON on stdout, as ls --json: one object for each, on a line of its own",
-        record="append what happens to FILE, as watch --record",
-    ),
-    "timeline": _Help(
-        "[options] EVENTS", _TIMELINE_NOTE, "Draw recorded events: who held which lock, and who waited, when."
-    ),
-    "doctor": _Help(
-        "[options] [DIR]",
-        _DOCTOR_NOTE,
-        "Say what the filesystem of DIR can do for locks, what that means, and what is wrong.",
-        json=JSON,
-    ),
-    "clean": _Help(
-        "[options] [DIR ...]",
-        _CLEAN_NOTE,
+        record="append what happens to FILE, as watch --record"),
+    "timeline": _Help("[options] EVENTS", _TIMELINE_NOTE,
+        "Draw recorded events: who held which lock, and who waited, when."),
+    "doctor": _Help("[options] [DIR]", _DOCTOR_NOTE,
+        "Say what the filesystem of DIR can do for locks, what that means, and what is wrong.", json=JSON),
+    "clean": _Help("[options] [DIR ...]", _CLEAN_NOTE,
         "Remove what dead processes left: locks, temporary files, tickets. Without --yes, only show it.",
-        places="a directory, or a lock file (default: this directory)",
-        json=EACH,
-    ),
-    "break": _Help(
-        "[options] LOCK",
-        _BREAK_NOTE,
+        places="a directory, or a lock file (default: this directory)", json=EACH),
+    "break": _Help("[options] LOCK", _BREAK_NOTE,
         "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
         lock="the lock file, or a URL",
         yes="do not ask: remove whatever acquisition is there",
-        force="remove it even if its holder lives; the holder is not stopped",
-        protocol="how the lock file is written (default: what its content says)",
-        json=JSON,
-    ),
+        protocol="how the lock file is written (default: what its content says)", json=JSON),
     "reap": _Help("[options] DIR", _REAP_NOTE, "Watch DIR, and remove the lock of each holder the moment it dies."),
     "postgresql": _Help("[options] ACTION URL", _POSTGRESQL_NOTE, "Prepare a PostgreSQL database for locks."),
     "protocols": _Help("[options]", _PROTOCOLS_NOTE, json=EACH),
-    "completion": _Help(
-        "[-h] SHELL",
-        _COMPLETION_NOTE,
-        "Print a script that makes SHELL complete commands, options, protocols and lock files.",
-    ),
+    "completion": _Help("[-h] SHELL", _COMPLETION_NOTE,
+        "Print a script that makes SHELL complete commands, options, protocols and lock files."),
     "beads check": _Help("[options] DIR", _CHECK_NOTE, quiet="print nothing, and answer by the exit status"),
-    "beads daemon": _Help(
-        "[options] DIR -- CMD [ARG ...]", _DAEMON_NOTE, verbose="also log the start and the end of cycles"
-    ),
-}
+    "beads daemon": _Help("[options] DIR -- CMD [ARG ...]", _DAEMON_NOTE,
+        verbose="also log the start and the end of cycles"),
+}  # fmt: skip
 
 
 # -- parsing -----------------------------------------------------------------------------------------------------------
@@ -560,7 +527,8 @@ def overview_of(
         listed + ("\n\nPROTOCOLS" if whole else "") + f"\n\n`{prog} COMMAND --help` has the options of each.",
     )
     if whole:
-        parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
+        version, text = f"holdfast {__version__}", "print the version and exit"
+        parser.add_argument("-V", "--version", action=_Show, nargs=0, const=version, help=text)
     parser.add_argument("command", metavar="COMMAND", choices=commands, help=argparse.SUPPRESS)
     return parser
 
@@ -621,7 +589,7 @@ class Parser(argparse.ArgumentParser):
         )
         nowhere = argparse.SUPPRESS
         text = "show this help message and exit"
-        self.add_argument("-h", "--help", action=_ShowHelp, nargs=0, dest=nowhere, default=nowhere, help=text)
+        self.add_argument("-h", "--help", action=_Show, nargs=0, dest=nowhere, default=nowhere, help=text)
 
     def error(self, message: str) -> NoReturn:
         if "://" in message:
@@ -749,19 +717,10 @@ def _columns() -> int:
         return 80
 
 
-class _ShowHelp(argparse.Action):
-    """Prints help. The action of argparse itself does not report output that cannot be written."""
+class _Show(argparse.Action):
+    """Prints `const`, or help. The actions of argparse itself do not report output that cannot be written."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: Any, **_kwargs: Any) -> None:
         end_with_reader()
-        show(parser.format_help().removesuffix("\n"))
-        raise SystemExit(0)
-
-
-class _Version(argparse.Action):
-    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        from .. import __version__
-
-        end_with_reader()
-        show(f"holdfast {__version__}")
+        show(self.const or parser.format_help().removesuffix("\n"))
         raise SystemExit(0)

@@ -53,18 +53,12 @@ def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, count
     waiters: list[dict[str, Any]] = slots[0]["waiters"]
     for one in slots:
         del one["waiters"]
-    return dumped(
-        {
-            "result": result,
-            "path": semaphore.path,
-            "protocol": semaphore.protocol,
-            "state": "held" if status.locked else "free",
-            "free": status.free,
-            "counted": counted,
-            "slots": slots,
-            "waiters": waiters,
-        }
-    )
+    found = {
+        "result": result, "path": semaphore.path, "protocol": semaphore.protocol,
+        "state": "held" if status.locked else "free", "free": status.free, "counted": counted,
+        "slots": slots, "waiters": waiters,
+    }  # fmt: skip
+    return dumped(found)
 
 
 def _rows(semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool) -> list[tuple[str, str]]:

@@ -310,10 +310,8 @@ def content(history: History, source: str) -> dict[str, Any]:
     rows = []
     for one in spells:
         who = people.setdefault((one.pid, one.host, one.tag, one.command), len(people))
-        rows.append(
-            [one.lock, int(one.holding), _ms(one.start - zero), _ms(one.stop - one.start), who, one.end]
-            + ([one.recovered_from] if one.recovered_from is not None else [])
-        )
+        row = [one.lock, int(one.holding), _ms(one.start - zero), _ms(one.stop - one.start), who, one.end]
+        rows.append(row if one.recovered_from is None else [*row, one.recovered_from])
     everything: dict[bool, list[float]] = {True: [], False: []}
     each: list[dict[bool, list[float]]] = [{True: [], False: []} for _ in history.locks]
     for one in spells:
@@ -325,18 +323,12 @@ def content(history: History, source: str) -> dict[str, Any]:
         key=lambda number: spells[number].start - spells[number].stop,
     )
     return {
-        "source": source,
-        "zero": round(zero * 1000, 3),
-        "events": history.events,
-        "bad": history.bad,
-        "named": history.named,
+        "source": source, "zero": _ms(zero), "events": history.events, "bad": history.bad, "named": history.named,
         "locks": [[path, protocol, _figures(each[number])] for number, (path, protocol) in enumerate(history.locks)],
-        "all": _figures(everything),
-        "people": list(people),
-        "spells": rows,
+        "all": _figures(everything), "people": list(people), "spells": rows,
         "marks": [[lock, _ms(time - zero)] for lock, time in history.marks],
         "longest": waits[:_LONGEST],
-    }
+    }  # fmt: skip
 
 
 def _figures(took: dict[bool, list[float]]) -> list[Any]:

@@ -171,8 +171,6 @@ def _bounded(steps: Steps[None], until: float) -> Steps[None]:
     """These steps, up to the moment `until` (monotonic)."""
     try:
         for wait in steps:
-            if time.monotonic() >= until:
-                return
             yield wait.replaced(deadline=min(wait.deadline, until))
             if time.monotonic() >= until:
                 return

@@ -26,44 +26,25 @@ class Choice(Value):
 
 CHOICES = (
     Choice("nothing but holdfast", "sema", "no option: sema is the default"),
-    Choice(
-        "File-Based Semaphore (Rust), the sema command, or a script that follows its specification", "sema", "-p sema"
-    ),
+    Choice("File-Based Semaphore (Rust), the sema command, or a script that follows its specification",
+        "sema", "-p sema"),
     Choice("File-Based Semaphore (TS), or the semats command", "semats", "-p semats"),
     Choice("Node programs with @openclaw/fs-safe", "sidecar", "-p sidecar, with the file that they protect as LOCK"),
-    Choice(
-        "Node programs with proper-lockfile",
-        "proper-lockfile",
-        "-p proper-lockfile, with the file that they protect as LOCK",
-    ),
+    Choice("Node programs with proper-lockfile",
+        "proper-lockfile", "-p proper-lockfile, with the file that they protect as LOCK"),
     Choice("beads up to 0.49", "beads", "-p beads, with the directory of the database as LOCK"),
-    Choice(
-        "flock(1) in scripts, filelock's FileLock, portalocker, gofrs/flock, or anything else that calls flock(2)",
-        "flock",
-        "-p flock",
-    ),
-    Choice(
-        "dpkg, shadow, Java's FileLock, fasteners, or anything else that takes POSIX record locks (lockf)",
-        "ofd",
-        "-p ofd",
-    ),
+    Choice("flock(1) in scripts, filelock's FileLock, portalocker, gofrs/flock, or anything else that calls flock(2)",
+        "flock", "-p flock"),
+    Choice("dpkg, shadow, Java's FileLock, fasteners, or anything else that takes POSIX record locks (lockf)",
+        "ofd", "-p ofd"),
     Choice("readers that share the lock", "flock", "-p flock --shared for each reader"),
-    Choice(
-        "holdfast on other machines that share a directory",
-        "sema",
-        "no option; holdfast doctor DIR says whether that works there",
-    ),
-    Choice(
-        "holdfast on other machines that share no directory", "", "a URL: postgresql://HOST/DB#NAME, etcd://HOST/NAME"
-    ),
-    Choice(
-        "filelock's SoftFileLock, PID files, or any other lock file with rules of its own",
-        "",
-        "holdfast has no protocol for them: move all users to one that it has",
-    ),
-)
-
-
+    Choice("holdfast on other machines that share a directory",
+        "sema", "no option; holdfast doctor DIR says whether that works there"),
+    Choice("holdfast on other machines that share no directory",
+        "", "a URL: postgresql://HOST/DB#NAME, etcd://HOST/NAME"),
+    Choice("filelock's SoftFileLock, PID files, or any other lock file with rules of its own",
+        "", "holdfast has no protocol for them: move all users to one that it has"),
+)  # fmt: skip
 _INTRODUCTION = """\
 What else uses the lock, and what to write (-p, or protocol= in Python). All users
 of one lock must use one protocol: two different ones do not exclude each other."""

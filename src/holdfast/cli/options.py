@@ -224,8 +224,7 @@ _OPTIONS = {
     "fencing": _option("--fencing", "give each holder a fencing token: a number higher than all before it",
         default=None),
     "durable": _option("--durable", "fsync the lock file: it survives a power cut"),
-    "lease": _option("--lease=DURATION", _LEASE,
-        type=duration),
+    "lease": _option("--lease=DURATION", _LEASE, type=duration),
     "line": _option("-c --command=LINE", "instead of CMD, run this line in /bin/sh (on Windows, in cmd)", dest="line"),
     "parents": _option("--parents", "create missing directories"),
     "mode": _option("--mode=OCTAL",
@@ -385,8 +384,7 @@ def behind_line(words: list[str]) -> str:
 
 def _operands_of_run(words: list[str]) -> Iterator[tuple[int, bool]]:
     """Positions of the operands among the words of `run`, each with whether `-c` comes before it."""
-    rows = [(flags, more) for flags, more in map(option_of, options_of("run")) if flags[0].startswith("-")]
-    valued = {flag for flags, more in rows if "action" not in more for flag in flags}
+    valued = {flag for flags, more in map(option_of, options_of("run")) if "action" not in more for flag in flags}
     has_line = value_follows = False
     for at, word in enumerate(words):
         if value_follows:

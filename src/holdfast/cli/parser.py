@@ -78,7 +78,36 @@ def _folded(lines: list[str], width: int) -> str:
 
 # -- what the help says ------------------------------------------------------------------------------------------------
 
-_RUN_NOTE = """\
+_SHELL_NOTE = """\
+The lock is bound to the calling shell, or to --owner-pid: a small process, the
+keeper, guards it and keeps it fresh as long as that process lives, and releases it
+when that process ends in any way. A line on stderr says which process that is (not
+with -q, -j or --owner-pid). A caller that is not a shell (timeout, xargs, sudo, ssh,
+make, a program) is refused with status 2, because the lock would end with it at
+once. So is a shell that does nothing else, as in sh -c 'holdfast try LOCK'. Give
+--owner-pid $$ to this command and to release, or use holdfast run.
+
+If only the keeper is killed, the lock is free although its owner lives. With
+--no-keeper, and where there are no kernel locks, there is only the file. It counts
+as free when the owner has ended. Other implementations may reclaim it from a living
+owner, at the age that their protocol states (sema: 3600 s).
+
+exit status: 0 acquired; 1 held or timed out (-E; run has 75, because 1 may be
+CMD's); 2 usage; 3 system error, or LOCK belongs to another protocol or program, or is
+a stale sidecar lock"""
+
+
+class _Help:
+    """Help of one command: its usage; the notes; examples, without `holdfast` in front; the first line, if that is not
+    the summary; options whose help differs from that in the table."""
+
+    def __init__(self, usage: str, note: str, examples: str, what: str = "", **helps: str) -> None:
+        self.usage, self.note, self.examples, self.what, self.helps = usage, note, examples, what, helps
+
+
+_LISTED = "[options] [DIR|GLOB|LOCK ...]"
+_HELP = {
+    "run": _Help("[options] LOCK ... -- CMD [ARG ...]", """\
 CMD gets the signals TERM, INT, HUP, QUIT, USR1 and USR2 that this process gets. In its
 environment, HOLDFAST_LOCK is the path, HOLDFAST_RECOVERED the pid of a dead holder
 that was replaced, and HOLDFAST_TOKEN the fencing token (with --fencing, or on a
@@ -99,44 +128,49 @@ no two processes wait for each other; HOLDFAST_LOCK then has a line for each.
 
 exit status: that of CMD; 75 held or timed out (-E): not 1 as elsewhere, since CMD
 may end with 1; 2 usage; 3 system error, or LOCK belongs to another protocol or
-program, or is a stale sidecar lock; 4 lock lost; 126, 127 CMD cannot be run"""
-_SHELL_NOTE = """\
-The lock is bound to the calling shell, or to --owner-pid: a small process, the
-keeper, guards it and keeps it fresh as long as that process lives, and releases it
-when that process ends in any way. A line on stderr says which process that is (not
-with -q, -j or --owner-pid). A caller that is not a shell (timeout, xargs, sudo, ssh,
-make, a program) is refused with status 2, because the lock would end with it at
-once. So is a shell that does nothing else, as in sh -c 'holdfast try LOCK'. Give
---owner-pid $$ to this command and to release, or use holdfast run.
-
-If only the keeper is killed, the lock is free although its owner lives. With
---no-keeper, and where there are no kernel locks, there is only the file. It counts
-as free when the owner has ended. Other implementations may reclaim it from a living
-owner, at the age that their protocol states (sema: 3600 s).
-
-exit status: 0 acquired; 1 held or timed out (-E; run has 75, because 1 may be
-CMD's); 2 usage; 3 system error, or LOCK belongs to another protocol or program, or is
-a stale sidecar lock"""
-_RELEASE_NOTE = """\
+program, or is a stale sidecar lock; 4 lock lost; 126, 127 CMD cannot be run""", """\
+run deploy.lock ./deploy.sh
+run -w 5m -t nightly /run/lock/backup.lock -- tar -cf home.tar /home
+run -n /run/lock/sync.lock -c 'git pull && make'
+run stock.lock orders.lock -- ./reconcile""",
+        slots="let up to N run at once; LOCK is the base of their lock files"),
+    "try": _Help("[options] LOCK", _SHELL_NOTE, """\
+try -t nightly /run/lock/backup.lock || exit 1
+try -q --owner-pid $$ backup.lock"""),
+    "acquire": _Help("[options] LOCK", _SHELL_NOTE, """\
+acquire -w 30s /run/lock/backup.lock || exit 1
+acquire -t "release 1.4" -w 1h30m deploy.lock"""),
+    "release": _Help("[options] LOCK", """\
 A lock that another process holds is left alone; holdfast break removes it.
 
 exit status: 0 released, or nobody held it; 1 held by another (run has 75, because 1
-may be CMD's); 2 usage; 3 system error, or another program's lock"""
-_WAIT_NOTE = """\
+may be CMD's); 2 usage; 3 system error, or another program's lock""", """\
+release /run/lock/backup.lock
+release --owner-pid $$ backup.lock"""),
+    "wait": _Help("[options] LOCK ...", """\
 LOCK may be another program's, such as .git/index.lock. With several LOCKs, it ends
 when a single check finds all of them free.
 
 exit status: 0 free; 1 still held at the timeout (-E; run has 75, because 1 may
 be CMD's); 2 usage; 3 system error, or LOCK belongs to another protocol, or is a stale
-sidecar lock"""
-_STATUS_NOTE = """\
+sidecar lock""", """\
+wait -w 10m /run/lock/deploy.lock && ./announce
+wait build.lock test.lock
+wait -n --slots 3 /run/lock/gpu""",
+        slots=f"one of {SEMAPHORE}"),
+    "status": _Help("[options] LOCK ...", """\
 If LOCK does not exist, but LOCK.0.lock and so on do, they are shown as the slots of
 a semaphore. LOCK may be another program's, such as .git/index.lock.
 
 exit status: 0 a contender would get the lock, or all of them; 1 held (run has 75,
 because 1 may be CMD's); 2 usage; 3 system error, or what run refuses with 3: a lock of
-another protocol, or a dead holder's lock on a read-only filesystem"""
-_LS_NOTE = """\
+another protocol, or a dead holder's lock on a read-only filesystem""", """\
+status /run/lock/deploy.lock
+status -q deploy.lock || echo "it is held"
+status -j a.lock b.lock""",
+        protocol=WRITTEN.format("what the lock file says, else sema"),
+        verbose="also show what the lock file contains"),
+    "ls": _Help(_LISTED, """\
 A directory is searched one level deep, or with -r to the bottom, hidden directories
 included. Symbolic links are not followed. These count as lock files: a record of one
 of the protocols; an empty, damaged or unreadable file that is named like a lock
@@ -161,8 +195,13 @@ root sees the paths of other users' files. A file whose path is not known, or me
 another file here, is named by its device and inode.
 
 exit status: 0 done, also if nothing or held locks were found; 1 --held-longer-than
-found some; 2 usage; 3 something could not be read"""
-_WATCH_NOTE = """\
+found some; 2 usage; 3 something could not be read""", """\
+ls /run/lock
+ls -r --held --sort age /srv
+ls --all --sort pid
+ls -q --held-longer-than 1h /run/lock || echo "something hangs" >&2""",
+        places="directory, pattern, lock file or URL (default: this directory)", json=EACH),
+    "watch": _Help(_LISTED, """\
 A directory is watched one level deep. LOCK need not exist yet; LOCK.lock and the
 slots of a semaphore LOCK are watched as well. Each event is one line of JSON on
 stdout (docs/observability.md). The first ones describe the present state, and are
@@ -170,8 +209,12 @@ marked "first_look"; then come waiting, acquired, released, reclaimed, stale, lo
 gave-up. It works for holders in any language, takes no lock and wakes no process. A
 hold of a few milliseconds may be missed; their number is printed at the end.
 
-exit status: 0 the time is up; 2 usage; 3 something could not be watched or written"""
-_TOP_NOTE = """\
+exit status: 0 the time is up; 2 usage; 3 something could not be watched or written""", """\
+watch /run/lock
+watch --seconds 1h --record events.jsonl /run/lock/deploy.lock""",
+        places="directory, pattern, lock file or one URL (default: this directory)",
+        record="also append the events to FILE"),
+    "top": _Help(_LISTED, """\
 Each row is a lock that is held, stale or waited for: its holder, how long it has been
 held, its waiters, and how long they have waited. A directory is searched one level
 deep; LOCK need not exist yet. A pattern also finds files that appear later. top takes
@@ -182,14 +225,23 @@ keys: q quit; s sort by the next key; r reverse; arrows and page keys move; ? he
 Without a terminal on stdout, or with --once, it prints the present state and ends.
 --record needs the terminal; watch --record does not.
 
-exit status: 0 done; 2 usage; 3 something could not be watched or written"""
-_TIMELINE_NOTE = """\
+exit status: 0 done; 2 usage; 3 something could not be watched or written""", """\
+top /run/lock
+top --sort waiters '/srv/build/*.lock'""",
+        "Show who holds which lock, and who waits, as it changes.",
+        places="directory, pattern or lock file (default: this directory)",
+        json="print JSON on stdout, as ls --json: one object for each, on a line of its own",
+        record="append what happens to FILE, as watch --record"),
+    "timeline": _Help("[options] EVENTS", """\
 EVENTS comes from --record of watch or run; - is stdin. The page needs no network.
 Lines that are not events are counted and reported.
 
 exit status: 0 done; 2 usage; 3 EVENTS has no event, or a file could not be read or
-written"""
-_DOCTOR_NOTE = """\
+written""", """\
+timeline events.jsonl
+timeline -o - events.jsonl > page.html""",
+        "Draw recorded events: who held which lock, and who waited, when."),
+    "doctor": _Help("[options] [DIR]", """\
 Each probe uses files of its own in DIR, and leaves none.
 
 With a second mount of the same directory, or a second machine that shares it, doctor
@@ -203,8 +255,11 @@ The two machines communicate through files in DIR, not over a network. Both prin
 result.
 
 exit status: 0 all promises hold; 1 some are weaker, or something is wrong;
-2 usage; 3 DIR cannot be used for locks, or no other machine answered"""
-_CLEAN_NOTE = """\
+2 usage; 3 DIR cannot be used for locks, or no other machine answered""", """\
+doctor /run/lock
+doctor -j /mnt/share""",
+        "Say what the filesystem of DIR can do for locks, what that means, and what is wrong.", json=JSON),
+    "clean": _Help("[options] [DIR ...]", """\
 Shows what dead processes left, and how that is known; with --yes, removes it:
 
   locks            proven dead; or stale by their protocol's rule, with no living
@@ -221,8 +276,12 @@ stale by their protocol's rule if nothing is known of their holders (on other ho
 for example).
 
 exit status: 0 nothing was found, or all of it is gone; 1 something would be
-removed (without --yes), or could not be; 2 usage; 3 something could not be examined"""
-_BREAK_NOTE = """\
+removed (without --yes), or could not be; 2 usage; 3 something could not be examined""", """\
+clean /run/lock
+clean --yes -r /srv""",
+        "Remove what dead processes left: locks, temporary files, tickets. Without --yes, only show it.",
+        places="a directory, or a lock file (default: this directory)", json=EACH),
+    "break": _Help("[options] LOCK", """\
 LOCK is the lock file, as `holdfast ls` shows it; with -p, what that protocol derives
 it from. ID is from `holdfast status LOCK` or `holdfast ls --json`, and names this one
 acquisition: if the lock has changed hands since, nothing is removed. Without --id, it
@@ -234,16 +293,26 @@ does not stop the holder: it carries on, and another process can acquire the loc
 beside it.
 
 exit status: 0 removed, or nothing was there; 1 refused, or not confirmed;
-2 usage, or it could not ask; 3 system error, or another program's lock"""
-_REAP_NOTE = """\
+2 usage, or it could not ask; 3 system error, or another program's lock""", """\
+break /run/lock/deploy.lock
+break --id "$(holdfast status -j a.lock | jq -r .id)" a.lock
+break --force --yes a.lock""",
+        "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
+        lock="the lock file, or a URL",
+        yes="do not ask: remove whatever acquisition is there",
+        protocol="how the lock file is written (default: what its content says)", json=JSON),
+    "reap": _Help("[options] DIR", """\
 Removes the lock of a holdfast process the moment that process dies. That helps other
 programs, which would wait until the lock is stale. It leaves alone what is not proven
 dead, and prints a line on stderr for each removal. It runs until it gets a signal;
 several may run at once. Under systemd: Type=notify (examples/holdfast-reap.service).
 
 exit status: 2 usage; 3 DIR cannot be read. TERM and INT end it as they end any
-process"""
-_POSTGRESQL_NOTE = """\
+process""", """\
+reap /run/lock
+reap -q /srv/build""",
+        "Watch DIR, and remove the lock of each holder the moment it dies."),
+    "postgresql": _Help("[options] ACTION URL", """\
 init creates the schema and the table that locks need in the database of URL, if they
 do not exist yet. It changes nothing else, and may be run again. --grant gives a role
 the rights to use locks, even if schema and table exist. --print prints the SQL, for a
@@ -253,14 +322,20 @@ is the one in the URL (?schema=NAME), or holdfast. If it is not holdfast, the UR
 every lock needs it. Passwords belong in ~/.pgpass (PGPASSFILE) or PGPASSWORD: process
 lists show command lines.
 
-exit status: 0 done; 2 usage; 3 the server cannot be reached, or refuses"""
-_PROTOCOLS_NOTE = """\
+exit status: 0 done; 2 usage; 3 the server cannot be reached, or refuses""", """\
+postgresql init postgresql://admin@db/app --grant app
+postgresql init --print postgresql://db/app > locks.sql""",
+        "Prepare a PostgreSQL database for locks."),
+    "protocols": _Help("[options]", """\
 A protocol is an agreement between the programs that share a lock: where the lock
 file is, what it contains, and when it may be taken over. Its users choose it; it is
 never guessed. docs/which-protocol.md has more.
 
-exit status: 0 printed; 2 usage; 3 the output could not be written"""
-_COMPLETION_NOTE = """\
+exit status: 0 printed; 2 usage; 3 the output could not be written""", """\
+protocols
+protocols -j | jq -r .protocol""",
+        json=EACH),
+    "completion": _Help("[-h] SHELL", """\
 For one session:
   bash: eval "$(holdfast completion bash)"
   zsh:  eval "$(holdfast completion zsh)"          (after compinit)
@@ -271,15 +346,21 @@ For good:
   zsh:  holdfast completion zsh > DIR/_holdfast    (DIR is in $fpath)
   fish: holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 
-exit status: 0 printed; 2 usage; 3 the output could not be written"""
-_CHECK_NOTE = """\
+exit status: 0 printed; 2 usage; 3 the output could not be written""", """\
+completion bash > ~/.local/share/bash-completion/completions/holdfast
+completion fish | source""",
+        "Print a script that makes SHELL complete commands, options, protocols and lock files."),
+    "beads check": _Help("[options] DIR", """\
 Prints what a daemon would log, if anything:
   Skipping database (locked by HOLDER)
   Removed stale lock (HOLDER), proceeding with sync
   Skipping database (lock check failed: REASON)
 
-exit status: 0 proceed; 1 skip; 2 usage; 3 system error"""
-_DAEMON_NOTE = """\
+exit status: 0 proceed; 1 skip; 2 usage; 3 system error""", """\
+beads check .beads && ./sync
+beads check -j .beads""",
+        quiet="print nothing, and answer by the exit status"),
+    "beads daemon": _Help("[options] DIR -- CMD [ARG ...]", """\
 The lock is checked once for each cycle, at its start; a cycle that has begun is
 finished. A cycle begins when the one before has ended, and at least DURATION after
 that one began. A CMD that fails is logged with its status.
@@ -288,126 +369,9 @@ TERM, INT, HUP and QUIT end the daemon. If CMD runs, it gets the signal, and the
 ends after it.
 
 exit status: 0 ended by TERM; 2 usage; 3 system error; 126 or 127 CMD cannot be
-executed or was not found at the start; otherwise it dies of the signal that ended it"""
-
-
-class _Help:
-    """Help of one command: its usage; the notes; options whose help differs from that in the table."""
-
-    def __init__(self, usage: str, note: str, what: str = "", **helps: str) -> None:
-        self.usage = usage
-        self.note = note
-        self.what = what
-        """The first line of the help, if that is not the summary."""
-        self.helps = helps
-
-
-_LISTED = "[options] [DIR|GLOB|LOCK ...]"
-_EXAMPLES = {
-    "run": """\
-run deploy.lock ./deploy.sh
-run -w 5m -t nightly /run/lock/backup.lock -- tar -cf home.tar /home
-run -n /run/lock/sync.lock -c 'git pull && make'
-run stock.lock orders.lock -- ./reconcile""",
-    "try": """\
-try -t nightly /run/lock/backup.lock || exit 1
-try -q --owner-pid $$ backup.lock""",
-    "acquire": """\
-acquire -w 30s /run/lock/backup.lock || exit 1
-acquire -t "release 1.4" -w 1h30m deploy.lock""",
-    "release": """\
-release /run/lock/backup.lock
-release --owner-pid $$ backup.lock""",
-    "wait": """\
-wait -w 10m /run/lock/deploy.lock && ./announce
-wait build.lock test.lock
-wait -n --slots 3 /run/lock/gpu""",
-    "status": """\
-status /run/lock/deploy.lock
-status -q deploy.lock || echo "it is held"
-status -j a.lock b.lock""",
-    "ls": """\
-ls /run/lock
-ls -r --held --sort age /srv
-ls --all --sort pid
-ls -q --held-longer-than 1h /run/lock || echo "something hangs" >&2""",
-    "watch": """\
-watch /run/lock
-watch --seconds 1h --record events.jsonl /run/lock/deploy.lock""",
-    "top": """\
-top /run/lock
-top --sort waiters '/srv/build/*.lock'""",
-    "timeline": """\
-timeline events.jsonl
-timeline -o - events.jsonl > page.html""",
-    "doctor": """\
-doctor /run/lock
-doctor -j /mnt/share""",
-    "clean": """\
-clean /run/lock
-clean --yes -r /srv""",
-    "break": """\
-break /run/lock/deploy.lock
-break --id "$(holdfast status -j a.lock | jq -r .id)" a.lock
-break --force --yes a.lock""",
-    "reap": """\
-reap /run/lock
-reap -q /srv/build""",
-    "postgresql": """\
-postgresql init postgresql://admin@db/app --grant app
-postgresql init --print postgresql://db/app > locks.sql""",
-    "protocols": """\
-protocols
-protocols -j | jq -r .protocol""",
-    "completion": """\
-completion bash > ~/.local/share/bash-completion/completions/holdfast
-completion fish | source""",
-    "beads check": """\
-beads check .beads && ./sync
-beads check -j .beads""",
-    "beads daemon": """\
+executed or was not found at the start; otherwise it dies of the signal that ended it""", """\
 beads daemon --interval 30s .beads -- ./sync
 beads daemon --log sync.log .beads -- ./sync --once""",
-}
-"""Command lines for each command, without `holdfast` in front."""
-
-_HELP = {
-    "run": _Help("[options] LOCK ... -- CMD [ARG ...]", _RUN_NOTE,
-        slots="let up to N run at once; LOCK is the base of their lock files"),
-    "try": _Help("[options] LOCK", _SHELL_NOTE),
-    "acquire": _Help("[options] LOCK", _SHELL_NOTE),
-    "release": _Help("[options] LOCK", _RELEASE_NOTE),
-    "wait": _Help("[options] LOCK ...", _WAIT_NOTE, slots=f"one of {SEMAPHORE}"),
-    "status": _Help("[options] LOCK ...", _STATUS_NOTE,
-        protocol=WRITTEN.format("what the lock file says, else sema"),
-        verbose="also show what the lock file contains"),
-    "ls": _Help(_LISTED, _LS_NOTE, places="directory, pattern, lock file or URL (default: this directory)", json=EACH),
-    "watch": _Help(_LISTED, _WATCH_NOTE,
-        places="directory, pattern, lock file or one URL (default: this directory)",
-        record="also append the events to FILE"),
-    "top": _Help(_LISTED, _TOP_NOTE, "Show who holds which lock, and who waits, as it changes.",
-        places="directory, pattern or lock file (default: this directory)",
-        json="print JSON on stdout, as ls --json: one object for each, on a line of its own",
-        record="append what happens to FILE, as watch --record"),
-    "timeline": _Help("[options] EVENTS", _TIMELINE_NOTE,
-        "Draw recorded events: who held which lock, and who waited, when."),
-    "doctor": _Help("[options] [DIR]", _DOCTOR_NOTE,
-        "Say what the filesystem of DIR can do for locks, what that means, and what is wrong.", json=JSON),
-    "clean": _Help("[options] [DIR ...]", _CLEAN_NOTE,
-        "Remove what dead processes left: locks, temporary files, tickets. Without --yes, only show it.",
-        places="a directory, or a lock file (default: this directory)", json=EACH),
-    "break": _Help("[options] LOCK", _BREAK_NOTE,
-        "Remove one lock, if it is still the one that was seen; with --force, a living holder's as well.",
-        lock="the lock file, or a URL",
-        yes="do not ask: remove whatever acquisition is there",
-        protocol="how the lock file is written (default: what its content says)", json=JSON),
-    "reap": _Help("[options] DIR", _REAP_NOTE, "Watch DIR, and remove the lock of each holder the moment it dies."),
-    "postgresql": _Help("[options] ACTION URL", _POSTGRESQL_NOTE, "Prepare a PostgreSQL database for locks."),
-    "protocols": _Help("[options]", _PROTOCOLS_NOTE, json=EACH),
-    "completion": _Help("[-h] SHELL", _COMPLETION_NOTE,
-        "Print a script that makes SHELL complete commands, options, protocols and lock files."),
-    "beads check": _Help("[options] DIR", _CHECK_NOTE, quiet="print nothing, and answer by the exit status"),
-    "beads daemon": _Help("[options] DIR -- CMD [ARG ...]", _DAEMON_NOTE,
         verbose="also log the start and the end of cycles"),
 }  # fmt: skip
 
@@ -490,7 +454,7 @@ def parser_of(name: str) -> Parser:
     one = _HELP[name]
     summary = SUMMARIES.get(name) or BEADS[name.removeprefix("beads ")]
     what = one.what or f"{summary[0].upper()}{summary[1:]}."
-    parser = Parser(f"holdfast {name}", one.usage, what, one.note, _EXAMPLES[name])
+    parser = Parser(f"holdfast {name}", one.usage, what, one.note, one.examples)
     for option in options_of(name):
         flags, more = option_of(option)
         more = {**more, "help": one.helps.get(option, more["help"])}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import stat
 
-from .._platform.interface import Environment, Stat
+from .._platform.interface import Environment
 from ..engines.file.inspect import NO_RECORD
 from ..errors import MalformedRecord
 from ..model import Record
@@ -39,7 +39,6 @@ _OTHERWISE = frozenset(
     """.split()  # noqa: SIM905 - a list that takes a page to read
 )
 """Endings of text, data and programs. Not `.pid`, `.lck`, `.tmp`, `.data`, `.state` …, nor unknown ones."""
-_MUCH = 65_536
 _TOKEN = b"\n" + 8 * b"\t"
 """Blanks at the end of a record, by which fs-safe 0.21 knows its own."""
 
@@ -88,11 +87,6 @@ def slot_of(name: str) -> tuple[str, int] | None:
 def may_be_record(size: int) -> bool:
     """Whether a file of this size is worth reading."""
     return 0 < size <= MAX_RECORD_BYTES
-
-
-def is_likely(found: Stat) -> bool:
-    """Whether a file without a lock's name is worth reading in a search of a whole disk: small, and writable."""
-    return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH and bool(found.st_mode & stat.S_IWUSR)
 
 
 def may_begin(name: str, data: bytes) -> bool:

@@ -159,12 +159,6 @@ class SeenHold:
         return self.holder.pid if record is None or record.pid is None else record.pid
 
     @property
-    def others(self) -> list[Holder]:
-        """Holders that share this kernel lock with the first (Z19)."""
-        status = self.found.status
-        return [one for one in status.holders if one != status.holder] if self.is_kernel_lock else []
-
-    @property
     def is_kernel_lock(self) -> bool:
         """Whether it is a lock of the kernel alone, whose acquisition makes no event."""
         return self.found.status.protocol == "flock"
@@ -885,10 +879,11 @@ class Follower:
 
     def _also(self, kind: str, held: SeenHold, time: float, *, first_look: bool = False) -> None:
         """Report the same event for the other holders of a kernel lock (Z19)."""
-        for holder in held.others:
-            ended = {"held": max(0.0, time - held.shares[holder.pid])} if kind == "released" else {}
-            status = held.found.status.replaced(holder=holder)
-            self._out.append(of_holder(kind, time, status, first_look=first_look, **ended))
+        status = held.found.status
+        for holder in status.holders if held.is_kernel_lock else ():
+            if holder != status.holder:
+                ended = {"held": max(0.0, time - held.shares[holder.pid])} if kind == "released" else {}
+                self._out.append(of_holder(kind, time, status.replaced(holder=holder), first_look=first_look, **ended))
 
     def _judge(self, held: SeenHold, *, first_look: bool = False) -> None:
         if is_stale(held.found) and not held.told_stale:

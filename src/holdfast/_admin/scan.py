@@ -41,8 +41,10 @@ from __future__ import annotations
 import functools
 import math
 import stat
+from collections.abc import Callable, Container, Iterator
 
 from .._core.messages import duration, is_out_of_reach, moment, printable
+from .._platform.interface import Entry, Environment, ProcLocks, Stat, Surroundings
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
@@ -62,12 +64,9 @@ from .kinds.base import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
     from typing import Any
 
-    from .._platform.interface import Entry, Environment, ProcLocks, Stat, Surroundings
     from ..engines.file.inspect import Assessment
-
 
 Step = tuple[str, str, frozenset[str]]
 """A directory, a name in it, and the queues that are in it."""
@@ -92,8 +91,8 @@ class CachedEnvironment:
         return value
 
 
-_GLANCE = 256
-"""Bytes that are read of a file to see how it begins."""
+_GLANCE, _MUCH = 256, 65_536
+"""Bytes that are read of a file to see how it begins, and most bytes of one that has no lock's name (E6)."""
 
 
 def walk(
@@ -143,7 +142,8 @@ def is_worth_it(env: Environment, tables: ProcLocks, name: str, path: str, found
         or tables.is_locked((found.st_dev, found.st_ino))
     ):
         return True
-    if not detect.is_likely(found):
+    is_small = stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _MUCH
+    if not is_small or not found.st_mode & stat.S_IWUSR:
         return False
     try:
         return detect.may_begin(name, detect.head_of(env, path, _GLANCE))

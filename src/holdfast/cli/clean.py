@@ -21,7 +21,7 @@ from .._admin.clean import (
     remove,
     side_by_side,
 )
-from .._admin.found import Found, Unreadable
+from .._admin.found import Unreadable
 from .._admin.scan import Survey, joined
 from .._core.messages import printable
 from .._drivers.apart import Apart, at_place
@@ -85,13 +85,15 @@ def _of_place(
     """Finds in one place. A directory stays open while it is searched, or something in it is `pending` (M13)."""
     approved = options.approve_stale
     path = absolute(place)
+    survey = Survey(env)
     try:
         os.lstat(path)
+        is_directory = os.path.isdir(path)
+        found = None if is_directory else survey.file(path)
     except (OSError, ValueError) as error:
         yield Unreadable(path, error if isinstance(error, OSError) else OSError(0, str(error)))
         return
-    survey = Survey(env)
-    if os.path.isdir(path):
+    if is_directory:
         needed: set[str] = set()
         for where in directories(env, path, recursive=options.recursive):
             needed = needed if pending else set()
@@ -104,11 +106,6 @@ def _of_place(
             yield from leftovers(env, survey, where, approved=approved)
             if pending and pending[-1].path.startswith(joined(where, "")):
                 needed.add(where)
-        return
-    try:
-        found: Found | None = survey.file(path)
-    except OSError as error:
-        yield Unreadable(path, error)
         return
     if found is None:
         say(f"{path} is not a lock file of a known protocol, so it is left alone")

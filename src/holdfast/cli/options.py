@@ -180,14 +180,6 @@ SHELLS = ("bash", "zsh", "fish")
 SORTS = ("wait", "held", "waiters", "path", "pid", "state")
 _LOCK = "the lock file, or what the protocol derives it from (holdfast protocols); or a URL"
 _HELD = "exit status if it is held or the time is up (default: {})"
-_TAKEN = (
-    "when to take over another's lock. safe: its holder is proven dead, or the protocol calls it stale and its process "
-    "has ended, as far as can be seen here; protocol: the protocol calls it stale; never: not at all (default: safe)"
-)
-_UNTIL = (
-    "what has to end before LOCK is free. command: CMD; jobs: also what it left running in this session, but not "
-    "daemons; all: everything that it started (default: jobs)"
-)
 _GROUPED = "order: wait (longest first), held (longest first), waiters (most first), path, pid, state (default: wait)"
 _LONG = "only those that have been held for longer; the exit status is 1 if there are any (for monitoring)"
 _LIMIT = "end CMD, and all that it has started, after holding LOCK for this long; the exit status is that of -E"
@@ -233,11 +225,16 @@ _OPTIONS = {
     "kill-after": _option("--kill-after=DURATION", _KILL, type=duration, default=10.0),
     "limit": _option("--limit=DURATION", _LIMIT, type=duration),
     "on-conflict": _option("--on-conflict=LINE", "a shell command to run if it is held or the time is up"),
-    "until": _option("--until", _UNTIL, choices=("command", "jobs", "all"), default="jobs"),
+    "until": _option("--until",
+        "what has to end before LOCK is free. command: CMD; jobs: also what it left running in this session, but not "
+        "daemons; all: everything that it started (default: jobs)", choices=("command", "jobs", "all"), default="jobs"),
     "record": _option("--record=FILE", "append what happens to the lock to FILE, for holdfast timeline"),
     "slots": _option("--slots=N", SEMAPHORE, type=slots),
     "shared": _option("--shared", "share it with others that use --shared (-p flock and ofd only)"),
-    "stale": _option("--stale", _TAKEN, choices=("safe", "protocol", "never"), default="safe"),
+    "stale": _option("--stale",
+        "when to take over another's lock. safe: its holder is proven dead, or the protocol calls it stale and its "
+        "process has ended, as far as can be seen here; protocol: the protocol calls it stale; never: not at all "
+        "(default: safe)", choices=("safe", "protocol", "never"), default="safe"),
     "stale-after": _option("--stale-after=DURATION",
         "age at which the protocol calls a lock stale (default: the protocol's own; sema: 1h)",
         type=duration),

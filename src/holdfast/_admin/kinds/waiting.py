@@ -11,17 +11,17 @@ KW3  A lock has ended if nothing is at the path, or if it would keep its program
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..._core.wait import Steps, Wait
+from ..._platform.interface import Surroundings
 from ...liveness import Liveness
 from ...model import INFINITY
 from ..found import Found
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..._platform.inotify import FolderWatch
-    from ..._platform.interface import Surroundings
 
 _EVERY, _POLLED, _SOON = 1.0, 0.25, 0.05
 """Seconds between looks: with events, without, and at least."""

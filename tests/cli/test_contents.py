@@ -131,11 +131,7 @@ def test_status_and_wait_agree_with_an_acquisition_for_any_content(
         make(lock_file)
         status = status_of("-j", "-p", protocol, str(given))
         shown = capfd.readouterr().out
-        said[content] = (
-            status,
-            status_of("-q", "-p", protocol, str(given)),
-            waits(str(given), protocol),
-        )
+        said[content] = (status, status_of("-q", "-p", protocol, str(given)), waits(str(given), protocol))
         if status != 3:
             assert (json.loads(shown)["result"], json.loads(shown)["state"] != "held") in (
                 ("held", False),

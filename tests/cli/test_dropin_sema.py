@@ -15,20 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.dropin import (
-    LIVE,
-    LONG,
-    NOW,
-    OLD,
-    content_of,
-    dead_pid,
-    fifo,
-    link_to,
-    no_lock_file,
-    ran,
-    record,
-    unix_socket,
-)
+from cli.dropin import LIVE, LONG, NOW, OLD, content_of, dead_pid, fifo, link_to, no_lock_file, ran, record, unix_socket
 from cli.support import HOLDFAST, World, dormant, ended, eventually
 from holdfast import Lock, LockLost
 from holdfast._platform import environment

@@ -25,10 +25,7 @@ MAN = pytest.mark.skipif(not shutil.which("man"), reason="man is not installed: 
 def rendered(text: str) -> str:
     """The page as a reader sees it, in one line, without bold and underlined letters or hyphenation."""
     done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-P-c", "-P-b", "-P-u"],
-        input=text.encode(),
-        capture_output=True,
-        check=True,
+        ["groff", "-man", "-Tutf8", "-ww", "-P-c", "-P-b", "-P-u"], input=text.encode(), capture_output=True, check=True
     )
     assert done.stderr == b""
     return " ".join(done.stdout.decode().split())

@@ -110,11 +110,7 @@ def test_an_interval_that_began_before_the_record_gets_its_beginning() -> None:
 def test_an_interval_that_outlasts_the_record_is_shown_as_open() -> None:
     assert told(
         event("held", 1, first_look=True), event("waiting", 2, 2), event("released", 9, 3, "/other", held=1)
-    ) == [
-        (True, 1.0, 9.0, "open", 1),
-        (False, 2.0, 9.0, "open", 2),
-        (True, 8.0, 9.0, "released", 3),
-    ]
+    ) == [(True, 1.0, 9.0, "open", 1), (False, 2.0, 9.0, "open", 2), (True, 8.0, 9.0, "released", 3)]
 
 
 def test_a_dead_holder_does_not_hold_for_ever() -> None:

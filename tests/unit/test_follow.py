@@ -69,13 +69,7 @@ def test_locks_present_at_the_start_are_reported(disk: Path, contend: Contend, f
     holder = contend(disk / "l", tag="why")
     held = holder.get()
     (one,) = follow(disk).first_look()
-    assert (one.kind, one.path, one.pid, one.tag, one.first_look) == (
-        "held",
-        str(disk / "l"),
-        os.getpid(),
-        "why",
-        True,
-    )
+    assert (one.kind, one.path, one.pid, one.tag, one.first_look) == ("held", str(disk / "l"), os.getpid(), "why", True)
     held.release()
 
 
@@ -512,12 +506,7 @@ def test_a_waiter_is_seen_and_its_wait_measured(disk: Path, contend: Contend, fo
     peer = Peer("with Lock(path, tag='patient').acquire(): say('held'); hear()", [disk / "l"], env=LINUX)
     eventually(lambda: any(name.endswith(RECORD) for _, _, names in os.walk(disk) for name in names))
     waiting = later(follower, "waiting")
-    assert (waiting.pid, waiting.tag, waiting.path, waiting.protocol) == (
-        peer.pid,
-        "patient",
-        str(disk / "l"),
-        "sema",
-    )
+    assert (waiting.pid, waiting.tag, waiting.path, waiting.protocol) == (peer.pid, "patient", str(disk / "l"), "sema")
     held.release()
     acquired = later(follower, "acquired")
     assert acquired.pid == peer.pid

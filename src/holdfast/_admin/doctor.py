@@ -17,10 +17,8 @@ _NEARLY = 0.9
 
 
 class Finding(Value):
-    """The result of one check. `level`: good; note, which weakens no promise; weaker; unusable.
-
-    `means`: the consequence for the promises, and what can be done; empty where all is good.
-    """
+    """The result of one check. `level`: good; note, which weakens no promise; weaker; unusable. `means`: what it means
+    for the promises, and what can be done; empty where all is good."""
 
     name: str
     level: str

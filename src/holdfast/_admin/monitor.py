@@ -93,14 +93,12 @@ def of_holder(kind: str, time: float, status: Status, **more: Any) -> LockEvent:
 class SeenHold:
     """An acquisition, as it is seen from outside."""
 
-    def __init__(
-        self, found: Found, birth: str | None, since: float, waited: float | None, tag: str | None = None
-    ) -> None:
+    def __init__(self, found: Found, birth: str | None, since: float, wait: SeenWait | None) -> None:
         self.found = found
         self.birth = birth
         self.key = key_of(found)
         self.since = since
-        self.waited = waited
+        self.waited = None if wait is None else max(0.0, since - wait.since)
         self.told_stale = False
         self.doubtful = False
         """Whether its file may have vanished, and the one there now be another of the same number."""
@@ -108,7 +106,7 @@ class SeenHold:
         """Times when the holders of a kernel lock got it, by pid: readers share one."""
         if self.is_kernel_lock:
             self.shares = dict.fromkeys(pids_of(found), since)
-        self._known = Holder(tag=tag)
+        self._known = Holder(tag=None if wait is None else wait.waiter.tag)
         """The holder by an earlier look, or by its ticket: not each look opens the file of a kernel lock (Z11)."""
 
     def saw(self, found: Found) -> None:
@@ -305,10 +303,8 @@ class _KernelLocksOnly(ProcLocks):
 
 
 class WatchScope:
-    """Directories that are followed, by path, with the names of the locks that are meant; None: all of them.
-
-    `polled`: those where no events come from. `missing`: those that could not be listed any more, and why.
-    """
+    """Directories that are followed, by path, with the names of the locks that are meant; None: all of them. `polled`:
+    those where no events come from. `missing`: those that could not be listed any more, and why."""
 
     def __init__(self) -> None:
         self.directories: dict[str, set[str] | None] = {}
@@ -463,10 +459,8 @@ SETTLE = 0.1
 
 
 class UnconfirmedWaits:
-    """Tickets that are gone, or may be, where it is not known yet whether their owners have got in.
-
-    A waiter is said to have given up once the lock file that it may have made can be seen.
-    """
+    """Tickets that are gone, or may be, where it is not known yet whether their owners have got in. A waiter is said to
+    have given up once the lock file that it may have made can be seen."""
 
     def __init__(self, env: PassiveEnvironment, waiters: WaiterTracker, held: Mapping[str, SeenHold]) -> None:
         self._env = env
@@ -851,11 +845,9 @@ class Follower:
                 self._out += self._unconfirmed_releases.confirm_early(path)
         now = self._env.time()
         wait = self.waiters.admitted(path, one.status.holder.pid if one.status.holder else None)
-        waited = None if wait is None else max(0.0, now - wait.since)
-        held = self.held[path] = SeenHold(one, birth, now, waited, None if wait is None else wait.waiter.tag)
-        if recovered is not None:
-            self._out.append(held.tell("reclaimed", now, waited=waited, recovered_from=recovered))
-        self._out.append(held.tell("acquired", now, waited=waited, recovered_from=recovered))
+        held = self.held[path] = SeenHold(one, birth, now, wait)
+        for kind in ("acquired",) if recovered is None else ("reclaimed", "acquired"):
+            self._out.append(held.tell(kind, now, waited=held.waited, recovered_from=recovered))
         self._also("acquired", held, now)
 
     def _has_ended(self, pid: int | None) -> bool:

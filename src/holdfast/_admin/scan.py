@@ -98,8 +98,7 @@ _GLANCE, _MUCH = 256, 65_536
 def walk(
     env: Surroundings, tables: ProcLocks, top: str, entering: Callable[[str], object] | None = None
 ) -> Iterator[Step | Unreadable]:
-    """The files below `top` that may be lock files, and the paths that could not be looked at; `entering` as in
-    `Survey.tree`."""
+    """Files below `top` that may be lock files, and paths that could not be looked at; `entering`: `Survey.tree`."""
     open_: list[tuple[str, frozenset[str], Iterator[str]]] = []
 
     def enter(where: str) -> Unreadable | None:
@@ -236,10 +235,8 @@ class Survey:
                 yield one
 
     def tree(self, top: str, entering: Callable[[str], object] | None = None) -> Iterator[Found | Unreadable]:
-        """The lock files in a directory and further down, in the order of their paths (E5).
-
-        `entering` is called with each directory before it is listed.
-        """
+        """The lock files in a directory and further down, in the order of their paths (E5). `entering` is called with
+        each directory before it is listed."""
         for step in walk(self._surroundings, self._tables, top, entering):
             one = step if isinstance(step, Unreadable) else self._one(*step, in_tree=True)
             if one is not None:

@@ -44,11 +44,9 @@ _LONGEST = 20_000
 
 
 class Column(Value):
-    """A column of a table. `cut`: the end where a long text is cut off, `end` or `start`; None: it is never cut.
-
-    `least`: characters that are kept. `drop`: if even that is too wide, columns with a higher number are left out
-    first; those with 0 stay. `optional`: left out if it is empty.
-    """
+    """A column of a table. `cut`: where a long text is cut off, `end` or `start`; None: it is never cut. `least`:
+    characters that are kept. `drop`: if even that is too wide, columns with a higher number are left out first; those
+    with 0 stay. `optional`: left out if it is empty."""
 
     title: str
     right: bool = False

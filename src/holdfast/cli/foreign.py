@@ -37,10 +37,8 @@ def told(seen: Found) -> str:
 
 
 def refuse(path: str, protocol: str | None) -> None:
-    """Raise ProtocolMismatch if another program's lock is at this absolute path, or a file there would pass for one.
-
-    A kernel lock may be taken on a file that another program locks by the kernel: it is the same lock.
-    """
+    """Raise ProtocolMismatch if another program's lock is at this absolute path, or a file there would pass for one. A
+    kernel lock may be taken on a file that another program locks by the kernel: it is the same lock."""
     env, holder, seen = environment(), None, look_at(path)
     if seen is not None:
         if is_persistent(protocol) and seen.status.evidence.source == "guard":

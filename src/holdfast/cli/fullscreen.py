@@ -211,10 +211,8 @@ def _apart(out: int) -> int | None:
 
 
 class Signals:
-    """Signals that end this process: while this is `open`, they are kept for `take`.
-
-    One that comes again before `take`, because a look takes too long, is obeyed at once.
-    """
+    """Signals that end this process: while this is `open`, they are kept for `take`. One that comes again before that,
+    because a look takes too long, is obeyed at once."""
 
     _ENDING: tuple[str, ...] = ("SIGINT", "SIGTERM", "SIGBREAK")
     _OTHERS: tuple[str, ...] = ()

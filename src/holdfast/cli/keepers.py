@@ -64,10 +64,8 @@ def _why_not_titled(seen: Observation, owner: Identity) -> str | None:
 
 
 def end_keeper(lock: Lock, owner: Identity) -> bool:
-    """End the keeper of the lock, if it keeps it for this `owner`, and wait until it has released.
-
-    False if there is no such keeper, or it still has the lock.
-    """
+    """End the keeper of the lock, if it keeps it for this `owner`, and wait until it has released. False if there is no
+    such keeper, or it still has the lock."""
     env = environment()
     seen = observe(env, file_request(lock))
     if seen is None:

@@ -498,14 +498,9 @@ def overview_of(
 
 
 _OTHER_WORDS = {
-    "lock": "run (a command) or acquire (this shell)",
-    "exec": "run",
-    "unlock": "release",
-    "list": "ls",
-    "show": "status",
-    "kill": "break",
-    "version": "--version",
-}
+    "lock": "run (a command) or acquire (this shell)", "exec": "run", "unlock": "release", "list": "ls",
+    "show": "status", "kill": "break", "version": "--version",
+}  # fmt: skip
 """Commands, by the names that other tools have for them."""
 _OTHER_OPTIONS = {
     **dict.fromkeys(("--nb", "--nowait", "--no-wait"), "--nonblock"),
@@ -543,14 +538,9 @@ class Parser(argparse.ArgumentParser):
         shown = "\n".join(["examples:", *(f"  {line}" for line in self.examples)])
         before, status, behind = notes.partition(STATUS)
         super().__init__(
-            prog=prog,
-            usage=f"{prog} {usage}",
-            description=description,
-            epilog=f"{before}{shown}\n\n{status}{behind}" if self.examples else notes,
-            formatter_class=_Formatter,
-            allow_abbrev=False,
-            add_help=False,
-        )
+            prog=prog, usage=f"{prog} {usage}", description=description, formatter_class=_Formatter, add_help=False,
+            epilog=f"{before}{shown}\n\n{status}{behind}" if self.examples else notes, allow_abbrev=False,
+        )  # fmt: skip
         nowhere = argparse.SUPPRESS
         text = "show this help message and exit"
         self.add_argument("-h", "--help", action=_Show, nargs=0, dest=nowhere, default=nowhere, help=text)

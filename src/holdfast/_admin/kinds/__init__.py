@@ -110,8 +110,7 @@ def _look(view: View) -> Found | None:
 
 
 def reserved(view: View) -> str | None:
-    """The kind whose program would take a file of this name for its own lock, though nothing is there yet; else
-    None."""
+    """The kind whose program would take a file of this name for its own lock, though there is none yet; else None."""
     for kind in _of(view):
         module = _module(kind)
         if hasattr(module, "reserves") and module.reserves(view):

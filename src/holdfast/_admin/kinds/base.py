@@ -42,10 +42,8 @@ class Verdict(Value):
 
 
 class View:
-    """A look at one file, which is all that a kind may do with it (KI1). OSError as the system raises it.
-
-    `found`: the stat of the path, or of its directory if nothing is there. `kind`: the kind that looks.
-    """
+    """A look at one file, which is all that a kind may do with it (KI1). OSError as the system raises it. `found`: the
+    stat of the path, or of its directory if nothing is there. `kind`: the kind that looks."""
 
     kind = ""
 

@@ -37,11 +37,7 @@ def until_free(
     notice: Callable[[Found], object] | None = None,
 ) -> Steps[Found | None]:
     """Wait for the end of a lock (KW3): None; or the last look at it, when `timeout` (seconds; None: for ever) is over.
-
-    OSError if the first `look` fails.
-
-    `notice` is called once, after a second, even if the time is over by then.
-    """
+    OSError if the first `look` fails. `notice` is called once, after a second, even if the time is over by then."""
     started = env.monotonic()
     deadline = INFINITY if timeout is None else started + timeout
     told = INFINITY if notice is None else started + _NOTICE_AFTER

@@ -140,7 +140,7 @@ def _run(options: _Options) -> int:
         raise ValueError(f"Parent directory does not exist: {directory}")
     failure, call, command = _COMMANDS[options.command]
     try:
-        looks = command not in (_acquire, _try_acquire)
+        looks = command is not _acquire
         result = seen_at(lock.path, lambda: command(options, lock)) if looks else command(options, lock)
     except (OSError, HoldfastError) as error:
         if isinstance(error, OSError) and error.filename == STDOUT:
@@ -152,15 +152,10 @@ def _run(options: _Options) -> int:
 
 
 def _acquire(options: _Options, lock: Lock) -> None:
-    limit = options.milliseconds()
-    _enter(options, lock, None if limit is None else max(0, limit) / 1000, f"after {limit}ms")
-
-
-def _try_acquire(options: _Options, lock: Lock) -> None:
-    _enter(options, lock, 0, None)
-
-
-def _enter(options: _Options, lock: Lock, timeout: float | None, waited: str | None) -> None:
+    """Run `acquire` or `try-acquire`."""
+    waits = options.command == "acquire"
+    limit = options.milliseconds() if waits else 0
+    timeout = None if limit is None else max(0, limit) / 1000
     if options.verbose:
         complain(f"[INFO] Trying to acquire lock: {clear(options.path)}")
     pid: object = _ABSENT
@@ -169,13 +164,13 @@ def _enter(options: _Options, lock: Lock, timeout: float | None, waited: str | N
         acquire_and_leave(lock, timeout, lambda record: show(_told(options, {"status": "acquired", **_info(record)})))
         return
     except AcquireTimeout as error:
-        if waited is not None:
-            raise _Refused("TIMEOUT", f"Timeout waiting for lock {waited}") from error
+        if waits:
+            raise _Refused("TIMEOUT", f"Timeout waiting for lock after {limit}ms") from error
         holder = error.holder
         if holder is not None and holder.pid is not None:
             pid, since = holder.pid, int(holder.since or 0)
     except (InvalidPath, ProtocolMismatch) as error:
-        if waited is not None or (isinstance(error, InvalidPath) and kind_of(lock.path) is not Kind.OTHER):
+        if waits or (isinstance(error, InvalidPath) and kind_of(lock.path) is not Kind.OTHER):
             raise
     raise _Refused("ALREADY_LOCKED", "Lock already held", holderPid=pid, lockedSince=since)
 
@@ -298,7 +293,7 @@ def _present(fields: dict[str, object]) -> dict[str, object]:
 
 _COMMANDS: dict[str, tuple[str, str, Callable[[_Options, Lock], dict[str, object] | None]]] = {
     "acquire": ("Failed to write lock file", "open", _acquire),
-    "try-acquire": ("Failed to write lock file", "open", _try_acquire),
+    "try-acquire": ("Failed to write lock file", "open", _acquire),
     "release": ("Failed to release lock", "unlink", _release),
     "status": ("Failed to read lock file", "open", _status),
     "clean": ("Failed to clean lock", "unlink", _clean),

@@ -440,7 +440,7 @@ class Board:
         full: Display
         signals, full = _terminals().opened()
         also = [*signals.wakers, full.keyboard]
-        stream = lock_events(self._follower, None, also=also, pause=lambda: self._pause(full))
+        stream = lock_events(self._follower, None, also=also, pause=lambda: self._due(full) - self._clock.monotonic())
         try:
             self._hear(next(stream), record)  # before the terminal is taken: the first look may take long, or fail
             signals.open()
@@ -466,9 +466,9 @@ class Board:
             return
         self._changed = True
         self._wanted = min(self._wanted, self._clock.monotonic())
-        for one in found if record is not None else ():
-            assert record is not None
-            record.add(as_line(one))
+        if record is not None:
+            for one in found:
+                record.add(as_line(one))
         news = sum(not one.first_look for one in found)
         if news:
             self._events.append((self._clock.monotonic(), news))
@@ -512,9 +512,6 @@ class Board:
         if full.retry is not None:
             return self._clock.monotonic() + full.retry
         return max(self._wanted, self._earliest)
-
-    def _pause(self, full: Display) -> float:
-        return max(0.0, self._due(full) - self._clock.monotonic())
 
     # -- what ----------------------------------------------------------------------------------------------------------
 

@@ -31,17 +31,7 @@ from .engines.file.interop import sweep_rivals
 from .engines.file.policy import judge
 from .engines.file.remove import remove_if, why_not_of
 from .errors import AcquireTimeout, InvalidPath, LockLost, NotHeld, renamed
-from .lock import (
-    UNSET,
-    Hold,
-    Lock,
-    can_be_released,
-    file_request,
-    look_at,
-    make_again,
-    perform_at,
-    release_own,
-)
+from .lock import UNSET, Hold, Lock, can_be_released, file_request, look_at, make_again, perform_at, release_own
 from .model import Value
 from .protocols.base import MAX_TAG_CHARACTERS, clean_tag
 from .sema import (

@@ -14,10 +14,9 @@ import abilities
 from holdfast import _platform
 from holdfast._platform import environment, inotify
 from holdfast._platform.inotify import FolderWatch
-from holdfast._platform.interface import ProcLocks
 from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.portable import GenericEnvironment
-from holdfast._platform.proc_locks import LinuxProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks, ProcLocks
 from process.support import inotify_instance
 
 IN_CREATE, IN_DELETE, IN_UNMOUNT, IN_Q_OVERFLOW = 0x100, 0x200, 0x2000, 0x4000

@@ -30,8 +30,7 @@ from holdfast._admin.kinds.base import View
 from holdfast._admin.kinds.waiting import until_free
 from holdfast._admin.scan import Survey
 from holdfast._platform import environment, proc_files, procfs
-from holdfast._platform.interface import ProcFiles
-from holdfast._platform.proc_files import LinuxProcFiles
+from holdfast._platform.proc_files import ProcFiles
 from holdfast._platform.proc_locks import parse_locks
 from holdfast._platform.values import Presence, Process, Storage
 from holdfast.liveness import Liveness
@@ -785,7 +784,7 @@ def test_the_open_files_of_processes_are_listed_without_touching_any(
 
         monkeypatch.setattr(os, name, step)
     with open(tmp_path / "file", "w") as file:
-        files = LinuxProcFiles(tables=True)
+        files = ProcFiles(tables=True)
         assert os.getpid() in files.openers("file", os.fstat(file.fileno()).st_ino)
         files.locks()
         files.running(["git"])
@@ -795,10 +794,10 @@ def test_the_open_files_of_processes_are_listed_without_touching_any(
 def test_a_program_that_has_ended_does_not_run_though_nobody_has_asked_how() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        eventually(lambda: child.pid in LinuxProcFiles(tables=True).running(["sleep"]), what="that it runs")
+        eventually(lambda: child.pid in ProcFiles(tables=True).running(["sleep"]), what="that it runs")
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert child.pid not in LinuxProcFiles(tables=True).running(["sleep"])
+        assert child.pid not in ProcFiles(tables=True).running(["sleep"])
     finally:
         child.kill()
         child.wait()
@@ -815,7 +814,7 @@ def test_a_document_that_libreoffice_has_open_is_known_by_that(tmp_path: Path, e
         other = subprocess.Popen([program], stdin=-1)
         editing = subprocess.Popen([program], stdin=-1, pass_fds=[document.fileno()])
     try:
-        eventually(lambda: {other.pid, editing.pid} <= set(LinuxProcFiles(tables=True).running(["soffice.bin"])))
+        eventually(lambda: {other.pid, editing.pid} <= set(ProcFiles(tables=True).running(["soffice.bin"])))
         found = look(environments(), path)
     finally:
         for process in (other, editing):
@@ -837,7 +836,7 @@ def test_an_invalid_path_in_gitdir_ends_no_look(tmp_path: Path, environments: En
     program.symlink_to("/bin/cat")
     process = subprocess.Popen([program], stdin=-1, cwd=there)
     try:
-        eventually(lambda: process.pid in LinuxProcFiles(tables=True).running(["git"]))
+        eventually(lambda: process.pid in ProcFiles(tables=True).running(["git"]))
         path.touch()
         found = look(environments(), path)
     finally:
@@ -852,13 +851,13 @@ def test_all_descriptors_are_listed_once(tmp_path: Path, monkeypatch: pytest.Mon
     counted: list[int] = []
     real = procfs.pids
     monkeypatch.setattr(procfs, "pids", lambda: counted.append(1) or real())
-    files = LinuxProcFiles(tables=True)
+    files = ProcFiles(tables=True)
     assert files.openers("x", 1) == []
     before = files.read_at
     assert before <= time.time()
     with open(tmp_path / "later", "w") as file:
         assert files.openers("later", os.fstat(file.fileno()).st_ino) == []
-        assert LinuxProcFiles(tables=True).openers("later", os.fstat(file.fileno()).st_ino) == [os.getpid()]
+        assert ProcFiles(tables=True).openers("later", os.fstat(file.fileno()).st_ino) == [os.getpid()]
     files.sees(0)
     assert (len(counted), files.read_at) == (2, before)
 
@@ -869,7 +868,7 @@ def test_a_file_newer_than_either_list_is_not_called_a_leftover(
     """PF2, KI3: programs may be listed long before descriptors, and a file has the time of the last tick."""
     monkeypatch.setattr(procfs, "pids", lambda: iter(()))
     monkeypatch.setattr(proc_files, "_TICK", 0.01)
-    files = LinuxProcFiles(tables=True)
+    files = ProcFiles(tables=True)
     began = time.time()
     assert files.running(("soffice.bin",)) == []
     path = tmp_path / ".~lock.x.odt#"
@@ -884,10 +883,10 @@ def test_a_file_newer_than_either_list_is_not_called_a_leftover(
 @needs_root
 def test_processes_that_may_not_be_looked_at_are_known_as_such() -> None:
     """PF3: a user sees its own processes but not root's; root sees all."""
-    assert LinuxProcFiles(tables=True).sees(0)
-    seen = elsewhere(lambda: [LinuxProcFiles(tables=True).sees(uid) for uid in (0, ALONE)], user=ALONE)
+    assert ProcFiles(tables=True).sees(0)
+    seen = elsewhere(lambda: [ProcFiles(tables=True).sees(uid) for uid in (0, ALONE)], user=ALONE)
     assert seen == [False, True]
-    assert not LinuxProcFiles(tables=False).sees(0), "nothing is known from another PID namespace's /proc"
+    assert not ProcFiles(tables=False).sees(0), "nothing is known from another PID namespace's /proc"
 
 
 @needs_root
@@ -903,7 +902,7 @@ def test_an_ended_process_is_known_to_have_no_file_open(thread: bool) -> None:
             ctypes.CDLL(None).pthread_exit(None)  # this thread alone
         eventually(lambda: procfs.stat_fields(child)[0] == "Z")
         try:
-            return LinuxProcFiles(tables=True).sees(ALONE)
+            return ProcFiles(tables=True).sees(ALONE)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -917,7 +916,7 @@ def test_a_file_is_known_by_its_name_and_number(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "other" / "same").touch()
     number = (tmp_path / "other" / "same").stat().st_ino
     with open(tmp_path / "same", "w") as file:
-        files = LinuxProcFiles(tables=True)
+        files = ProcFiles(tables=True)
         assert files.openers("same", number) == []
         assert files.openers("same", os.fstat(file.fileno()).st_ino) == [os.getpid()]
         real = procfs.read
@@ -925,7 +924,7 @@ def test_a_file_is_known_by_its_name_and_number(tmp_path: Path, monkeypatch: pyt
             line for line in real(path).splitlines(True) if not line.startswith("ino:")))  # fmt: skip
         assert files.openers("same", number) == [os.getpid()]
     with open(tmp_path / "same"):
-        files = LinuxProcFiles(tables=True)
+        files = ProcFiles(tables=True)
         assert files.openers("same", (tmp_path / "same").stat().st_ino) == [os.getpid()]
         assert files.openers("same", (tmp_path / "same").stat().st_ino, writing=True) == []
 
@@ -973,10 +972,10 @@ input()
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
         found = path.stat()
-        (one,) = LinuxProcFiles(tables=True).kernel_locks("db", (found.st_dev, found.st_ino))
+        (one,) = ProcFiles(tables=True).kernel_locks("db", (found.st_dev, found.st_ino))
         assert (one.kind, one.pid, one.span, one.path, one.deleted) == ("ofd", child.pid, (10, 14), str(path), False)
         path.unlink()
-        (one,) = [one for one in LinuxProcFiles(tables=True).locks() if one.pid == child.pid]
+        (one,) = [one for one in ProcFiles(tables=True).locks() if one.pid == child.pid]
         assert (one.path, one.deleted) == (str(path), True)
     finally:
         child.communicate("\n")
@@ -1094,7 +1093,7 @@ def test_repeated_questions_read_the_process_table_once(monkeypatch: pytest.Monk
     counted: list[int] = []
     real = procfs.pids
     monkeypatch.setattr(procfs, "pids", lambda: counted.append(1) or real())
-    files = LinuxProcFiles(tables=True)
+    files = ProcFiles(tables=True)
     own = procfs.comm(os.getpid())
     for _ in range(3):
         assert os.getpid() in files.running([own])
@@ -1107,13 +1106,13 @@ def test_nothing_counts_as_seen_beyond_the_limit_of_descriptors(
 ) -> None:
     monkeypatch.setattr(proc_files, "_MOST_NAMES", 0)
     with open(tmp_path / "opened", "w") as file:
-        assert LinuxProcFiles(tables=True).openers("opened", os.fstat(file.fileno()).st_ino) == []
-        assert not LinuxProcFiles(tables=True).sees(os.getuid()), "so nobody is called dead by what is not seen"
+        assert ProcFiles(tables=True).openers("opened", os.fstat(file.fileno()).st_ino) == []
+        assert not ProcFiles(tables=True).sees(os.getuid()), "so nobody is called dead by what is not seen"
 
 
 def test_a_process_that_is_gone_hides_nothing(dead_pid: int) -> None:
     """PF3."""
-    files = LinuxProcFiles(tables=True)
+    files = ProcFiles(tables=True)
     files._hide(dead_pid)
     assert files.directory(dead_pid) is None
     assert not files._hidden

@@ -21,7 +21,7 @@ from holdfast._admin.detect import BEADS_NAME
 from holdfast._admin.found import Found, Unreadable
 from holdfast._admin.scan import Survey
 from holdfast._platform import proc_locks, procfs
-from holdfast._platform.interface import ProcLocks
+from holdfast._platform.proc_locks import ProcLocks
 from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold

@@ -14,8 +14,7 @@ from holdfast._admin import kinds
 from holdfast._admin.detect import is_called_otherwise
 from holdfast._admin.found import Found, Unreadable
 from holdfast._admin.scan import Survey, walk
-from holdfast._platform.interface import ProcLocks
-from holdfast._platform.proc_locks import LinuxProcLocks
+from holdfast._platform.proc_locks import LinuxProcLocks, ProcLocks
 from unit.stepping import Contend, Stepped, sema_record
 
 Environments = Callable[..., Stepped]

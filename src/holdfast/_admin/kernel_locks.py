@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .._core.messages import brief_command
-from .._platform.interface import ProcFiles, Surroundings
+from .._platform.interface import Surroundings
+from .._platform.proc_files import ProcFiles
 from .._platform.values import LOCK_KINDS, FileLock
 from ..liveness import Liveness
 from ..model import Evidence, Holder, Status, Waiter

@@ -34,7 +34,8 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
 
-from .._platform.interface import ProcLocks, Stat, Surroundings
+from .._platform.interface import Stat, Surroundings
+from .._platform.proc_locks import ProcLocks
 from .._platform.values import LockOwner
 from ..engines.file import queue
 from ..engines.file.inspect import is_gone

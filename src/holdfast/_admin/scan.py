@@ -44,7 +44,7 @@ import stat
 from collections.abc import Callable, Container, Iterator
 
 from .._core.messages import duration, is_out_of_reach, moment, printable
-from .._platform.interface import Entry, Environment, ProcLocks, Stat, Surroundings
+from .._platform.interface import Entry, Environment, Stat, Surroundings
 from .._platform.values import LockOwner
 from ..engines.file.directory import named
 from ..engines.file.fencing import is_counter
@@ -66,6 +66,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .._platform.proc_locks import ProcLocks
     from ..engines.file.inspect import Assessment
 
 Step = tuple[str, str, frozenset[str]]

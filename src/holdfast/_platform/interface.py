@@ -10,11 +10,13 @@ from ..model import Identity, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
+    from collections.abc import Callable, Container, Iterable
     from typing import Any, Protocol, TypeVar
 
     from .operations import Operations
-    from .values import FileLock, LockOwner, Process, Storage
+    from .proc_files import ProcFiles
+    from .proc_locks import ProcLocks
+    from .values import LockOwner, Process, Storage
 
     T = TypeVar("T")
 else:
@@ -364,87 +366,6 @@ class Entry(Protocol):
     def inode(self) -> int: ...
     def is_dir(self, *, follow_symlinks: bool = True) -> bool: ...
     def is_file(self, *, follow_symlinks: bool = True) -> bool: ...
-
-
-class ProcLocks:
-    """The kernel's tables of locks and their owners, and of watches on files, read once.
-
-    This base class knows nothing, as on systems without such tables.
-    """
-
-    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
-        """Whether files on this device are made up by the kernel, such as those in `/proc`."""
-        return False
-
-    def user(self, pid: int) -> int | None:  # noqa: ARG002
-        """The user of a process, by number; None if unknown."""
-        return None
-
-    def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        """Whether some process has a kernel lock (`flock`) on this file."""
-        return False
-
-    def locked_numbers(self, device: int) -> Container[int] | None:  # noqa: ARG002
-        """Inode numbers of files that the kernel may have locked, as directories on this device list them; None where
-        they may list others. Empty: there are no such files."""
-        return frozenset()
-
-    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
-        """As `Environment.lock_owners`."""
-        return []
-
-    def takers(self, identity: tuple[int, int]) -> set[int]:  # noqa: ARG002
-        """The processes that took the locks on this file; they may have ended, and left them to others."""
-        return set()
-
-    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
-        """As `Environment.watchers`."""
-        return []
-
-    def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        """Whether a waiter for this file gets an event when a reader closes it."""
-        return False
-
-
-class ProcFiles:
-    """Open files and working directories of processes, and all locks in the kernel's tables, read once.
-
-    This base class knows nothing.
-    """
-
-    known = False
-    """Whether the system shows any of this."""
-    read_at = 0.0
-    """When the reading began, in seconds since the epoch: nothing newer is known."""
-
-    def sees(self, uid: int) -> bool:  # noqa: ARG002
-        """Whether all processes of this user that are visible at all may be looked at."""
-        return False
-
-    def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:  # noqa: ARG002
-        """The processes that have a file with this name and number open; `writing`: open for writing."""
-        return []
-
-    def running(self, programs: Collection[str]) -> list[int]:  # noqa: ARG002
-        """The processes of these programs."""
-        return []
-
-    def directory(self, pid: int) -> str | None:  # noqa: ARG002
-        """The working directory of a process; None if it may not be asked."""
-        return None
-
-    def variable(self, pid: int, name: str) -> str:  # noqa: ARG002
-        """A variable of the environment that a process was started with; empty if there is none, or it may not be
-        asked."""
-        return ""
-
-    def locks(self) -> list[FileLock]:
-        """All locks in the tables, and all waiters for them."""
-        return []
-
-    def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:  # noqa: ARG002
-        """Locks and waiters on the file with this name and identity (`st_dev`, `st_ino`)."""
-        return []
 
 
 class Surroundings(Environment, Protocol):

@@ -29,7 +29,7 @@ from .values import ALWAYS_LOCAL, SMB, LockOwner, Presence, Process, Storage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
-    from .proc_files import LinuxProcFiles
+    from .proc_files import ProcFiles
     from .proc_locks import LinuxProcLocks
 
 _UNNAMED: int = getattr(os, "O_TMPFILE", os.O_DIRECTORY | 0x400000) | os.O_RDWR | os.O_CLOEXEC
@@ -237,10 +237,10 @@ class LinuxEnvironment(PosixEnvironment):
             from .proc_locks import LinuxProcLocks
         return LinuxProcLocks(self.inspect, tables=procfs.is_ours(), few=few)
 
-    def proc_files(self) -> LinuxProcFiles:
-        from .proc_files import LinuxProcFiles
+    def proc_files(self) -> ProcFiles:
+        from .proc_files import ProcFiles
 
-        return LinuxProcFiles(tables=procfs.is_ours())
+        return ProcFiles(tables=procfs.is_ours())
 
     # -- events --------------------------------------------------------------------------------------------------------
 

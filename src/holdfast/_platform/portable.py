@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from .inotify import FolderWatch
     from .interface import DirectoryLog, Watch, WatchSet
+    from .proc_files import ProcFiles
+    from .proc_locks import ProcLocks
 
     T = TypeVar("T")
 
@@ -471,15 +473,15 @@ class GenericEnvironment(Forkable):
     def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
         return []
 
-    def proc_locks(self, *, few: bool = False) -> Any:  # noqa: ARG002
-        from .interface import ProcLocks
+    def proc_locks(self, *, few: bool = False) -> ProcLocks:  # noqa: ARG002
+        from .proc_locks import ProcLocks
 
         return ProcLocks()
 
-    def proc_files(self) -> Any:
-        from .interface import ProcFiles
+    def proc_files(self) -> ProcFiles:
+        from .proc_files import ProcFiles
 
-        return ProcFiles()
+        return ProcFiles(tables=False)
 
     def read_link(self, path: str) -> str:
         return os.readlink(path)

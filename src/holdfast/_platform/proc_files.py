@@ -24,7 +24,6 @@ import re
 import time
 
 from . import procfs
-from .interface import ProcFiles
 from .proc_locks import LockEntry, parse_locks
 from .values import FileLock
 
@@ -50,13 +49,14 @@ def _ends(pid: int) -> bool:
     return len(fields) > 17 and bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) <= 1
 
 
-class LinuxProcFiles(ProcFiles):
-    """The `ProcFiles` of Linux."""
+class ProcFiles:
+    """Open files and working directories of processes, and all locks in the kernel's tables, read once."""
 
     def __init__(self, *, tables: bool) -> None:
         self.known = tables
-        """Whether `/proc` is of our PID namespace, so that what it shows means something."""
-        self.read_at = math.inf
+        """Whether the system shows any of this: `/proc` may be missing, or be that of another PID namespace."""
+        self.read_at = math.inf if tables else 0.0
+        """When the reading began, in seconds since the epoch: nothing newer is known."""
         self._open: dict[str, list[tuple[int, str, str]]] | None = None
         self._hidden: set[int] = set()
         """Users of processes that may not be looked at."""
@@ -71,10 +71,12 @@ class LinuxProcFiles(ProcFiles):
     # -- who has what open ---------------------------------------------------------------------------------------------
 
     def sees(self, uid: int) -> bool:
+        """Whether all processes of this user that are visible at all may be looked at."""
         self._by_name()
         return self.known and not self._cut and uid not in self._hidden and os.geteuid() in (0, uid)
 
     def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
+        """The processes that have a file with this name and number open; `writing`: open for writing."""
         found = []
         for pid, fd, _ in self._by_name().get(name, ()):
             about = procfs.read(f"/proc/{pid}/fdinfo/{fd}")
@@ -126,6 +128,7 @@ class LinuxProcFiles(ProcFiles):
     # -- who works where -----------------------------------------------------------------------------------------------
 
     def running(self, programs: Collection[str]) -> list[int]:
+        """The processes of these programs."""
         if self._programs is None:
             self._begin()
             self._programs = {pid: procfs.comm(pid) for pid in (procfs.pids() if self.known else ())}
@@ -133,12 +136,14 @@ class LinuxProcFiles(ProcFiles):
         return [pid for pid in found if procfs.stat_fields(pid)[:1] not in ([], ["Z"])]
 
     def directory(self, pid: int) -> str | None:
+        """The working directory of a process; None if it may not be asked."""
         try:
             return os.readlink(f"/proc/{pid}/cwd")
         except OSError:
             return None
 
     def variable(self, pid: int, name: str) -> str:
+        """A variable that a process was started with; empty if there is none, or it may not be asked."""
         for one in procfs.read(f"/proc/{pid}/environ").split("\0"):
             if one.startswith(f"{name}="):
                 return os.fsdecode(one.partition("=")[2].encode("latin-1"))
@@ -147,6 +152,7 @@ class LinuxProcFiles(ProcFiles):
     # -- every lock ----------------------------------------------------------------------------------------------------
 
     def locks(self) -> list[FileLock]:
+        """All locks in the tables, and all waiters for them."""
         if self._locks is None:
             table = parse_locks(self._text())
             opened = [one for found in self._by_name().values() for one in found] if table else []
@@ -154,6 +160,7 @@ class LinuxProcFiles(ProcFiles):
         return self._locks
 
     def kernel_locks(self, name: str, identity: tuple[int, int]) -> list[FileLock]:
+        """Locks and waiters on the file with this name and identity (`st_dev`, `st_ino`)."""
         table = [entry for entry in parse_locks(self._text()) if entry.file[1] == identity[1]]
         if not table:
             return []

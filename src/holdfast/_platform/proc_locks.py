@@ -35,13 +35,12 @@ import re
 
 from ..model import Value
 from . import procfs
-from .interface import ProcLocks
 from .masks import IN_CLOSE_NOWRITE, MASKS
 from .values import LockOwner, Presence, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 
 _SUBVOLUMES = frozenset({"btrfs", "overlay", "bcachefs"})
@@ -283,6 +282,46 @@ _ARTIFICIAL = frozenset(
     | {"pstore", "fusectl", "binfmt_misc", "efivarfs", "rpc_pipefs", "selinuxfs", "autofs", "nsfs"}
 )
 """Filesystems that can have no lock files, and where looking at all files may make something happen."""
+
+
+class ProcLocks:
+    """The kernel's tables of locks and their owners, and of watches on files, read once.
+
+    This base class knows nothing, as on systems without such tables.
+    """
+
+    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
+        """Whether files on this device are made up by the kernel, such as those in `/proc`."""
+        return False
+
+    def user(self, pid: int) -> int | None:  # noqa: ARG002
+        """The user of a process, by number; None if unknown."""
+        return None
+
+    def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
+        """Whether some process has a kernel lock (`flock`) on this file."""
+        return False
+
+    def locked_numbers(self, device: int) -> Container[int] | None:  # noqa: ARG002
+        """Inode numbers of files that the kernel may have locked, as directories on this device list them; None where
+        they may list others. Empty: there are no such files."""
+        return frozenset()
+
+    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
+        """As `Environment.lock_owners`."""
+        return []
+
+    def takers(self, identity: tuple[int, int]) -> set[int]:  # noqa: ARG002
+        """The processes that took the locks on this file; they may have ended, and left them to others."""
+        return set()
+
+    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
+        """As `Environment.watchers`."""
+        return []
+
+    def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
+        """Whether a waiter for this file gets an event when a reader closes it."""
+        return False
 
 
 class LinuxProcLocks(ProcLocks):

@@ -22,7 +22,7 @@ from .._admin.monitor import Follower, LockEvent, SeenHold, SeenWait
 from .._admin.scan import Survey
 from .._core.messages import printable
 from .._platform import environment
-from .._platform.interface import ProcLocks
+from .._platform.proc_locks import ProcLocks
 from ..engines.file.paths import queue_of, waited_for
 from ..model import Holder, Value
 from . import fullscreen

@@ -390,10 +390,7 @@ async def _wanted(target: Path, options: FileLockOptions, functions: Awaited, ke
 
 
 async def with_lock(
-    target: Path,
-    options: FileLockOptions,
-    fn: Callable[[], T] | Callable[[], Awaitable[T]],
-    key: str | None = None,
+    target: Path, options: FileLockOptions, fn: Callable[[], T] | Callable[[], Awaitable[T]], key: str | None = None
 ) -> T:
     async with await acquire(target, options, key):
         result: Any = fn()

@@ -18,7 +18,8 @@ import stat
 from collections.abc import Callable, Iterable
 
 from ..._core import messages
-from ..._platform.interface import Entry, ProcFiles, Stat, Surroundings
+from ..._platform.interface import Entry, Stat, Surroundings
+from ..._platform.proc_files import ProcFiles
 from ..._platform.values import Presence
 from ...liveness import Liveness
 from ...model import Evidence, Holder, Status, Value, Waiter

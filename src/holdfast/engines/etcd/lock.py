@@ -79,11 +79,7 @@ class AcquireAttempt(Contender):
     """One caller's attempt, from its first question to its hold."""
 
     def __init__(
-        self,
-        env: Environment,
-        requests: Sequence[EtcdRequest],
-        timeout: float | None,
-        context: tuple[object, ...],
+        self, env: Environment, requests: Sequence[EtcdRequest], timeout: float | None, context: tuple[object, ...]
     ) -> None:
         super().__init__(env, requests, timeout, context)
         self.requests = requests

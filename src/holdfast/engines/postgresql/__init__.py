@@ -102,8 +102,7 @@ def _break(
             return record
         if connection.env.monotonic() >= until:
             raise HoldfastError(
-                f"{lock_url.shown} was not broken: it changed hands each time it was checked",
-                path=lock_url.shown,
+                f"{lock_url.shown} was not broken: it changed hands each time it was checked", path=lock_url.shown
             )
 
 

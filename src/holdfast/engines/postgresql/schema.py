@@ -100,8 +100,4 @@ def _refusal(lock_url: LockUrl, refused: Refused) -> HoldfastError:
     else:
         why = f"does not let this role prepare the schema {lock_url.schema}: {refused}. Its owner, or a superuser, can "
         why += "do it with the same command, or run what `holdfast postgresql init --print` prints"
-    return HoldfastError(
-        f"{lock_url.base} {why}",
-        path=lock_url.shown,
-        protocol=NAME,
-    )
+    return HoldfastError(f"{lock_url.base} {why}", path=lock_url.shown, protocol=NAME)

@@ -112,7 +112,10 @@ def waits(path: str, protocol: str) -> int:
         return 3
 
 
-@pytest.mark.parametrize("protocol", ["sema", "semats", "sidecar", "beads", "flock", "proper-lockfile"])
+@pytest.mark.parametrize(
+    "protocol",
+    ["sema", "semats", "sidecar", "beads", pytest.param("flock", marks=pytest.mark.needs("flock")), "proper-lockfile"],
+)
 @pytest.mark.parametrize("name", ["the.lock", "the"])
 def test_status_and_wait_agree_with_an_acquisition_for_any_content(
     protocol: str, name: str, disk: Path, capfd: pytest.CaptureFixture[str]

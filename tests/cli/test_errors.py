@@ -349,6 +349,7 @@ def test_the_limits_that_an_error_names_are_those_of_the_system(
 
 
 @needs_root
+@pytest.mark.needs("flock")
 def test_every_view_says_that_a_dead_lock_on_a_read_only_filesystem_cannot_be_acquired(tmp_path: Path) -> None:
     """V10. Nor can a free lock be acquired there."""
 

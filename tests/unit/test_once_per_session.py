@@ -16,6 +16,7 @@ import pytest
 from holdfast import AcquireTimeout, Lock
 from holdfast.pytest import OncePerSession
 
+pytestmark = pytest.mark.needs("flock")
 Worker = Callable[..., OncePerSession]
 
 

@@ -982,6 +982,48 @@ def test_of_a_replacer_and_a_takeover_in_place_one_enters(
     other.result.release()
 
 
+def test_a_number_that_is_free_again_makes_no_second_claim(disk: Path, contend: Contend) -> None:
+    """LE14: the first claimant is stopped for a lease, and interrupted when the second one is about to rename."""
+    far_record(disk / "l", lease=60)
+    contenders = [contend(disk / "l", lease=60, timeout=None) for _ in range(3)]
+    for one in contenders:  # on machines that do not see each other's kernel locks
+        one.env.instead.update(guard=lambda *_, **_more: True, guarded=lambda *_, **_more: False)
+    (first, second, third), clocks = contenders, [Clocks(one.env) for one in contenders]
+    claimed: list[list[str]] = []
+
+    def step(number: int) -> None:
+        clocks[number].shift += 5
+        contenders[number].step()
+
+    def interrupted() -> None:
+        claimed.append(sorted(filter(is_claim, os.listdir(disk))))
+        (disk / claimed[0][0]).unlink()
+        made = third.env.steps.count("link")
+        for _ in range(3):
+            step(2)
+        assert third.env.steps.count("link") > made
+        assert "replace" not in third.env.steps
+
+    def stopped() -> None:
+        while not second.done:
+            step(1)
+            if not claimed:
+                step(2)
+        raise KeyboardInterrupt
+
+    first.env.once(first.env.before, "replace", stopped)
+    second.env.once(second.env.before, "replace", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        while not first.done:
+            for number in range(3):
+                step(number)
+    assert second.inside
+    assert [len(names) for names in claimed] == [2]
+    assert isinstance(second.result, FileHold)
+    second.result.release()
+    assert not any(filter(is_claim, os.listdir(disk)))
+
+
 def is_claimed(directory: Path) -> bool:
     return any(is_claim(name) for name in os.listdir(directory))
 

@@ -42,6 +42,9 @@ LE13 A process that removes the lock, or takes it over in place, has a claim of 
     looked before is disarmed: its claim names its new file, which without its other name cannot be renamed any more. So
     a claimant that is stopped before its rename, or has died, keeps nobody waiting. In a sticky directory, a file that
     may not be removed is root's, or is forged.
+LE14 The claim of a claimant that was stopped for a lease, and then failed, goes while a later one counts. Its number
+    may then be made anew. So a claimant also lists the directory, for claims with higher numbers than its own; and if
+    its number is not 0, it reads the claim before its own once more. Of two, the one that is last finds the other's.
 """
 
 from __future__ import annotations
@@ -170,10 +173,11 @@ def replace(
     env.operations.about_to_make(temporary)
     try:
         data, claims.identity = _write_new(env, request, temporary, lease)
-        mine = claims.make(watch, temporary, lease) and watch.are_abandoned(env, others(), lease)
+        mine = claims.make(watch, temporary, lease) and watch.are_abandoned(env, others() + claims.later(), lease)
         if not mine or not _is_unchanged(env, request, seen):
             return None
         env.replace(temporary, request.path)
+        claims.done = True
         fd = env.open_existing(request.path, write=True)
         if _is_late(env, began, lease):
             env.close(fd)
@@ -199,10 +203,9 @@ def _is_unchanged(env: Environment, request: FileRequest, seen: Observation) -> 
 
 def disarm(env: Environment, request: FileRequest, seen: Observation) -> bool:
     """Take their new files from all claimants (LE13). Whether the record is still the one that was seen."""
-    begin, directory, claimed = Claims(env, request, seen).prefix, request.directory, set[tuple[int, int]]()
-    for name in env.list_directory(directory):
-        if f"{directory}/{name}".startswith(begin) and is_claim(name):
-            claimed.update(_inode(env, f"{directory}/{name}"))
+    directory, claimed = request.directory, set[tuple[int, int]]()
+    for name in Claims(env, request, seen).later():
+        claimed.update(_inode(env, f"{directory}/{name}"))
     if claimed:
         for name in env.list_directory(directory):  # anew: the first list may lack a name that is older than the claim
             own = f"{directory}/{name}"
@@ -250,20 +253,23 @@ def _write_new(env: Environment, request: FileRequest, temporary: str, lease: fl
 class Claims:
     """The claims to the hold that was seen: ours, and those of claimants that died."""
 
-    __slots__ = ("_env", "_made", "_number", "identity", "prefix")
+    __slots__ = ("_directory", "_env", "_made", "_number", "_prefix", "done", "identity")
 
     def __init__(self, env: Environment, request: FileRequest, seen: Observation) -> None:
         hold = blake2b(digest_size=8)
         for part in (request.name.encode("utf-8", "surrogateescape"), b"%d" % seen.identity[1], seen.data):
             hold.update(b"%d " % len(part) + part)
         self._env = env
-        self.prefix = f"{request.directory}/{_PREFIX}{hold.hexdigest()}."
+        self._directory = request.directory
+        self._prefix = f"{_PREFIX}{hold.hexdigest()}."
         self._number = -1
         """The number of our claim, from before it is made."""
         self._made = False
         """Whether our claim is known to have been made."""
         self.identity = (0, 0)
         """The file to which our claim is a link."""
+        self.done = False
+        """Whether the hold was replaced, so that nobody needs a claim to it."""
 
     def make(self, watch: LeaseWatch, temporary: str, lease: float) -> bool:
         """Make our claim (LE5); False while another one counts."""
@@ -273,16 +279,26 @@ class Claims:
             try:
                 self._env.link(temporary, path)
                 self._made = True
-                return True
             except FileExistsError:
                 if not watch.is_abandoned(self._env, path, lease):
                     self._number = -1
                     return False
+            else:
+                return not self._number or watch.is_abandoned(self._env, self._path(self._number - 1), lease)
+
+    def later(self) -> list[str]:
+        """The names of the claims after ours; of all, if we have none."""
+        found = []
+        for name in self._env.list_directory(self._directory):
+            number = name.removeprefix(self._prefix).removesuffix(_SUFFIX)
+            if name.startswith(self._prefix) and is_claim(name) and int(number) > self._number:
+                found.append(name)
+        return sorted(found)
 
     def end(self) -> None:
-        """Remove all: ours would count for a lease (LE6). May be interrupted, and called again (operations.py, J3)."""
+        """Remove ours: it would count for a lease (LE6). May be interrupted, and called again (operations.py, J3)."""
         if self._made or (self._number >= 0 and self._is_ours()):
-            for number in range(self._number + 1):
+            for number in range(0 if self.done else self._number, self._number + 1):
                 unlink_quietly(self._env, self._path(number))
         self._number, self._made = -1, False
 
@@ -294,7 +310,7 @@ class Claims:
             return False
 
     def _path(self, number: int) -> str:
-        return f"{self.prefix}{number}{_SUFFIX}"
+        return f"{self._directory}/{self._prefix}{number}{_SUFFIX}"
 
 
 def is_claim(name: str) -> bool:

@@ -1024,6 +1024,26 @@ def test_a_number_that_is_free_again_makes_no_second_claim(disk: Path, contend: 
     assert not any(filter(is_claim, os.listdir(disk)))
 
 
+def test_a_replacer_that_may_not_write_to_the_file_has_its_guard_all_the_same(disk: Path, contend: Contend) -> None:
+    """T17: otherwise another contender takes it over in place right before the rename."""
+    holder = contend(disk / "l", lease=60)
+    holder.get()
+    holder.crash()
+    replacer, other = contend(disk / "l", lease=60, stale=lambda _: True), contend(disk / "l", lease=60)
+    real = replacer.env.real.open_existing
+
+    def refused(path: str, *, write: bool) -> int:
+        if write and (disk / "l").stat().st_ino == found:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, write=write)  # type: ignore[no-any-return]
+
+    found = (disk / "l").stat().st_ino
+    replacer.env.instead["open_existing"] = refused
+    replacer.env.once(replacer.env.before, "replace", other.run)
+    replacer.run()
+    assert [replacer.inside, other.inside].count(True) == 1
+
+
 def is_claimed(directory: Path) -> bool:
     return any(is_claim(name) for name in os.listdir(directory))
 

@@ -450,14 +450,17 @@ def _replace(env: Environment, request: FileRequest, seen: Observation) -> Steps
     with forking:
         from .lease import replace
     old = _open(env, request)
+    fd = seen.fd if old is None else old
     try:
-        if old is not None and take_guard(env, old) is None and guard_counts(env, seen):
-            return None  # T1; of a file that is not ours to write to, the claim alone decides
+        if fd >= 0 and take_guard(env, fd) is None and guard_counts(env, seen):
+            return None  # T1
         placed = replace(env, request, seen, partial(claims_on, env, request.path, seen.identity))
         return None if placed is None else (yield from guard_late(env, request, *placed))
     finally:
         if old is not None:
             let_go(env, old)
+        elif fd >= 0:
+            env.unguard(fd)
 
 
 def _is_guard_free(env: Environment, seen: Observation) -> bool:

@@ -855,8 +855,11 @@ def test_a_takeover_that_cannot_look_for_claims_gives_the_lock_back(
             failed.append(raised.value.errno)
 
     remover.env.before["unlink"] = take_over
-    assert drive(break_lock(remover.env, remover.request)) is None  # type: ignore[arg-type]
+    removed = drive(break_lock(remover.env, remover.request))  # type: ignore[arg-type]
+    assert removed is not None
+    assert removed.tag == "the dead one", "it was put back (T21)"
     assert failed == [number]
+    assert not guarded.exists()
     assert not contender.env.open_descriptors()
 
 

@@ -622,6 +622,29 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dea
     assert contend(dead).get().recovered_from is not None
 
 
+@pytest.mark.parametrize("step", ["sync", "sync_directory", "list_directory", "the counter"])
+def test_a_takeover_that_fails_late_leaves_the_dead_holders_record_to_the_next_one(
+    step: str, dead: Path, contend: Contend
+) -> None:
+    """T21."""
+    contender, before = contend(dead, durable=True, fencing=step == "the counter"), dead.read_bytes()
+    real = contender.env.real.open_new
+
+    def open_new(path: str, mode: int) -> int:
+        if path.endswith(".token"):
+            fails("ENOSPC")()
+        return real(path, mode)  # type: ignore[no-any-return]
+
+    contender.env.instead["open_new"] = open_new
+    if step != "the counter":
+        contender.env.instead[step] = fails("ENOSPC")
+    with pytest.raises(OSError, match="No space left"):
+        contender.run()
+    assert dead.read_bytes().rstrip() == before.rstrip()
+    heir = contend(dead).get()
+    assert heir.recovered_from is not None
+
+
 def test_the_first_of_three_failures_of_a_takeover_is_raised(
     dead: Path, contend: Contend, past_the_gates: Callable[..., None]
 ) -> None:

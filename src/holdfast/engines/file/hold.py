@@ -50,7 +50,9 @@ _TIDY_AFTER = 0.002
 class FileHold(HoldState):
     """A hold of a lock file."""
 
-    __slots__ = ("data", "entry", "fd", "guarded", "identity", "lease", "may_be_removed", "pending", "retried")
+    __slots__ = (
+        *("before", "data", "entry", "fd", "guarded", "identity", "lease", "may_be_removed", "pending", "retried"),
+    )
 
     request: FileRequest
     recorded = True
@@ -75,6 +77,8 @@ class FileHold(HoldState):
         self.guarded = guarded
         self.pending = b""
         """The record with the beat that is being written."""
+        self.before = b""
+        """The record of a dead holder that ours has replaced, until the lock is the caller's (takeover.py, T21)."""
         self.retried = False
         """Whether it was given back in order to try again (interop.py, Y1; takeover.py, T8)."""
         self.may_be_removed = False
@@ -92,6 +96,10 @@ class FileHold(HoldState):
             with forking:
                 from .lease import Lease
             self.lease = Lease(env, seconds)
+
+    def ref(self, context: tuple[object, ...]) -> HoldRef:
+        self.before = b""
+        return HoldState.ref(self, context)
 
     def release(self, ref: HoldRef | None = None) -> None:
         """Release the lock, or this share of it. LockLost if it was no longer ours; then the file is left alone."""
@@ -272,7 +280,7 @@ class FileHold(HoldState):
         except OSError:
             pass  # `withdraw` will meet the same error
         ours = None if self.lease is None else not self.lease.is_over()
-        withdraw(self.env, self.request, self.data, self.fd, ours=ours)
+        withdraw(self.env, self.request, self.data, self.fd, ours=ours, before=b"" if self.retried else self.before)
 
     def hand_over(self) -> None:
         """Close the descriptor but keep the guard, which another process shares (keeper.py, S1)."""

@@ -101,11 +101,13 @@ def kinds_of_marker(request: FileRequest, data: bytes) -> tuple[bytes, bytes]:
     return begin + b" n ", begin + b" g "
 
 
-def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ours: bool | None = None) -> None:
+def withdraw(
+    env: Environment, request: FileRequest, data: bytes, fd: int, *, ours: bool | None = None, before: bytes = b""
+) -> None:
     """Undo whatever part of publishing was done (publish.py, P4), unless another process has changed the file.
 
-    `ours`: whether a hold with a lease is still ours; None if that is not known (lease.py, LE8). May be interrupted,
-    and called again (operations.py, J3).
+    `ours`: whether a hold with a lease is still ours; None if that is not known (lease.py, LE8). `before`: the record
+    of a dead holder, which is put back (takeover.py, T21). May be interrupted, and called again (operations.py, J3).
     """
     if not env.is_open(fd):
         return
@@ -120,13 +122,24 @@ def withdraw(env: Environment, request: FileRequest, data: bytes, fd: int, *, ou
             by_process, by_guard = kinds_of_marker(request, data)
             # P3's byte may be flipped or not, in the file and in our copy.
             whole = data.replace(by_guard, by_process, 1) == content.replace(by_guard, by_process, 1)
-            if whole or (data.startswith(content) and env.guard(fd) is not False):
+            if whole and before and _puts_back(env, request, fd, before, len(content)):
+                pass
+            elif whole or (data.startswith(content) and env.guard(fd) is not False):
                 env.unlink(request.path)
     except OSError:  # the first failure is the one to report; a leftover has no guard and will be taken over
         for key, held in env.holds.copy().items():
             if getattr(held, "fd", None) is fd:
                 env.holds.pop(key, None)
     let_go(env, fd)
+
+
+def _puts_back(env: Environment, request: FileRequest, fd: int, before: bytes, length: int) -> bool:
+    """Whether the record could be put back over ours."""
+    try:
+        write_all(env, fd, before.ljust(length, request.protocol.padding))
+    except OSError:
+        return False
+    return True
 
 
 def disconnected(env: Environment, path: str, error: OSError) -> str:

@@ -56,6 +56,10 @@ T19 An exclusive lock of a reader refuses us the guard in either form. If it is 
 
 T20 Claims of the other kind (T17) say nothing of their claimants. So a process that has a claim to a hold with a lease
     disarms them; those that come later find that claim, and back off (lease.py, LE13).
+T21 A takeover may still fail when the record is overwritten: at a disk that is full, a counter of tokens that cannot be
+    read, an interruption. Then the dead holder's record is put back, under the guard, so that the next contender learns
+    of the crash. Not if it had no guard, or is judged by the time of the last write; nor if this contender tries again,
+    and remembers.
 
 A claim is an empty file beside the lock file. Its name says which inode it is about and which process made it.
 
@@ -489,7 +493,7 @@ def _open(env: Environment, request: FileRequest) -> int | None:
 
 def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -> FileHold | None:
     """Overwrite the record through `fd`, which is then the hold's, or else closed."""
-    data = b""
+    data = before = b""
     held = claim = None
     try:
         found = env.fstat(fd)
@@ -501,20 +505,22 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
             if judged and names_there(env, request.path, seen.identity) == 1:  # T18
                 new = request.compose(env, found.st_dev, guarded=guard == EXCLUSIVE)
                 data = new.ljust(len(seen.data), request.protocol.padding)
-                env.undo_by(fd, partial(withdraw, env, request, data))
+                before = seen.data if seen.is_guarded and not request.protocol.ages_by_mtime else b""  # T21
+                env.undo_by(fd, partial(withdraw, env, request, data, before=before))
                 _write_or_restore(env, request, fd, data, seen)
                 if request.durable:  # the one that died may not have asked for it
                     env.sync(fd)
                     env.sync_directory(request.directory)
                 if is_there(env, request.path, seen.identity):  # T4
                     held = FileHold(env, request, fd, seen.identity, data, guard == EXCLUSIVE)
+                    held.before = before
             if claim is not None:
                 claim.end()
     except BaseException:
         if claim is not None:
             claim.drop()
         if data:
-            withdraw(env, request, data, fd)
+            withdraw(env, request, data, fd, before=before)
         else:
             let_go(env, fd)
         raise

@@ -98,6 +98,30 @@ def test_a_signal_during_the_wait_for_one_lock_releases_the_others(world: World,
         assert not three[1].exists()
 
 
+def test_the_locks_that_run_has_are_kept_while_it_waits_for_another(world: World, three: list[Path]) -> None:
+    with Lock(three[2]).acquire():
+        run = world.start([*HOLDFAST, "run", "--lease", "2", *three, "--", "echo", "ran"], stderr=subprocess.PIPE)
+        eventually(lambda: three[1].exists() and three[1].read_bytes())
+        seen = three[0].read_bytes(), three[1].read_bytes()
+        eventually(lambda: three[0].read_bytes() != seen[0] and three[1].read_bytes() != seen[1])  # heartbeats
+    run.hear("ran")
+    assert run.wait() == 0
+
+
+def test_a_lock_lost_while_run_waits_for_another_is_told_without_a_command_to_end(
+    world: World, three: list[Path]
+) -> None:
+    with Lock(three[2]).acquire():
+        run = world.start([*HOLDFAST, "run", *three, "--", "echo", "ran"], stderr=subprocess.PIPE)
+        eventually(lambda: three[1].exists() and dormant(run.pid))
+        three[0].unlink()
+    assert run.wait() == 4
+    assert run.rest() == ""
+    said = run.complaint()
+    assert f"{three[0]} was removed" in said
+    assert "Sending TERM" not in said
+
+
 def test_status_shows_each_lock_and_has_the_worst_exit_status(world: World, three: list[Path]) -> None:
     with Lock(three[1]).acquire():
         done = world.do("status", *three)

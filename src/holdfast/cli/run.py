@@ -89,7 +89,7 @@ def run(options: Namespace) -> int:
         locks = locks_for(options, child.stop_for_loss)
     except AcquireTimeout as error:
         return refused(error, options)  # a file server does not answer
-    for request in [one for lock in locks for one in requests_of(lock)]:
+    for request in requests_of(locks[0]) if len(locks) == 1 else ():  # of several, one is held while another is awaited
         request.kept_later = True  # refreshed and watched from `keep_from_now` on: a short hold needs neither
     # Signals that the caller ignores (nohup, a background job) stay ignored, here and in the command.
     passed_on = [getattr(signal, name) for name in PASSED_ON]
@@ -388,7 +388,7 @@ class _Child:
         """Have the work end, as the lock is no longer ours. Called from another thread."""
         self.told = True
         # The command's pid may not be known yet: the guardian has started it, and is about to say so.
-        works = self._status is None
+        works = self.has_begun and self._status is None
         say(f"{lost} Sending TERM to the command, and to all that it has started" if works else str(lost))
         os.kill(os.getpid(), signal.SIGCHLD)  # the main thread, which waits for signals, does it
 

@@ -134,6 +134,25 @@ def test_the_environment_names_the_lock_and_no_earlier_takeover(world: World, pa
     assert done.stdout == f"{path} unset\n"
 
 
+NAMELESS = """
+import ctypes, os, sys
+
+def array(words):
+    return (ctypes.c_char_p * (len(words) + 1))(*words)
+
+words = [os.fsencode(word) for word in sys.argv[1:]]
+entries = [b"=nameless", *(name + b"=" + value for name, value in os.environb.items())]
+ctypes.CDLL(None).execve(words[0], array(words), array(entries))
+"""
+"""Runs a command with such an entry in its environment, which Python itself refuses to pass on."""
+
+
+def test_an_entry_of_the_environment_without_a_name_keeps_no_command_from_starting(world: World, path: Path) -> None:
+    words = ["run", path, "--", "/bin/sh", "-c", "echo $NAMED; exit 7"]
+    done = world.start([sys.executable, "-c", NAMELESS, *HOLDFAST, *words], env={"NAMED": "value"})
+    assert (done.rest(), done.wait()) == ("value\n", 7)
+
+
 def test_the_command_has_no_signal_blocked_caught_or_newly_ignored(world: World, path: Path) -> None:
     command = ["cat", "/proc/self/status"]
     plain = world.start(command).rest()

@@ -437,8 +437,9 @@ def environment_of(holds: Sequence[Hold]) -> dict[str, str]:
 
 
 def _inherited() -> dict[str, str]:
-    """Our environment, without the variables of an outer `run` about another lock."""
-    others = ("HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
+    """Our environment, without the variables of an outer `run` about another lock, and without an entry that has no
+    name, which Python passes to no program."""
+    others = ("", "HOLDFAST_RECOVERED", "HOLDFAST_SLOT", "HOLDFAST_TOKEN")
     return {name: value for name, value in os.environ.items() if name not in others}
 
 

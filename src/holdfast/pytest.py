@@ -8,7 +8,7 @@ OP1  The result is written in full and then renamed, while the lock is held. So 
 OP2  A worker looks for the result only while it holds the lock, so no two workers ever make it at the same time.
 OP3  A function that has raised an exception, or called `pytest.fail`, is not tried again by the other workers: they are
      told of it. Nor is one that has called `pytest.skip`: they skip as well. A result that cannot be pickled counts as
-     a failure, too, and the worker that has made it tears it down.
+     a failure, too, and the worker that has made it tears it down. Without workers, what it raised is raised again.
 OP4  A worker that has the result keeps a shared kernel lock until its own session is over. One that gets that lock
      exclusively then is the last: nobody alive has the result, and nobody gets it meanwhile (OP2). The death of a
      worker drops its lock.
@@ -24,6 +24,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import pytest
@@ -32,6 +33,7 @@ from .lock import Hold, Lock
 
 T = TypeVar("T")
 
+_FAILURES = (Exception, pytest.fail.Exception, pytest.skip.Exception)
 _MADE, _SKIPPED, _FAILED = "made", "skipped", "failed"
 
 
@@ -42,6 +44,7 @@ class OncePerSession:
         self._directory = directory
         self._worker = worker
         self._known: dict[str, Any] = {}
+        self._failed: dict[str, tuple[BaseException, TracebackType | None]] = {}
         self._at_end = ExitStack()
 
     def __call__(
@@ -71,7 +74,7 @@ class OncePerSession:
         if name not in self._known:
             shared = self._directory
             if shared is None:
-                self._known[name] = value = make()
+                self._known[name] = value = self._made(name, make)
                 if teardown is not None:
                     self._at_end.callback(teardown, value)
             else:
@@ -79,9 +82,21 @@ class OncePerSession:
         found: T = self._known[name]
         return found
 
+    def _made(self, name: str, make: Callable[[], T]) -> T:
+        """The result, without other workers."""
+        if name in self._failed:
+            error, place = self._failed[name]
+            raise error.with_traceback(place)
+        try:
+            return make()
+        except _FAILURES as error:  # OP3
+            self._failed[name] = error, error.__traceback__
+            raise
+
     def close(self) -> None:
         """End this worker's session: tear down every result that no other worker has, whatever fails."""
         self._known.clear()
+        self._failed.clear()
         self._at_end.close()
 
     def _shared(

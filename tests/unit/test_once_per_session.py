@@ -98,6 +98,26 @@ def test_a_skip_or_failure_by_pytest_is_not_repeated(end: Callable[[str], object
     assert calls == ["made"]
 
 
+@pytest.mark.parametrize("end", [pytest.skip, pytest.fail, int])
+def test_without_workers_a_failure_is_not_repeated(end: Callable[[str], object], worker: Worker) -> None:
+    """OP3: the function is called once all the same."""
+    calls: list[str] = []
+    once = worker("", None)
+
+    def make() -> None:
+        calls.append("made")
+        end("no database here")
+
+    raised = []
+    for _ in range(3):
+        with pytest.raises((ValueError, pytest.skip.Exception, pytest.fail.Exception), match="no database") as caught:
+            once("db", make)
+        raised.append((caught.value, len(caught.traceback)))
+    assert calls == ["made"]
+    assert len({error for error, _ in raised}) == 1
+    assert raised[1] == raised[2]
+
+
 def test_a_value_that_cannot_be_pickled_is_torn_down_and_not_made_again(worker: Worker) -> None:
     """OP3: whatever its pickling raises."""
 

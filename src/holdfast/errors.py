@@ -37,14 +37,8 @@ class HoldfastError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # OSError pickles its own positional arguments and would drop ours.
-        return _rebuild, (type(self), self.message, self.path, self.protocol, self.holder)
-
-
-def _rebuild(
-    kind: type[HoldfastError], message: str, path: str | None, protocol: str | None, holder: Holder | None
-) -> HoldfastError:
-    return kind(message, path=path, protocol=protocol, holder=holder)
+        # OSError pickles its own positional arguments and would drop ours. The rest includes notes.
+        return type(self), (self.message,), vars(self)
 
 
 def renamed(error: HoldfastError, kind: type[E]) -> E:

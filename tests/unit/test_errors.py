@@ -40,10 +40,12 @@ BUILTIN = {
 def test_an_error_survives_a_pickle(kind: type[HoldfastError]) -> None:
     holder = Holder(pid=7, host="h", since=1.5, tag="t", command="c")
     error = kind("what happened", path="/p", protocol="sema", holder=holder)
+    error.add_note("what else happened")
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         copy = pickle.loads(pickle.dumps(error, protocol))
         assert type(copy) is kind
         assert (str(copy), copy.path, copy.protocol, copy.holder) == ("what happened", "/p", "sema", holder)
+        assert copy.__notes__ == ["what else happened"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -401,9 +401,6 @@ class _FileLockError(HoldfastError):
         """The absolute path of the lock file: `path`."""
         return self.path
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), {"normalized_target_path": self.normalized_target_path})
-
 
 class FileLockTimeout(_FileLockError, AcquireTimeout):
     """The lock was held all the time; `holder` names the holder."""

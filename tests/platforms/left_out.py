@@ -66,6 +66,7 @@ TESTS_BY_REASON = {
         "unit/test_queue.py::test_a_directory_moved_to_the_place_of_a_queue_keeps_its_mode",
         "unit/test_queue.py::test_a_full_directory_in_the_making_is_not_opened_to_others",
         "unit/test_queue.py::test_a_queue_and_its_tickets_are_open_to_the_users_of_the_directory",
+        "unit/test_queue.py::test_a_queue_that_its_maker_may_not_open_is_removed",
         "unit/test_queue.py::test_a_queue_whose_maker_died_is_opened_up_by_the_next_waiter",
         "unit/test_queue.py::test_the_record_of_a_waiter_may_be_read_by_the_readers_of_the_lock_file",
         "unit/test_queue.py::test_a_ticket_that_cannot_be_opened_is_polled_and_passed",

@@ -2073,6 +2073,29 @@ def test_a_queue_and_its_tickets_are_open_to_the_users_of_the_directory(
     release(waiter)
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE], ids=["umask", "no descriptors"])
+def test_a_queue_that_its_maker_may_not_open_is_removed(
+    number: int, arrive: Contend, held: Contender, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q1: nobody else could use it. With some umasks, its owner may not open it; the waiter does without a queue."""
+    waiter, real, made = arrive(), os.open, list[bool]()
+
+    def fail(path: str, *more: Any, **others: Any) -> int:
+        if path == str(place):
+            made.append(place.is_dir())
+            if place.is_dir():
+                raise OSError(number, os.strerror(number), path)
+        return real(path, *more, **others)
+
+    monkeypatch.setattr(os, "open", fail)
+    assert waiter.step() is not None, "it waits"
+    assert True in made
+    assert not place.exists()
+    release(held)
+    settle(waiter)
+    release(waiter)
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644], ids=oct)
 def test_the_record_of_a_waiter_may_be_read_by_the_readers_of_the_lock_file(
     mode: int, arrive: Contend, queued: Contend, place: Path

@@ -444,14 +444,19 @@ def make_queue(env: Environment, request: FileRequest) -> Queue | None:
     try:
         queue = Queue(env, request.queue)
     except FileNotFoundError:
+        made = True
         try:
             env.make_directory(request.queue, _IN_THE_MAKING)
         except FileExistsError:
-            pass
+            made = False
         try:
             queue = Queue(env, request.queue)
         except FileNotFoundError:
             return None
+        except OSError:  # no descriptor is left, or the umask keeps it from its owner, and would keep it from all later
+            if made:
+                remove_queue(env, request.queue)
+            raise
     except PermissionError:
         if stat.S_IMODE(env.stat(request.queue).st_mode) != _IN_THE_MAKING:
             raise

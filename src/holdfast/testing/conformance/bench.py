@@ -325,6 +325,17 @@ class Bench:
         self.expect_held(running)
         return running
 
+    def require(self, done: object, expected: str, happened: str) -> None:
+        """Fail unless it is so."""
+        if not done:
+            raise Failed(expected, happened, self.found())
+
+    def expect_end(self, running: Running) -> None:
+        """Have the holder let go, and require that it ends."""
+        running.let_go()
+        status = running.ended(self.adapter.limit)
+        self.require(status is not None, "the holder to end when its input does", "it did not end in time")
+
     def expect_held(self, running: Running, expected: str = "the lock to be acquired") -> None:
         answer = running.answer(self.adapter.limit)
         if answer.line != HELD or answer.status is not None:
@@ -356,8 +367,8 @@ class Bench:
             raise Failed(
                 "the lock to be released: exit status 0", f"{happened}; {complaint}".rstrip("; "), self.found()
             )
-        if os.path.lexists(self.lock):
-            raise Failed("the lock to be released: no lock file any more", "it is still there", self.found())
+        there = os.path.lexists(self.lock)
+        self.require(not there, "the lock to be released: no lock file any more", "it is still there")
 
     def expect_own_hold(self, running: Running) -> None:
         """Require that the holder's record is its own, and that it releases."""

@@ -51,7 +51,7 @@ def a_waiter_gets_in_when_somebody_else_removes_the_lock(bench: Bench) -> None:
 def two_contenders_are_never_both_inside(bench: Bench) -> None:
     """Started together, one gets in, the other after its release."""
     for _ in range(ROUNDS):
-        one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+        one_after_another(bench)
 
 
 @scenario(*EVERY, basis="care")
@@ -73,7 +73,7 @@ def two_who_reclaim_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
     """Judging and removing are two steps: the second may remove the fresh lock of the first."""
     for _ in range(ROUNDS):
         bench.put(bench.record(pid=bench.dead_pid(), age=3700))
-        one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+        one_after_another(bench)
 
 
 @scenario("sidecar", needs="recover", basis="care")
@@ -147,8 +147,9 @@ def _require_same(bench: Bench, path: str, inode: int) -> None:
         raise Failed("the lock file that appeared just before to be respected", happened, bench.found(path))
 
 
-def one_after_another(bench: Bench, contenders: list[Running]) -> None:
-    """Require that each contender gets in, and never two at once. Only one at a time can create the file `inside`."""
+def one_after_another(bench: Bench) -> None:
+    """Require of two contenders that each gets in, and never both at once. Only one can create the file `inside`."""
+    contenders = [bench.start("hold"), bench.start("hold")]
     inside = os.path.join(bench.side, "inside")
     while contenders:
         entered = _first(bench, contenders)

@@ -96,11 +96,8 @@ def a_lock_that_was_taken_over_in_place_is_left(bench: Bench) -> None:
     """A release that compares the directory and not its time lets a third one in beside the thief."""
     running = bench.get("hold")
     _rob_in_place(bench)
-    running.let_go()
-    if running.ended(bench.adapter.limit) is None:
-        raise Failed("the holder to end when its input does", "it did not end in time")
-    if not os.path.isdir(bench.lock):
-        raise Failed("the directory of somebody else to be left alone", "it was removed")
+    bench.expect_end(running)
+    bench.require(os.path.isdir(bench.lock), "the directory of somebody else to be left alone", "it was removed")
 
 
 def _rob_in_place(bench: Bench) -> None:
@@ -124,7 +121,7 @@ def two_who_take_over_one_stale_directory_are_never_both_inside(bench: Bench) ->
     """Judging and removing are two steps: the second may remove the fresh directory of the first."""
     for _ in range(ROUNDS):
         bench.put(b"", age=15)
-        one_after_another(bench, [bench.start("hold"), bench.start("hold")])
+        one_after_another(bench)
 
 
 @scenario(DIRECTORY)
@@ -135,8 +132,7 @@ def a_file_is_left_alone(bench: Bench) -> None:
             file.write(b"data")
         os.utime(bench.lock, (time.time() - age,) * 2)
         bench.expect_error("a file in the place of the directory to be refused")
-        if not os.path.isfile(bench.lock):
-            raise Failed("the file to be left", "it was removed or replaced")
+        bench.require(os.path.isfile(bench.lock), "the file to be left", "it was removed or replaced")
 
 
 @scenario(DIRECTORY)
@@ -148,8 +144,7 @@ def what_is_in_a_stale_directory_is_left(bench: Bench) -> None:
         pass
     os.utime(bench.lock, (time.time() - 100,) * 2)
     bench.expect_error("a directory with a file in it to be refused")
-    if not os.path.isfile(inside):
-        raise Failed("the file in the directory to be left", "it is gone")
+    bench.require(os.path.isfile(inside), "the file in the directory to be left", "it is gone")
 
 
 @scenario(DIRECTORY)
@@ -157,8 +152,7 @@ def a_target_that_is_missing_is_refused(bench: Bench) -> None:
     """Its links cannot be followed, so others might lock another path."""
     missing = os.path.join(bench.directory, "missing")
     bench.expect_error("a lock for a file that does not exist to be refused", missing)
-    if os.path.lexists(f"{missing}.lock"):
-        raise Failed("no directory to be made", "there is one")
+    bench.require(not os.path.lexists(f"{missing}.lock"), "no directory to be made", "there is one")
 
 
 @scenario(DIRECTORY)

@@ -76,9 +76,7 @@ def a_lock_of_somebody_else_in_its_place_is_left(bench: Bench) -> None:
     running = bench.get("hold")
     theirs = bench.record()
     inode = bench.put(theirs)
-    running.let_go()
-    if running.ended(bench.adapter.limit) is None:
-        raise Failed("the holder to end when its input does", "it did not end in time", bench.found())
+    bench.expect_end(running)
     if bench.found() != theirs or os.lstat(bench.lock).st_ino != inode:
         raise Failed("the lock file of somebody else to be left alone", "it was removed or changed", bench.found())
 
@@ -88,11 +86,8 @@ def a_lock_that_was_removed_under_its_holder_is_not_made_again(bench: Bench) -> 
     """A release of what is gone already must neither hang nor leave a lock file that nobody holds."""
     running = bench.get("hold")
     bench.remove()
-    running.let_go()
-    if running.ended(bench.adapter.limit) is None:
-        raise Failed("the holder to end when its input does", "it did not end in time")
-    if os.path.lexists(bench.lock):
-        raise Failed("no lock file", "there is one", bench.found())
+    bench.expect_end(running)
+    bench.require(not os.path.lexists(bench.lock), "no lock file", "there is one")
 
 
 @scenario("sema", "beads", needs="release")

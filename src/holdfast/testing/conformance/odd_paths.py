@@ -14,8 +14,7 @@ def a_fifo_is_refused(bench: Bench) -> None:
     """A process that opens it to read a record hangs until another one writes."""
     os.mkfifo(bench.lock)
     bench.expect_error("a FIFO at the path of the lock file to be refused")
-    if not stat.S_ISFIFO(os.lstat(bench.lock).st_mode):
-        raise Failed("the FIFO to be left", "it was replaced", bench.found())
+    bench.require(stat.S_ISFIFO(os.lstat(bench.lock).st_mode), "the FIFO to be left", "it was replaced")
 
 
 @scenario(*ALL)
@@ -23,8 +22,7 @@ def a_directory_is_refused(bench: Bench) -> None:
     """It can be neither written nor removed as a file."""
     os.mkdir(bench.lock)
     bench.expect_error("a directory at the path of the lock file to be refused")
-    if not os.path.isdir(bench.lock):
-        raise Failed("the directory to be left", "it was replaced", bench.found())
+    bench.require(os.path.isdir(bench.lock), "the directory to be left", "it was replaced")
 
 
 @scenario("sema", "sidecar", "beads", basis="care")
@@ -49,8 +47,7 @@ def a_circle_of_symbolic_links_is_refused(bench: Bench) -> None:
     """It leads nowhere."""
     os.symlink(os.path.basename(bench.lock), bench.lock)
     bench.expect_error("a symbolic link to itself to be refused")
-    if not os.path.islink(bench.lock):
-        raise Failed("the symbolic link to be left", "it was replaced", bench.found())
+    bench.require(os.path.islink(bench.lock), "the symbolic link to be left", "it was replaced")
 
 
 @scenario("semats")
@@ -75,8 +72,7 @@ def a_path_with_dots_is_refused(bench: Bench) -> None:
     """`..` could lead out of the directory that the caller trusts."""
     os.mkdir(os.path.join(bench.directory, "a"))
     bench.expect_error("a path with `..` to be refused", os.path.join(bench.directory, "a", "..", "lock"))
-    if os.path.lexists(bench.lock):
-        raise Failed("no lock file to be made", "there is one", bench.found())
+    bench.require(not os.path.lexists(bench.lock), "no lock file to be made", "there is one")
 
 
 @scenario("sema", "semats", "beads")
@@ -85,8 +81,7 @@ def a_missing_directory_is_not_made(bench: Bench) -> None:
     missing = os.path.join(bench.directory, "missing")
     path = missing if bench.dialect.name == "beads" else os.path.join(missing, "lock")
     bench.expect_error("a lock in a directory that does not exist to be refused", path)
-    if os.path.lexists(missing):
-        raise Failed("no directory to be made", "there is one")
+    bench.require(not os.path.lexists(missing), "no directory to be made", "there is one")
 
 
 @scenario("sidecar")
@@ -94,8 +89,7 @@ def missing_directories_are_made(bench: Bench) -> None:
     """The lock may be taken before the protected file is there, and so may its directory be missing."""
     path = os.path.join(bench.directory, "a", "b", "state.json")
     running = bench.get("try", path)
-    if not os.path.isfile(path + ".lock"):
-        raise Failed("a lock file in a directory that was made for it", "there is none")
+    bench.require(os.path.isfile(path + ".lock"), "a lock file in a directory that was made for it", "there is none")
     running.let_go()
     if running.ended(bench.adapter.limit) != 0 or os.path.lexists(path + ".lock"):
         raise Failed("the lock to be released", "it was not")

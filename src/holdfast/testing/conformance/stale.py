@@ -83,8 +83,7 @@ def a_lock_is_stale_after_30_seconds_and_not_before(bench: Bench) -> None:
         raise Failed("a line `stale` and exit status 1", f"at an age of {age:.3f} s it said {line!r}", bench.found())
     if age < 30:
         raise Failed("the lock to be waited for until it is 30 s old", f"it was called stale at {age:.3f} s")
-    if bench.found() != data:
-        raise Failed("the stale lock to be left alone", "it has changed", bench.found())
+    bench.require(bench.found() == data, "the stale lock to be left alone", "it has changed")
 
 
 @scenario("sidecar")
@@ -111,8 +110,9 @@ def a_stale_lock_is_removed_where_the_application_says_so(bench: Bench) -> None:
     """`remove-if-unchanged`, with an application that agrees."""
     bench.put(bench.record(pid=bench.dead_pid(), age=100))
     bench.expect_own_hold(bench.get("recover"))
-    if os.path.lexists(bench.lock + ".reclaim"):
-        raise Failed("no directory `.reclaim` to be left", "it is still there")
+    bench.require(
+        not os.path.lexists(f"{bench.lock}.reclaim"), "no directory `.reclaim` to be left", "it is still there"
+    )
 
 
 @scenario("sidecar", needs="recover", basis="care")

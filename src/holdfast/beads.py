@@ -172,7 +172,7 @@ def _check(env: Environment, request: FileRequest) -> Steps[tuple[bool, str | No
             removed = yield from remove_if(env, found.request, found)
             return found.answer(removed is not None)
     except OSError as error:
-        return found.failed("open", error)
+        return found.failed(error)
     except HoldfastError as error:
         return True, found.holder, f"{_REMOVING if found.stale else _READING}: {error}"
     return False, None, None
@@ -240,11 +240,11 @@ class _Check:
             return False, self.holder if removed else None, None  # not removed, but gone
         return self.holder is not None or self.error is not None, self.holder, self.error
 
-    def failed(self, step: str, error: OSError) -> tuple[bool, str | None, str | None]:
+    def failed(self, error: OSError) -> tuple[bool, str | None, str | None]:
         """The answer after an error of the system."""
         if self.stale:
             return True, self.holder, f"{_REMOVING}: {_as_go('remove', self.request.path, error)}"
-        step = "read" if isinstance(error, IsADirectoryError) else step
+        step = "read" if isinstance(error, IsADirectoryError) else "open"
         return True, None, f"{_READING}: {_as_go(step, self.request.path, error)}"
 
 

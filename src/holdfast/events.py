@@ -133,9 +133,7 @@ def has_listener(kind: Kind, own: Callable[[Event], object] | None) -> bool:
 
 def has_any_listener(own: Callable[[Event], object] | None) -> bool:
     """Whether any event has a listener; `own` is the lock's callback."""
-    if own is not None or listeners:
-        return True
-    return _is_logged(DEBUG)
+    return own is not None or bool(listeners) or _is_logged(DEBUG)
 
 
 def deliver(event: Event, own: Callable[[Event], object] | None) -> None:

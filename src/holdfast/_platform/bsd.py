@@ -44,7 +44,9 @@ def process(pid: int) -> Process | None:
     """A process in the process table of macOS; None on other systems, and if the answer is not as expected."""
     if SYSTEM != "darwin" or not 0 < pid < 2**31:
         return None
-    return parsed(_sysctl("sysctl", _PROCESS_SIZE, _ints(_CTL_KERN, _KERN_PROC, _KERN_PROC_PID, pid), 4), pid)
+    # The name is four ints, whose bytes are as good as an array of them.
+    name = struct.pack("=4i", _CTL_KERN, _KERN_PROC, _KERN_PROC_PID, pid)
+    return parsed(_sysctl("sysctl", _PROCESS_SIZE, name, 4), pid)
 
 
 def parsed(answer: bytes | None, pid: int) -> Process | None:
@@ -59,14 +61,6 @@ def parsed(answer: bytes | None, pid: int) -> Process | None:
         return None
     presence = Presence.ZOMBIE if state == _ZOMBIE else Presence.RUNNING
     return Process(presence, f"u{seconds}.{microseconds:06d}", seconds + microseconds / 1e6, state == _STOPPED)
-
-
-def _ints(*numbers: int) -> Any:
-    try:
-        import ctypes
-    except ImportError:
-        return None
-    return (ctypes.c_int * len(numbers))(*numbers)
 
 
 def _sysctl(call: str, size: int, *name: Any) -> bytes | None:

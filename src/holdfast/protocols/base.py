@@ -114,6 +114,12 @@ class Protocol(ABC):
         return [change for change in found if change is not None]
 
 
+def check_size(data: bytes) -> None:
+    """Raise ValueError for a record beyond the limit."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+
+
 def clean_tag(tag: str) -> str:
     """The tag as it is written: control characters become spaces, ends are trimmed, the length is bounded."""
     # A shell can pass bytes that are not UTF-8; Python carries them as surrogates, which cannot be written.

@@ -15,7 +15,7 @@ from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Identity, Marker, Record
 from . import jsontext
-from .base import MAX_RECORD_BYTES, MAX_TAG_CHARACTERS, Protocol
+from .base import MAX_TAG_CHARACTERS, Protocol, check_size
 from .dates import rfc3339, rfc3339_text
 
 TYPE_CHECKING = False
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 HOLDER = "holdfast"
 MAX_PID = 2**63 - 1
 _MARKER, _TAG = "holdfast", "tag"
-_TEXTS = ("holder", "hostname", "started_at", "version")
+_NO_FIELDS: Mapping[str, Any] = {"holder": "", "pid": 0, "hostname": "", "started_at": "", "version": ""}
+_TEXTS = [name for name in _NO_FIELDS if name != "pid"]
 _GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -70,7 +71,7 @@ class Beads(Protocol):
         )
 
     def encode(self, record: Record) -> bytes:
-        fields = {"holder": "", "pid": 0, "hostname": "", "started_at": "", "version": "", **record.fields}
+        fields = {**_NO_FIELDS, **record.fields}
         pid = fields["pid"]
         if isinstance(pid, bool) or not isinstance(pid, int) or pid > MAX_PID:
             raise ValueError(f"a beads record cannot carry pid {pid!r}")
@@ -85,8 +86,7 @@ class Beads(Protocol):
         tag = None if record.tag in (None, fields["holder"]) else record.tag
         _require_unicode("tag", tag or "")
         data = _text(fields, tag, record.marker.encode() if record.marker else None)
-        if len(data) > MAX_RECORD_BYTES:
-            raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+        check_size(data)
         return data
 
     def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
@@ -114,7 +114,7 @@ def _text(fields: Mapping[str, Any], tag: str | None, marker: str | None) -> byt
     """The text of Go's MarshalIndent with two spaces: no final newline; what HTML or JavaScript reserve is escaped."""
     import json
 
-    members = {name: fields[name] for name in ("holder", "pid", "hostname", "started_at", "version")}
+    members = {name: fields[name] for name in _NO_FIELDS}
     if tag is not None:
         members[_TAG] = tag
     if marker is not None:
@@ -130,7 +130,7 @@ class _Object(tuple[tuple[str, object], ...]):
 
 
 def _members(data: bytes) -> _Object:
-    jsontext.check_size(data)
+    check_size(data)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -146,7 +146,7 @@ def _members(data: bytes) -> _Object:
 
 def _fields(members: _Object) -> tuple[dict[str, Any], dict[str, object]]:
     """The fields of the protocol, and the members that are holdfast's own."""
-    fields: dict[str, Any] = {"holder": "", "pid": 0, "hostname": "", "started_at": "", "version": ""}
+    fields = dict(_NO_FIELDS)
     own: dict[str, object] = {}
     for key, value in members:
         if key in (_MARKER, _TAG):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from .base import MAX_RECORD_BYTES
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -50,12 +48,6 @@ def is_too_deep(text: str) -> bool:
         return True
     steps = {"[": 1, "{": 1, "]": -1, "}": -1}
     return max(itertools.accumulate(map(steps.__getitem__, brackets)), default=0) > MAX_DEPTH
-
-
-def check_size(data: bytes) -> None:
-    """Raise ValueError for a record beyond the limit."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
 
 
 def _whole(digits: str) -> int | float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from ..errors import MalformedRecord
 from ..model import Identity, Marker, Record
-from .base import MAX_RECORD_BYTES, NO_OPTIONS, Protocol
+from .base import NO_OPTIONS, Protocol, check_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ class Sema(Protocol):
 
 
 def _decoded(data: bytes) -> str:
-    if len(data) > MAX_RECORD_BYTES:
-        raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+    check_size(data)
     try:
         # Not "utf-8-sig": that codec is imported at first use, and a child forked during the import would hang on it.
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")

@@ -13,7 +13,7 @@ from ..errors import MalformedRecord
 from ..liveness import Liveness
 from ..model import Identity, Marker, Record
 from . import jsontext
-from .base import MAX_RECORD_BYTES, Protocol
+from .base import MAX_RECORD_BYTES, Protocol, check_size
 from .dates import CANONICAL_LENGTH, canonical, is_canonical, iso8601
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ class Sidecar(Protocol):
 
     def decode(self, data: bytes) -> Record:
         try:
-            jsontext.check_size(data)
+            check_size(data)
             payload = _payload(data)
         except ValueError as error:
             raise MalformedRecord(str(error), protocol=self.name) from None
@@ -86,8 +86,7 @@ class Sidecar(Protocol):
         if not isinstance(payload, dict):
             raise ValueError(f"a sidecar record must be a JSON object, not {payload!r:.80}")
         data = _text(payload)
-        if len(data) > MAX_RECORD_BYTES:
-            raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
+        check_size(data)
         return data
 
     def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
@@ -138,8 +137,7 @@ def _payload(data: bytes) -> dict[str, Any] | None:
 
 
 def _pid(value: object) -> int | None:
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_PID
-    return value if known and isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_PID else None
 
 
 def _checked(payload: object) -> dict[str, Any]:

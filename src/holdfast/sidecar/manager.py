@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -96,12 +97,8 @@ class _Entry:
         if not self.is_held:
             return False
         for hold in self.holds.copy():
-            try:
+            with _leaving(hold):
                 release_now(hold)
-            except LockLost:
-                pass
-            finally:
-                _forget(hold)
         return True
 
 
@@ -113,6 +110,18 @@ def _holds(key: str, target: str) -> bool:
     """Whether this process holds that target under that key, as far as is known."""
     entries = list(_entries.values())
     return any(e.key == key and e.target == target and e.is_held and not e.held.lost for e in entries)
+
+
+@contextmanager
+def _leaving(hold: BaseHold) -> Iterator[None]:
+    """Forget the handle after its release, whatever comes of that. A lost lock is no error here: `verify_still_held`
+    would have told."""
+    try:
+        yield
+    except LockLost:
+        pass
+    finally:
+        _forget(hold)
 
 
 class _Handle:
@@ -155,12 +164,8 @@ class FileLockSyncHandle(_Handle):
 
     def release(self) -> None:
         """Release the lock. A second call does nothing, nor does one for a lock that is no longer ours."""
-        try:
+        with _leaving(self._hold):
             self._hold.release()
-        except LockLost:
-            pass  # `verify_still_held` would have told
-        finally:
-            _forget(self._hold)
 
     def verify_still_held(self) -> bool:
         """Whether the lock file is there and unchanged, now. False after this handle's release."""
@@ -173,12 +178,8 @@ class FileLockSyncHandle(_Handle):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        with _leaving(self._hold):
             self._hold.__exit__(kind, error, traceback)
-        except LockLost:
-            pass
-        finally:
-            _forget(self._hold)
 
 
 class FileLockHandle(_Handle):
@@ -195,12 +196,8 @@ class FileLockHandle(_Handle):
 
         A cancellation cannot stop it half-way: it is raised after the release.
         """
-        try:
+        with _leaving(self._hold):
             await self._hold.release()
-        except LockLost:
-            pass  # `verify_still_held` would have told
-        finally:
-            _forget(self._hold)
 
     async def verify_still_held(self) -> bool:
         """Whether the lock file is there and unchanged, now. False after this handle's release."""
@@ -216,12 +213,8 @@ class FileLockHandle(_Handle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        with _leaving(self._hold):
             await self._hold.__aexit__(kind, error, traceback)
-        except LockLost:
-            pass
-        finally:
-            _forget(self._hold)
 
 
 class _Manager:
@@ -326,7 +319,7 @@ class FileLockManager(_Manager):
 def acquire_sync(
     target: Path, options: FileLockOptions, functions: Called, key: str | None = None
 ) -> FileLockSyncHandle:
-    wanted = Wanted(target, options, functions, key, holds=_holds)
+    wanted = Wanted(target, options, functions, key, _holds)
     try:
         hold = acquire_or_raise(Acquirable((wanted.request,), wanted.engine), wanted.timeout, wanted.refused)
     except AcquireTimeout as error:
@@ -381,7 +374,7 @@ async def _wanted(target: Path, options: FileLockOptions, functions: Awaited, ke
     """The checked request; made in a thread where following links may have to wait for a server."""
     from .._drivers.asyncio import in_thread
 
-    make = partial(Wanted, target, options, functions, key, holds=_holds)
+    make = partial(Wanted, target, options, functions, key, _holds)
     try:
         slow = environment().may_block(os.path.abspath(os.fsdecode(target)))
     except ValueError:

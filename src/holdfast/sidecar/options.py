@@ -314,10 +314,6 @@ class Retry(Value):
 
         Those are negative, NaN or infinite values, and a `min_timeout` above `max_timeout`.
         """
-        self._check()
-        return None if self.retries is None else (self.retries, self.pause)
-
-    def _check(self) -> None:
         retries = self.retries
         if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int)):
             raise TypeError(f"retries must be a whole number, or None for no limit, not {retries!r}")
@@ -327,6 +323,7 @@ class Retry(Value):
             _check_number(name, getattr(self, name), infinite=False)
         if self.min_timeout > self.max_timeout:
             raise ValueError(f"min_timeout ({self.min_timeout:g}) is above max_timeout ({self.max_timeout:g})")
+        return None if retries is None else (retries, self.pause)
 
 
 class ReclaimParams(Value):
@@ -422,9 +419,8 @@ class Wanted:
         target: str | os.PathLike[str],
         options: FileLockOptions,
         functions: Called | Awaited,
-        key: str | None = None,
-        *,
-        holds: Callable[[str, str], bool] = lambda _key, _target: False,
+        key: str | None,
+        holds: Callable[[str, str], bool],
     ) -> None:
         _check_names(options, key)
         self.stale = _check_number("stale", options.get("stale", 30.0), infinite=True)

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +40,6 @@ ROOT = Path(__file__).parents[2]
 HOUR = 3600.0
 NOW = int(time.time())
 FRESH, OLD, FUTURE = NOW - 60, NOW - 7200, NOW + 86400
-
-
-@pytest.fixture(autouse=True)
-def _at_once(_limits: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    """Each state gives a clear result within a second."""
-    with within(60.0):
-        yield
-
-
-@pytest.fixture
-def unhurried(_at_once: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    """For tests that do many things or wait for something else."""
-    with within(60.0):
-        yield
 
 
 @pytest.fixture
@@ -445,7 +430,7 @@ def test_a_wait_ends_as_configured(path: Path) -> None:
             semaphore(path).acquire()
 
 
-def test_a_release_wakes_a_waiter(path: Path, unhurried: None) -> None:
+def test_a_release_wakes_a_waiter(path: Path) -> None:
     lock = semaphore(path)
     guard = lock.acquire()
     release = threading.Timer(0.05, guard.release)
@@ -472,7 +457,7 @@ def test_a_living_holder_is_not_robbed_for_its_age(path: Path) -> None:
             hold.release()
 
 
-def test_with_safe_a_killed_holders_lock_is_taken_over_at_once(path: Path, unhurried: None) -> None:
+def test_with_safe_a_killed_holders_lock_is_taken_over_at_once(path: Path) -> None:
     code = "import os, sys, holdfast.sema as s; g = s.Semaphore(sys.argv[1]).acquire(); print(os.getpid()); os._exit(0)"
     subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); {code}", path])
     assert path.exists()
@@ -494,7 +479,7 @@ def test_other_locks_of_holdfast_and_the_face_exclude_each_other(path: Path) -> 
         semaphore(path).try_acquire()
 
 
-def test_a_ctrl_c_leaves_no_lock(path: Path, unhurried: None) -> None:
+def test_a_ctrl_c_leaves_no_lock(path: Path) -> None:
     """Wherever it comes in the face, the guard already has the hold and is dropped; the engine does the rest."""
     lock, steps = semaphore(path), 0
 
@@ -631,19 +616,10 @@ def test_another_users_process_counts_as_running() -> None:
     assert elsewhere(lambda: is_process_running(os.getppid()), user=NOBODY)
 
 
-def test_the_face_is_not_loaded_with_holdfast(unhurried: None) -> None:
+def test_the_face_is_not_loaded_with_holdfast() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import holdfast; print('holdfast.sema' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert "sema" not in holdfast.__all__
-
-
-def test_the_code_of_the_page_runs(disk: Path) -> None:
-    page = (ROOT / "docs" / "sema.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block.replace("/tmp/", f"{disk}/"), "docs/sema.md", "exec"), {})
-    assert os.listdir(disk) == []

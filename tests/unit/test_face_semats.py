@@ -7,8 +7,7 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +42,6 @@ NOW = int(time.time())
 FRESH, OLD, FUTURE = NOW - 60, NOW - 7200, NOW + 86400
 HEX = "0123456789abcdef"
 FREE = SemaphoreStatus(False, None, False, False)
-
-
-@pytest.fixture(autouse=True)
-def _at_once(_limits: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    """Each state gives a clear result within a second."""
-    with within(60.0):
-        yield
-
-
-@pytest.fixture
-def unhurried(_at_once: None, within: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
-    """For tests that do many things or wait for something else."""
-    with within(60.0):
-        yield
 
 
 @pytest.fixture
@@ -473,7 +458,7 @@ def test_every_name_of_the_library_works(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_release_wakes_a_waiter(path: Path, unhurried: None) -> None:
+def test_a_release_wakes_a_waiter(path: Path) -> None:
     first = Semaphore(path)
     first.acquire()
     release = threading.Timer(0.05, first.release)
@@ -505,7 +490,7 @@ def test_a_with_block_releases_its_own_lock_only(path: Path) -> None:
         path.unlink()
 
 
-def test_one_object_keeps_the_holds_of_its_threads_apart(path: Path, unhurried: None) -> None:
+def test_one_object_keeps_the_holds_of_its_threads_apart(path: Path) -> None:
     lock, inside, most = Semaphore(path, acquire_timeout=20), 0, 0
 
     def work() -> None:
@@ -546,7 +531,7 @@ def test_a_tag_is_trimmed_and_kept(tag: str, longest: int, written: str, path: P
         assert lock.get_lock_info() == info.replaced(timestamp=(lock.get_lock_info() or info).timestamp)
 
 
-def test_a_ctrl_c_leaves_no_lock(path: Path, unhurried: None) -> None:
+def test_a_ctrl_c_leaves_no_lock(path: Path) -> None:
     lock, steps = Semaphore(path), 0
     for _ in interrupted(semats, lambda: lock.try_acquire("x")):
         steps += 1
@@ -638,12 +623,3 @@ def test_an_age_is_judged_in_whole_seconds(
 def test_only_a_process_that_runs_counts_as_running(live_pid: int, dead_pid: int) -> None:
     assert is_process_running(live_pid)
     assert not any(is_process_running(pid) for pid in (dead_pid, 0, -1, 2**31))
-
-
-def test_the_code_of_the_page_runs(disk: Path) -> None:
-    page = (ROOT / "docs" / "semats.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block.replace("/tmp/", f"{disk}/"), "docs/semats.md", "exec"), {})
-    assert os.listdir(disk) == []

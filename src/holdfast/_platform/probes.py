@@ -220,19 +220,9 @@ def _elsewhere(directory: str) -> list[str]:
 
 def limits(directory: str) -> Limits:
     """Resources that may run out for locks in a directory."""
-    soft, hard = _descriptors()
     instances, watches = _in_use(os.getuid()) if hasattr(os, "getuid") else (0, 0)
-    free_bytes, free_files = _space(directory)
-    return Limits(
-        instances=instances,
-        most_instances=_number("max_user_instances"),
-        watches=watches,
-        most_watches=_number("max_user_watches"),
-        descriptors=soft,
-        most_descriptors=hard,
-        free_bytes=free_bytes,
-        free_files=free_files,
-    )
+    most_instances, most_watches = _number("max_user_instances"), _number("max_user_watches")
+    return Limits(instances, most_instances, watches, most_watches, *_descriptors(), *_space(directory))
 
 
 def _descriptors() -> tuple[int | None, int | None]:

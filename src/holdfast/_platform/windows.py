@@ -811,25 +811,13 @@ class Job:
         KERNEL.InitializeProcThreadAttributeList(None, 1, 0, ctypes.byref(size))
         attributes, job, made = ctypes.create_string_buffer(size.value), HANDLE(self._job), _Made()
         how = _StartUp(size=ctypes.sizeof(_StartUp), attributes=ctypes.addressof(attributes))
-        began = (
+        flags, of_start, of_process = _UNICODE | _EXTENDED, ctypes.byref(how), ctypes.byref(made)
+        length = ctypes.sizeof(job)
+        require(
             KERNEL.InitializeProcThreadAttributeList(attributes, 1, 0, ctypes.byref(size))
-            and KERNEL.UpdateProcThreadAttribute(
-                attributes, 0, _IN_JOBS, ctypes.byref(job), ctypes.sizeof(job), None, None
-            )
-            and KERNEL.CreateProcessW(
-                None,
-                command,
-                None,
-                None,
-                False,
-                _UNICODE | _EXTENDED,
-                block,
-                None,
-                ctypes.byref(how),
-                ctypes.byref(made),
-            )
+            and KERNEL.UpdateProcThreadAttribute(attributes, 0, _IN_JOBS, ctypes.byref(job), length, None, None)
+            and KERNEL.CreateProcessW(None, command, None, None, False, flags, block, None, of_start, of_process)
         )
-        require(began)
         winapi.CloseHandle(made.thread)
         return Program(made.pid, Handle(made.process))
 

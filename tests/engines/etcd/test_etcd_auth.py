@@ -246,11 +246,11 @@ def test_a_wait_outlasts_a_token(guarded: Node) -> None:
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     watch, spoilt = etcd_client.Cluster.watch, []
 
-    def spoil(self: Any, creates: Any, until: float) -> Any:
+    def spoil(self: Any, *words: Any) -> Any:
         if not spoilt:
             spoilt.append(1)
             self._token = "invalid.9"
-        return (yield from watch(self, creates, until))
+        return (yield from watch(self, *words))
 
     got: list[Any] = []
     hold = Lock(url).acquire()

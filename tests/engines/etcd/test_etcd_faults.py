@@ -291,13 +291,13 @@ def test_a_wait_outlasts_a_compacted_watch(url: str, node: Node, proxy: Proxy, m
     watch = etcd_client.Cluster.watch
     compacted: list[int] = []
 
-    def late(self: Any, creates: Any, until: float) -> Any:
+    def late(self: Any, *words: Any) -> Any:
         if not compacted:  # between the look and the watch
             for _ in range(3):
                 node.ask("/v3/kv/put", {"key": encoded("elsewhere"), "value": ""})
             compacted.append(revision(node))
             node.ask("/v3/kv/compaction", {"revision": str(compacted[0]), "physical": True})
-        return (yield from watch(self, creates, until))
+        return (yield from watch(self, *words))
 
     got: list[Any] = []
     with Lock(url) as hold:

@@ -101,7 +101,7 @@ def test_a_line_that_comes_in_pieces_is_put_together() -> None:
             plug.sendall(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
 
     with server(serve) as cluster:
-        watch = drive(cluster.watch([{"key": "eA=="}], soon()))
+        watch = drive(cluster.watch([{"key": "eA=="}], 2**40, soon()))
         found: list[Any] = []
         until = soon()
         while len(found) < 3 and environment().monotonic() < until:

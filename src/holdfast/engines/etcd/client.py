@@ -149,9 +149,10 @@ class Cluster:
         answer = yield from self._round_robin(until, rounds, "/v3/kv/txn", data, sent=sent)
         return bool(answer.get("succeeded")) or len(sent) > 1
 
-    def watch(self, creates: Sequence[Json], until: float) -> Steps[Watch]:
-        """A stream of changes to the requested keys. Raises as `call`."""
-        data = b"".join([json.dumps({"create_request": create}).encode() for create in creates])
+    def watch(self, ranges: Sequence[Json], after: int, until: float, *, puts: bool = False) -> Steps[Watch]:
+        """A stream of deletions, or of all changes, of these keys after that revision. Raises as `call`."""
+        more = {"start_revision": str(after + 1)} | ({} if puts else {"filters": ["NOPUT"]})
+        data = b"".join([json.dumps({"create_request": {**where, **more}}).encode() for where in ranges])
         connection = yield from self._round_robin(until, 1, "/v3/watch", data, stream=True)
         return Watch(connection)
 

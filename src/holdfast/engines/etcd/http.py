@@ -122,16 +122,8 @@ class Connection:
 
     def send(self, path: str, headers: list[tuple[str, str]], body: bytes, until: float) -> Steps[None]:
         """Send a POST. If its answer never ends, `lines` reads it."""
-        head = h11.Request(
-            method="POST",
-            target=path,
-            headers=[
-                ("Host", str(self.endpoint)),
-                ("Content-Type", "application/json"),
-                ("Content-Length", str(len(body))),
-                *headers,
-            ],
-        )
+        own = [("Host", str(self.endpoint)), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        head = h11.Request(method="POST", target=path, headers=[*own, *headers])
         parts = (head, h11.Data(data=body), h11.EndOfMessage())
         data = b"".join([self._http.send(part) or b"" for part in parts])
         if self._tls is not None:

@@ -215,11 +215,10 @@ class AcquireAttempt(Contender):
         lease = entrant.lease
         if self._watch is None or self._watched != watched.name:
             self._end_watch()
-            filters: Json = {"filters": ["NOPUT"], "start_revision": str(watched.revision + 1)}
-            creates = [{**watched.where, **filters}]
-            if watched.name:  # else our own key is among them
-                creates.insert(0, {"key": encoded(entrant.key), **filters})
-            self._watch = yield from self.cluster.watch(creates, min(self._until(math.inf), lease.lapses))
+            # Without a name, our own key is among them.
+            ranges = [{"key": encoded(entrant.key)}, watched.where] if watched.name else [watched.where]
+            until = min(self._until(math.inf), lease.lapses)
+            self._watch = yield from self.cluster.watch(ranges, watched.revision, until)
             self._watched = watched.name
             self._place.close()  # the next of this process may queue up
         recheck = self.env.monotonic() + RECHECK
@@ -268,8 +267,7 @@ class AcquireAttempt(Contender):
 
     def _watch_holders(self, keys: set[str], taken: set[str], revision: int) -> Steps[None]:
         ranges = [self.queue.keys()] if self.queue.slots is None else [self.queue.keys(), self.queue.slot_range()]
-        creates = [{**where, "filters": ["NOPUT"], "start_revision": str(revision + 1)} for where in ranges]
-        self._watch = yield from self.cluster.watch(creates, self._until_next())
+        self._watch = yield from self.cluster.watch(ranges, revision, self._until_next())
         recheck = self.env.monotonic() + RECHECK
         try:
             while True:
@@ -304,11 +302,10 @@ class AcquireAttempt(Contender):
             pass
 
     def _note(self, seen: list[Seen], slots: Sequence[Seen] = ()) -> None:
-        shown = self.requests[0].target
-        self._statuses = statuses_of(self.env, self.queue, shown, seen, list(slots))
+        self._statuses = statuses_of(self.env, self.queue, self.request.target, seen, list(slots))
 
     def last(self) -> tuple[Status, ...]:
-        return self._statuses or statuses_of(self.env, self.queue, self.requests[0].target, [], [])
+        return self._statuses or statuses_of(self.env, self.queue, self.request.target, [], [])
 
     def _until(self, patience: float = _PATIENCE) -> float:
         now = self.env.monotonic()
@@ -370,8 +367,7 @@ class EtcdHold(RemoteHold):
         self._job = agent(env).start(self._watching(), f"while watching {self.path}", first=first)
 
     def _facts(self) -> Record:
-        kv: Json = {"create_revision": self.entrant.created, "lease": self.entrant.lease.id}
-        seen = Seen(kv)
+        seen = Seen({"create_revision": self.entrant.created, "lease": self.entrant.lease.id})
         seen.key = self.entrant.key
         seen.value = {**self.entrant.facts}
         return record_of(seen, self.entrant.token)
@@ -414,7 +410,8 @@ class EtcdHold(RemoteHold):
             watch: Watch | None = None
             again = _WATCH_AGAIN
             try:
-                watch = yield from self.cluster.watch(self._own(), self.entrant.lease.lapses)
+                own = [{"key": encoded(key)} for key in self.entrant.keys]
+                watch = yield from self.cluster.watch(own, self._ours_since(), self.entrant.lease.lapses)
                 if (yield from self._watch(watch)):
                     self._over(_DELETED)
                     if not self.released:
@@ -430,9 +427,9 @@ class EtcdHold(RemoteHold):
                     watch.close()
             yield from pause(self.env, self.env.monotonic() + again)
 
-    def _own(self) -> list[Json]:
-        start = str(max(self.entrant.revision, self.entrant.token) + 1)  # ET8; not the end of the slot's last holder
-        return [{"key": encoded(key), "filters": ["NOPUT"], "start_revision": start} for key in self.entrant.keys]
+    def _ours_since(self) -> int:
+        """The revision at which our keys were ours (ET8); not that of the end of the slot's last holder."""
+        return max(self.entrant.revision, self.entrant.token)
 
     def _watch(self, watch: Watch) -> Steps[bool]:
         """Whether the key is gone; False if the stream has to begin anew."""

@@ -32,24 +32,14 @@ _AGAIN = 1.0
 def record_of(seen: Seen, token: int | None = None) -> Record:
     """The record of a key's owner. If the key is not holdfast's, only the key itself is known."""
     value = seen.value
-    fields: dict[str, Any] = {
-        **value,
-        "key": seen.key,
-        "create_revision": seen.created,
-        "token": seen.created if token is None else token,
-    }
+    fields: dict[str, Any] = {**value, "key": seen.key, "create_revision": seen.created}
+    fields["token"] = seen.created if token is None else token
     if seen.lease:
         fields["lease"] = f"{seen.lease:x}"
     pid = value.get("pid")
-    return Record(
-        NAME,
-        fields,
-        pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
-        _number(value.get("since")),
-        _text(value.get("tag")),
-        _text(value.get("host")),
-        legible=bool(value),
-    )
+    pid = pid if isinstance(pid, int) and not isinstance(pid, bool) else None
+    since, tag, host = _number(value.get("since")), _text(value.get("tag")), _text(value.get("host"))
+    return Record(NAME, fields, pid, since, tag, host, legible=bool(value))
 
 
 def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], slots: list[Seen]) -> tuple[Status, ...]:
@@ -59,12 +49,8 @@ def statuses_of(env: Environment, queue: Queue, shown: str, seen: list[Seen], sl
     placed = _placed(queue, seen, slots)
     inside = {one.key for one in placed.values()}
     outside = [one for one in seen if one.key not in inside]
-    waiters = tuple(
-        [
-            Waiter(position, record.pid or 0, record.created, record.tag)
-            for position, record in enumerate(map(record_of, outside), 1)
-        ]
-    )
+    numbered = enumerate(map(record_of, outside), 1)
+    waiters = tuple([Waiter(position, one.pid or 0, one.created, one.tag) for position, one in numbered])
     found = []
     for slot in range(queue.room):
         path = shown if queue.slots is None else f"{shown}#{slot}"
@@ -101,19 +87,10 @@ def _status(path: str, holder: Seen | None, token: int | None, now: float) -> St
     if not holder.lease:  # another program's: holdfast puts no such key
         says = f"the key {holder.key!r} has no lease: it stays until it is deleted, etcdctl del {holder.key!r}"
         liveness, frees = Liveness.UNKNOWN, "etcd frees it when its key is deleted"
-    return Status(
-        path=path,
-        protocol=NAME,
-        locked=True,
-        stale=False,
-        liveness=liveness,
-        evidence=Evidence("server", says),
-        holder=Holder(record.pid, record.host, record.created, record.tag),
-        record=record,
-        reason=frees,
-        age=None if record.created is None else max(0.0, now - record.created),
-        data=holder.data,
-    )
+    who = Holder(record.pid, record.host, record.created, record.tag)
+    age = None if record.created is None else max(0.0, now - record.created)
+    evidence = Evidence("server", says)
+    return Status(path, NAME, True, False, liveness, evidence, who, record, frees, age, data=holder.data)
 
 
 def keys_of(cluster: Cluster, queue: Queue, until: float) -> Steps[tuple[list[Seen], list[Seen], int]]:
@@ -190,8 +167,7 @@ def follow(env: Environment, lock_url: LockUrl, tell: Callable[[tuple[Status, ..
     while True:
         watch: Watch | None = None
         try:
-            until = env.monotonic() + ANSWER
-            watch = yield from cluster.watch([{**where, "start_revision": str(revision + 1)}], until)
+            watch = yield from cluster.watch([where], revision, env.monotonic() + ANSWER, puts=True)
             recheck, canceled = math.inf, False
             while not canceled:
                 results = watch.take()

@@ -289,13 +289,9 @@ class Entrant:
                 continue
             key = self.queue.slot_key(slot)
             mine = {"key": encoded(key), "value": encoded(f"{self.lease.id:x}"), "lease": str(self.lease.id)}
-            answer = yield from self._cluster.transact(
-                until,
-                {"request_put": mine},
-                compare=[self.compare(), compare_of(key, 0)],
-                failure=[{"request_range": self.queue.slot_range()}],
-                rounds=math.inf,
-            )
+            put, look = {"request_put": mine}, {"request_range": self.queue.slot_range()}
+            compare = [self.compare(), compare_of(key, 0)]
+            answer = yield from self._cluster.transact(until, put, compare=compare, failure=[look], rounds=math.inf)
             if answer.get("succeeded"):
                 self.slot, self.token = slot, number(answer["header"]["revision"])
                 return True

@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from subprocess import PIPE
 
 _LONGEST_LINE = 1 << 16
 _LONGEST_OUTPUT = 1 << 24
@@ -109,13 +110,7 @@ class Process(Running):
         self._eof = False
         try:
             self.process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._complaint,
-                start_new_session=True,
-                bufsize=0,
-                umask=0o022,
+                command, stdin=PIPE, stdout=PIPE, stderr=self._complaint, start_new_session=True, bufsize=0, umask=0o022
             )
         except (OSError, ValueError) as error:
             self._complaint.close()

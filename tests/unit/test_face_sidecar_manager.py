@@ -1,4 +1,4 @@
-"""Managers and re-entrant holds of fs-safe's file lock (sidecar/manager.py)."""
+"""Managers and re-entrant holds of fs-safe's file lock (sidecar/__init__.py)."""
 
 from __future__ import annotations
 

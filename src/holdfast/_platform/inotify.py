@@ -329,7 +329,6 @@ class Hub:
         return False
 
     def read(self) -> None:
-        """Hand out all pending events."""
         while self.fd >= 0:
             try:
                 data = os.read(self.fd, _BUFFER)

@@ -35,7 +35,6 @@ _MOST = 64
 
 
 def is_there() -> bool:
-    """Whether this system has kqueues."""
     return hasattr(api, "kqueue")
 
 

@@ -14,7 +14,7 @@ GROUP = "holdfast.protocols"
 _BUILT_IN = {
     "beads": ("beads", "Beads"),
     "flock": ("flock", "Flock"),
-    "ofd": ("ofd", "Ofd"),
+    "ofd": ("flock", "Ofd"),
     "proper-lockfile": ("proper_lockfile", "ProperLockfile"),
     "sema": ("sema", "Sema"),
     "semats": ("sema", "Semats"),

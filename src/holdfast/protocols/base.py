@@ -115,7 +115,6 @@ class Protocol(ABC):
 
 
 def check_size(data: bytes) -> None:
-    """Raise ValueError for a record beyond the limit."""
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"the record is larger than {MAX_RECORD_BYTES} bytes")
 

@@ -70,7 +70,6 @@ class Called:
         return None
 
     def payload(self) -> Any:
-        """The payload that `prepare` has composed."""
         return self._payload
 
     def tell(self, function: Callable[[Any], object], news: object) -> None:

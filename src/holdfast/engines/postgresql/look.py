@@ -53,7 +53,6 @@ def comment(pid: int, host: str, tag: str | None) -> str:
 
 
 def look_at(connection: Connection, lock_url: LockUrl, until: float) -> Steps[Status]:
-    """One look at one lock."""
     keys = _ONE.format(table=lock_url.table)
     rows = yield from connection.ask_again(
         _LOCKS.format(keys=keys, written=WRITTEN), (lock_url.key, lock_url.name), until
@@ -83,7 +82,6 @@ def away(path: str, why: str) -> Status:
 
 
 def describe(lock_url: LockUrl, name: str, rows: Sequence[Row]) -> Status:
-    """The status of one lock, from the rows about it."""
     path = lock_url.path_of(name)
     exclusive = [row for row in rows if row[4] == "ExclusiveLock"]
     granted = [row for row in exclusive if row[3] == "t"] or [row for row in rows if _is_shared_by_another(row)]
@@ -124,7 +122,6 @@ def _evidence(row: Row) -> str:
 
 
 def _record(row: Row, name: str) -> Record:
-    """The record of the holder."""
     fields: dict[str, object] = {"name": name, "session": int(row[2] or 0)}
     if row[10] == "t":
         fields["token"] = int(row[11] or 0)

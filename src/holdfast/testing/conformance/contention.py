@@ -26,8 +26,7 @@ def a_waiter_gets_in_after_a_release(bench: Bench) -> None:
     waiter = bench.start("hold")
     bench.expect_silent(waiter, "the second one to wait while the first holds")
     line = waiter.line(2.1 - bench.adapter.silence)
-    if line is not None:
-        raise Failed("the second one to wait while the first holds", f"it said {line!r}", bench.found())
+    bench.require(line is None, "the second one to wait while the first holds", f"it said {line!r}")
     released = time.time()
     bench.expect_released_to(holder, waiter)
     claim = bench.expect_own_record(waiter)
@@ -83,8 +82,7 @@ def two_who_remove_one_stale_lock_are_never_both_inside(bench: Bench) -> None:
         bench.put(bench.record(pid=bench.dead_pid(), age=3700))
         tried = [bench.start("recover"), bench.start("recover")]
         inside = [running for running in tried if running.answer(bench.adapter.limit).line == HELD]
-        if len(inside) > 1:
-            raise Failed("one at a time", "two are inside", bench.found())
+        bench.require(len(inside) <= 1, "one at a time", "two are inside")
         for running in inside:
             bench.expect_own_hold(running)
 
@@ -121,8 +119,7 @@ def _stay(bench: Bench, running: Running, inode: int) -> None:
     time.sleep(_TAKEN)  # asleep, so that the system does not take the processor away while the lock is free
     line = running.line(0)
     _require_same(bench, bench.lock, inode)
-    if line is not None:
-        raise Failed("nobody to get in while somebody else's lock file is there", f"it said {line!r}", bench.found())
+    bench.require(line is None, "nobody to get in while somebody else's lock file is there", f"it said {line!r}")
     if running.ended(0) is not None:
         raise Failed("it to wait until the lock is free", str(running.answer(0)), bench.found())
 
@@ -162,8 +159,7 @@ def one_after_another(bench: Bench) -> None:
         until = time.monotonic() + _INSIDE
         for other in contenders:
             line = other.line(max(0.0, until - time.monotonic()))
-            if line is not None:
-                raise Failed("the others to wait while one is inside", f"another one said {line!r}", bench.found())
+            bench.require(line is None, "the others to wait while one is inside", f"another one said {line!r}")
         os.unlink(inside)
         entered.let_go()
         if not contenders:

@@ -66,8 +66,7 @@ def nothing_is_left(bench: Bench) -> None:
         for name in files + directories
         if os.path.join(directory, name) != bench.path
     )
-    if left:
-        raise Failed("an empty directory after all have released", f"there is {', '.join(left)}")
+    bench.require(not left, "an empty directory after all have released", f"there is {', '.join(left)}")
 
 
 @scenario(*EVERY, needs="hold", basis="care")

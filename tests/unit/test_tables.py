@@ -22,9 +22,9 @@ from holdfast._platform.linux import LinuxEnvironment
 from holdfast._platform.operations import Operations
 from holdfast._platform.portable import GenericEnvironment
 from holdfast._platform.proc_locks import (
-    LinuxProcLocks,
     LockEntry,
     OpenFiles,
+    ProcLocks,
     WatchEntry,
     entries,
     parse_locks,
@@ -333,7 +333,7 @@ def test_a_lock_that_is_dropped_with_its_holders_end_after_the_table_was_read_is
     abilities.need_own_device(place / "l")
     with open(place / "l") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        tables = LinuxProcLocks(lambda _pid: Process(Presence.GONE), tables=True, few=True)
+        tables = ProcLocks(lambda _pid: Process(Presence.GONE), procfs.mounts(), tables=True, few=True)
         tables._keepers = {}
         if dropped:
             fcntl.flock(file, fcntl.LOCK_UN)
@@ -357,7 +357,7 @@ def test_a_lock_that_changes_hands_while_the_table_is_read_has_one_owner(
     texts = [f"1: FLOCK  ADVISORY  {one} 08:01:77 0 EOF\n" for one in (before, after)]
     real = procfs.read
     monkeypatch.setattr(procfs, "read", lambda path: texts.pop(0) if path == "/proc/locks" else real(path))
-    tables = LinuxProcLocks(lambda _pid: Process(Presence.RUNNING), tables=True, few=few)
+    tables = ProcLocks(lambda _pid: Process(Presence.RUNNING), procfs.mounts(), tables=True, few=few)
     assert tables.owners((os.makedev(8, 1), 77)) == [LockOwner(pid, exclusive=exclusive) for pid, exclusive in shown]
 
 

@@ -14,7 +14,7 @@ from holdfast._admin import kinds
 from holdfast._admin.detect import is_called_otherwise
 from holdfast._admin.found import Found, Unreadable
 from holdfast._admin.scan import Survey, walk
-from holdfast._platform.proc_locks import LinuxProcLocks, ProcLocks
+from holdfast._platform.proc_locks import ProcLocks
 from unit.stepping import Contend, Stepped, sema_record
 
 Environments = Callable[..., Stepped]
@@ -61,7 +61,7 @@ def test_links_are_not_followed_and_inventions_of_the_kernel_not_entered(
             (disk / "swapped").replace(disk / "z")
             (disk / "swapped").symlink_to("z")
 
-    steps = list(walk(env, Tables(), str(disk), swap))
+    steps = list(walk(env, Tables(env.inspect), str(disk), swap))
     assert [step[:2] for step in steps if not isinstance(step, Unreadable)] == [(f"{disk}/here", "l")]
     assert listed == [disk.name, "here"]
 
@@ -72,9 +72,9 @@ def test_a_directory_that_vanishes_is_no_error_but_a_missing_one_is(disk: Path, 
     (disk / "b").mkdir()
     (disk / "b" / "l").write_bytes(RECORD)
     env = environments()
-    steps = walk(env, ProcLocks(), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
+    steps = walk(env, ProcLocks(env.inspect), str(disk), lambda where: where.endswith("/a") and os.rmdir(where))
     assert [step[1] for step in steps if not isinstance(step, Unreadable)] == ["l"]
-    (missing,) = walk(env, ProcLocks(), f"{disk}/c")
+    (missing,) = walk(env, ProcLocks(env.inspect), f"{disk}/c")
     assert isinstance(missing, Unreadable)
     assert isinstance(missing.error, FileNotFoundError)
 
@@ -136,10 +136,10 @@ def test_a_held_lock_is_found_whatever_its_name(
     (disk / "deep" / "other.json").write_bytes(b"{}")
     if not numbers:
 
-        def none(_self: LinuxProcLocks, _device: int) -> Container[int] | None:
+        def none(_self: ProcLocks, _device: int) -> Container[int] | None:
             return None
 
-        monkeypatch.setattr(LinuxProcLocks, "locked_numbers", none)
+        monkeypatch.setattr(ProcLocks, "locked_numbers", none)
     assert found_in(environments(), disk) == ["deep/data.json", "deep/db.sqlite"]
 
 

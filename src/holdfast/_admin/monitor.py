@@ -289,6 +289,7 @@ class _KernelLocksOnly(ProcLocks):
     def __init__(
         self, env: PassiveEnvironment, kernel_locks: set[tuple[int, int]], blank: set[tuple[int, int]]
     ) -> None:
+        super().__init__(env.inspect)
         self._env = env
         self._kernel_locks = kernel_locks
         self._blank = blank

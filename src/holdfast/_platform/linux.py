@@ -30,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .inotify import DirectoryLog, DirectoryLogs, FileWatch, FolderWatch, Hub, WatchSet
     from .proc_files import ProcFiles
-    from .proc_locks import LinuxProcLocks
+    from .proc_locks import ProcLocks
 
 _UNNAMED: int = getattr(os, "O_TMPFILE", os.O_DIRECTORY | 0x400000) | os.O_RDWR | os.O_CLOEXEC
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
@@ -232,10 +232,10 @@ class LinuxEnvironment(PosixEnvironment):
     def watchers(self, identity: tuple[int, int]) -> list[int]:
         return self.proc_locks().watchers(identity)
 
-    def proc_locks(self, *, few: bool = False) -> LinuxProcLocks:
+    def proc_locks(self, *, few: bool = False) -> ProcLocks:
         with self._forking:
-            from .proc_locks import LinuxProcLocks
-        return LinuxProcLocks(self.inspect, tables=procfs.is_ours(), few=few)
+            from .proc_locks import ProcLocks
+        return ProcLocks(self.inspect, procfs.mounts(), tables=procfs.is_ours(), few=few)
 
     def proc_files(self) -> ProcFiles:
         from .proc_files import ProcFiles

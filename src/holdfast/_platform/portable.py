@@ -476,7 +476,7 @@ class GenericEnvironment(Forkable):
     def proc_locks(self, *, few: bool = False) -> ProcLocks:  # noqa: ARG002
         from .proc_locks import ProcLocks
 
-        return ProcLocks()
+        return ProcLocks(self.inspect)
 
     def proc_files(self) -> ProcFiles:
         from .proc_files import ProcFiles

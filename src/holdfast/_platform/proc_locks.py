@@ -17,7 +17,7 @@ W5  `/proc/locks` is no snapshot: it is read in pieces, and while other locks co
 W6  The kernel shows the mask of an inotify watch without the flags that only govern its creation. What is left is
     compared whole: `tail -f` and an editor watch as well, but for something else.
 
-Many files are asked about at the price of one (`LinuxProcLocks`):
+Many files are asked about at the price of one (`ProcLocks`):
 
 W9  A record lock of an open file (`OFDLCK`) has no pid in the tables: its holder is the process with the descriptor.
 W7  `/proc/locks` is read once, the descriptors of all processes at most once for watches and once for locks, however
@@ -285,54 +285,23 @@ _ARTIFICIAL = frozenset(
 
 
 class ProcLocks:
-    """The kernel's tables of locks and their owners, and of watches on files, read once.
+    """The kernel's tables of locks and their owners, and of watches on files, read once; nothing without `tables`.
 
-    This base class knows nothing, as on systems without such tables.
+    If `few` files are asked about, only their lines are parsed of the table of locks, which may be long.
     """
 
-    def is_artificial(self, device: int) -> bool:  # noqa: ARG002
-        """Whether files on this device are made up by the kernel, such as those in `/proc`."""
-        return False
-
-    def user(self, pid: int) -> int | None:  # noqa: ARG002
-        """The user of a process, by number; None if unknown."""
-        return None
-
-    def is_locked(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        """Whether some process has a kernel lock (`flock`) on this file."""
-        return False
-
-    def locked_numbers(self, device: int) -> Container[int] | None:  # noqa: ARG002
-        """Inode numbers of files that the kernel may have locked, as directories on this device list them; None where
-        they may list others. Empty: there are no such files."""
-        return frozenset()
-
-    def owners(self, identity: tuple[int, int]) -> list[LockOwner]:  # noqa: ARG002
-        """As `Environment.lock_owners`."""
-        return []
-
-    def takers(self, identity: tuple[int, int]) -> set[int]:  # noqa: ARG002
-        """The processes that took the locks on this file; they may have ended, and left them to others."""
-        return set()
-
-    def watchers(self, identity: tuple[int, int]) -> list[int]:  # noqa: ARG002
-        """As `Environment.watchers`."""
-        return []
-
-    def heeds_readers(self, identity: tuple[int, int]) -> bool:  # noqa: ARG002
-        """Whether a waiter for this file gets an event when a reader closes it."""
-        return False
-
-
-class LinuxProcLocks(ProcLocks):
-    """The `ProcLocks` of Linux. If `few` files are asked about, only their lines are parsed of the table of locks,
-    which may be long."""
-
-    def __init__(self, inspect: Callable[[int], Process], *, tables: bool, few: bool) -> None:
+    def __init__(
+        self,
+        inspect: Callable[[int], Process],
+        mounts: Iterable[procfs.Mount] = (),
+        *,
+        tables: bool = False,
+        few: bool = False,
+    ) -> None:
         self._inspect = inspect
         self._tables = tables
-        """Whether `/proc` is of our PID namespace, so that what it shows means something."""
-        self._mounts = {mount.device: mount.kind for mount in procfs.mounts()}
+        """Whether there is a `/proc` of our PID namespace, so that what it shows means something."""
+        self._mounts = {mount.device: mount.kind for mount in mounts}
         self._few = few
         self._texts = self._read_texts() if few else None
         self._locks: dict[tuple[int, int], list[LockEntry]] = {}
@@ -345,9 +314,11 @@ class LinuxProcLocks(ProcLocks):
         self._watched_inodes: set[int] = set()
 
     def is_artificial(self, device: int) -> bool:
+        """Whether files on this device are made up by the kernel, such as those in `/proc`."""
         return self._mounts.get(device, "") in _ARTIFICIAL
 
     def user(self, pid: int) -> int | None:
+        """The user of a process, by number; None if unknown."""
         if pid not in self._users:
             try:
                 self._users[pid] = os.stat(f"/proc/{pid}").st_uid if self._tables else None
@@ -358,12 +329,17 @@ class LinuxProcLocks(ProcLocks):
     # -- locks ---------------------------------------------------------------------------------------------------------
 
     def is_locked(self, identity: tuple[int, int]) -> bool:
+        """Whether some process has a kernel lock (`flock`) on this file."""
         locks = self._locks_of(identity[1])
         if identity in locks:
             return any(not entry.waiting for entry in locks[identity])
         return self._is_doubtful(identity, self._inodes) and any(not owner.waiting for owner in self.owners(identity))
 
-    def locked_numbers(self, device: int) -> set[int] | None:
+    def locked_numbers(self, device: int) -> Container[int] | None:
+        """Inode numbers of files that the kernel may have locked, as directories on this device list them; None where
+        they may list others. Empty: there are no such files."""
+        if not self._tables:
+            return ()
         if self._few:
             return None
         self._locks_of()
@@ -373,6 +349,7 @@ class LinuxProcLocks(ProcLocks):
         return None if kind.startswith("fuse") else self._inodes
 
     def owners(self, identity: tuple[int, int]) -> list[LockOwner]:
+        """As `Environment.lock_owners`."""
         locks = self._locks_of(identity[1])
         if identity not in locks:
             doubtful = self._is_doubtful(identity, self._inodes)
@@ -388,6 +365,7 @@ class LinuxProcLocks(ProcLocks):
         return list(found)
 
     def takers(self, identity: tuple[int, int]) -> set[int]:
+        """The processes that took the locks on this file; they may have ended, and left them to others."""
         found = self._locks_of(identity[1]).get(identity, [])
         return {entry.pid for entry in found if entry.pid and not entry.waiting}
 
@@ -432,9 +410,11 @@ class LinuxProcLocks(ProcLocks):
     # -- watches -------------------------------------------------------------------------------------------------------
 
     def watchers(self, identity: tuple[int, int]) -> list[int]:
+        """As `Environment.watchers`."""
         return sorted(self._watches_of(identity) or ())
 
     def heeds_readers(self, identity: tuple[int, int]) -> bool:
+        """Whether a waiter for this file gets an event when a reader closes it."""
         watches = self._watches_of(identity)
         return True if watches is None else any(watches.values())
 

@@ -17,7 +17,7 @@ from holdfast import EngineUnavailable, Lock
 from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
 from holdfast.engines import postgresql
-from holdfast.engines.postgresql import ENGINE, Postgresql, survey
+from holdfast.engines.postgresql import ENGINE, Postgresql
 from holdfast.engines.postgresql.connect import key_of, parse
 from holdfast.engines.postgresql.look import comment, describe
 from holdfast.model import Record
@@ -199,15 +199,15 @@ def test_a_list_has_exactly_the_held_locks(postgres: Postgres) -> None:
     free = Lock(postgres.url("p/free")).acquire(timeout=10)
     free.release()
     env = environment()
-    found = drive(survey(env, postgres.url("p")))
+    found = drive(ENGINE.survey(env, postgres.url("p")))
     assert len(found) == 200
     assert [status.path for status in found] == sorted(hold.path for hold in holds)
-    assert len(drive(survey(env, postgres.url("p%25")))) == 1
-    assert len(drive(survey(env, postgres.url()))) == 200
+    assert len(drive(ENGINE.survey(env, postgres.url("p%25")))) == 1
+    assert len(drive(ENGINE.survey(env, postgres.url()))) == 200
     for hold in holds:
         hold.ensure_held()
         hold.release()
-    assert drive(survey(env, postgres.url("p"))) == ()
+    assert drive(ENGINE.survey(env, postgres.url("p"))) == ()
 
 
 def test_a_hundred_waiters_come_in_in_order(postgres: Postgres) -> None:

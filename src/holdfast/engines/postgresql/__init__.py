@@ -63,15 +63,7 @@ class Postgresql(RemoteEngine):
         return _asking(env, request.lock_url, _break, agreed)
 
     def survey(self, env: Environment, resource: str) -> Steps[tuple[Status, ...]]:
-        return survey(env, resource)
-
-
-def survey(env: Environment, url: str) -> Steps[tuple[Status, ...]]:
-    """All locks at `url` that are held or waited for, and whose names begin with the text after # (none: all).
-
-    Sorted by path, which is the lock's URL without a password. Raises as `init`. Also `ENGINE.survey`.
-    """
-    return (yield from _asking(env, parse(url, named=False), look_at_all))
+        return (yield from _asking(env, parse(resource, named=False), look_at_all))
 
 
 def _break(

@@ -21,7 +21,6 @@ from holdfast._admin.clean import (
     REMOVED,
     TEMPORARY,
     TICKET,
-    Kept,
     Leftover,
     Removal,
     directories,
@@ -47,20 +46,20 @@ SAFE = safe_or_approved(approved=False)
 OLD = 4000.0
 
 
-def found(env: Stepped, where: Path, *, approved: bool = False) -> list[Leftover | Kept]:
+def found(env: Stepped, where: Path, *, approved: bool = False) -> list[Leftover]:
     every = list(leftovers(env, Survey(env), str(where), approved=approved))
-    assert all(isinstance(one, (Leftover, Kept)) for one in every)
+    assert all(isinstance(one, Leftover) for one in every)
     return every
 
 
 def names(env: Stepped, where: Path, *, approved: bool = False) -> list[str]:
     """The names of what may be removed; names of what is kept begin with `=`."""
     every = found(env, where, approved=approved)
-    return sorted(("=" if isinstance(one, Kept) else "") + os.path.relpath(one.path, where) for one in every)
+    return sorted(("=" if one.way else "") + os.path.relpath(one.path, where) for one in every)
 
 
 def clean(env: Stepped, where: Path, *, approved: bool = False) -> list[Removal]:
-    every = [one for one in found(env, where, approved=approved) if isinstance(one, Leftover)]
+    every = [one for one in found(env, where, approved=approved) if not one.way]
     return [drive(remove(env, one, approved=approved)) for one in every]
 
 
@@ -372,7 +371,7 @@ def test_a_ticket_removed_with_its_lock_is_reported_as_gone(
     for dead in (holder, waiter):
         dead.crash()
     env = environments()
-    lock, ticket = sorted((one for one in found(env, disk) if isinstance(one, Leftover)), key=lambda one: one.kind)
+    lock, ticket = sorted((one for one in found(env, disk) if not one.way), key=lambda one: one.kind)
     assert (lock.kind, ticket.kind) == ("lock", "ticket")
     assert drive(remove(env, lock, approved=False)).result == REMOVED
     assert os.listdir(disk) == []
@@ -466,7 +465,7 @@ def test_only_files_of_dead_waiters_are_leftovers_in_a_queue(
     stays |= {entry.name, f"{entry.name}.tag"}
     env = environments()
     assert {os.path.basename(one.path) for one in found(env, disk)} == goes
-    whys = {one.path: one.why for one in found(env, disk) if isinstance(one, Leftover)}
+    whys = {one.path: one.why for one in found(env, disk) if not one.way}
     assert "another machine" in whys.pop(str(foreign))
     assert set(whys.values()) == {"the process that waited has ended"}
     assert {one.result for one in clean(env, disk)} == {REMOVED}
@@ -533,16 +532,16 @@ def test_a_file_of_data_is_kept(
     path.write_text(content.format(pid=dead_pid))
     os.utime(path, (0, 0))
     env = environments()
-    assert [one for one in found(env, disk, approved=approved) if isinstance(one, Leftover)] == []
+    assert [one for one in found(env, disk, approved=approved) if not one.way] == []
     path.chmod(0o600)
-    assert [one for one in found(env, disk, approved=approved) if isinstance(one, Leftover)] == []
+    assert [one for one in found(env, disk, approved=approved) if not one.way] == []
 
 
 def test_a_file_that_becomes_data_after_the_look_is_kept(disk: Path, environments: Environments, stale: Path) -> None:
     """M14: the file is judged again under its guard."""
     env = environments()
     (leftover,) = found(env, disk)
-    assert isinstance(leftover, Leftover)
+    assert not leftover.way
     stale.write_bytes(stale.read_bytes() + b"[section]\n")
     assert drive(remove(env, leftover, approved=True)).result == CHANGED
     assert stale.read_bytes().endswith(b"[section]\n")
@@ -621,7 +620,7 @@ def test_an_error_of_one_file_does_not_hide_the_others(word: str, everything: Pa
 def test_a_leftover_that_was_changed_after_the_look_is_kept(everything: Path, environments: Environments) -> None:
     """M7: it vanished, or became something else."""
     env = environments()
-    every = [one for one in found(env, everything) if isinstance(one, Leftover) and one.kind != LOCK]
+    every = [one for one in found(env, everything) if not one.way and one.kind != LOCK]
     assert {one.kind for one in every} == {TEMPORARY, TICKET, QUEUE, ANNOUNCEMENT}
     for one in every:
         path = Path(one.path)

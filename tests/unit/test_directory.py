@@ -24,7 +24,7 @@ from holdfast import (
     Semaphore,
     UnsupportedFilesystem,
 )
-from holdfast._admin.clean import CHANGED, REMOVED, Kept, Leftover, leftovers, remove
+from holdfast._admin.clean import CHANGED, REMOVED, leftovers, remove
 from holdfast._admin.found import DEAD, HELD, STALE, Found
 from holdfast._admin.scan import Survey
 from holdfast._core.attempt import Refusal
@@ -603,11 +603,11 @@ def test_only_directories_proven_dead_or_approved_are_cleaned(
     one.crash()
     other = left(lock.parent / "other.lock")
     found = list(leftovers(env, Survey(env), where, approved=False))
-    assert [(type(x), x.path) for x in found] == [(Kept, str(other)), (Leftover, str(lock))]  # type: ignore[union-attr]
-    assert [drive(remove(env, x, approved=False)).result for x in found if isinstance(x, Leftover)] == [REMOVED]
+    assert [(bool(x.way), x.path) for x in found] == [(True, str(other)), (False, str(lock))]  # type: ignore[union-attr]
+    assert [drive(remove(env, x, approved=False)).result for x in found if not x.way] == [REMOVED]
     assert not lock.exists()
     found = list(leftovers(env, Survey(env), where, approved=True))
-    (stale,) = [x for x in found if isinstance(x, Leftover)]
+    (stale,) = [x for x in found if not x.way]
     assert drive(remove(env, stale, approved=False)).result == CHANGED
     assert drive(remove(env, stale, approved=True)).result == REMOVED
     assert not other.exists()

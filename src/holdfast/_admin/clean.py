@@ -68,21 +68,14 @@ _YOUNG = 1.0
 
 
 class Leftover(Value):
-    """A lock file, or something beside one, that may be removed, and why. `protocol` is empty for holdfast's own."""
+    """A lock file, or something beside one, that may be removed, and why. `protocol` is empty for holdfast's own. With
+    a `way`, it is a lock that stays: `why` it does, and what removes it."""
 
     kind: str
     path: str
     protocol: str
     why: str
-
-
-class Kept(Value):
-    """A lock that is removed only if the caller approves, or breaks it; why it stays, and what removes it."""
-
-    path: str
-    protocol: str
-    why: str
-    way: str
+    way: str = ""
 
 
 def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str]:
@@ -100,9 +93,7 @@ def directories(env: Surroundings, top: str, *, recursive: bool) -> Iterator[str
             continue  # the look for locks in there will tell
 
 
-def leftovers(
-    env: Surroundings, survey: Survey, where: str, *, approved: bool
-) -> Iterator[Leftover | Kept | Unreadable]:
+def leftovers(env: Surroundings, survey: Survey, where: str, *, approved: bool) -> Iterator[Leftover | Unreadable]:
     """Leftovers in one directory. Changes nothing (scan.py, E1)."""
     for one in survey.directory(where):
         found = one if isinstance(one, Unreadable) else of_lock(env, one, approved=approved)
@@ -127,8 +118,8 @@ def beside(env: Environment, where: str) -> Iterator[Leftover | Unreadable]:
             yield Unreadable(path, error)
 
 
-def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kept | None:
-    """A lock file as leftover or as kept, by how it was found (M10); None if it is neither."""
+def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | None:
+    """A lock file as leftover, which may stay, by how it was found (M10); None if it is none."""
     status = found.status
     if found.advice is not None or (not status.protocol and not status.stale):
         return None  # another program's: it has rules of its own (kinds/)
@@ -136,19 +127,19 @@ def of_lock(env: Environment, found: Found, *, approved: bool) -> Leftover | Kep
     if protocol.persistent or _may_be_data(status):
         return None
     if is_out_of_reach(status):
-        return Kept(status.path, protocol.name, status.reason, "it can go once its filesystem is writable")
+        return Leftover(LOCK, status.path, protocol.name, status.reason, "it can go once its filesystem is writable")
     if status.stale and not (protocol.all_beat and not status.evidence.proven):  # M15
         return Leftover(LOCK, status.path, protocol.name, f"{status.reason}: {status.evidence.text}")
     if not may_be_approved(env, protocol, status.record, status.liveness):
         if status.stale or status.liveness is not Liveness.DEAD or status.record is None:
             return None
         why = f"{status.evidence.text}, but the {protocol.name} rule does not call it stale yet"
-        return Kept(status.path, protocol.name, why, "holdfast break removes it")
+        return Leftover(LOCK, status.path, protocol.name, why, "holdfast break removes it")
     rule = f"the {protocol.name} rule calls it stale"
     if approved:
         return Leftover(LOCK, status.path, protocol.name, f"{rule}, and that was approved: {status.evidence.text}")
     why = f"{rule}, but nothing proves that its holder is dead"
-    return Kept(status.path, protocol.name, why, "--approve-stale removes it")
+    return Leftover(LOCK, status.path, protocol.name, why, "--approve-stale removes it")
 
 
 def _may_be_data(status: Status) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .._platform.interface import Abilities, Environment, Limits
 from ..model import Identity, Value
-from .clean import ANNOUNCEMENT, LOCK, TEMPORARY, TICKET, Kept, Leftover, beside, of_lock
+from .clean import ANNOUNCEMENT, LOCK, TEMPORARY, TICKET, Leftover, beside, of_lock
 from .found import LEFTOVER, Found, Unreadable
 
 GOOD, NOTE, WEAKER, UNUSABLE = "good", "note", "weaker", "unusable"
@@ -238,11 +238,11 @@ def of_leftovers(env: Environment, directory: str, surveyed: Sequence[Found | Un
 def _of_locks(env: Environment, directory: str, surveyed: Sequence[Found | Unreadable]) -> Iterator[Finding]:
     """Findings about locks that `clean` would remove, or would leave alone although their holders may be dead."""
     judged = [of_lock(env, one, approved=False) for one in surveyed if isinstance(one, Found)]
-    gone = [one.path for one in judged if isinstance(one, Leftover)]
+    gone = [one.path for one in judged if one is not None and not one.way]
     if gone:
         means = "they do no harm: the next contender takes such a lock over, or holdfast clean removes it"
         yield Finding("leftovers", NOTE, f"{_counted(gone)}, dead or stale: {_some(gone, directory)}", means)
-    kept = [one.path for one in judged if isinstance(one, Kept)]
+    kept = [one.path for one in judged if one is not None and one.way]
     if kept:
         means = "holdfast clean leaves such a lock alone; it says why, and what removes it"
         yield Finding("leftovers", NOTE, f"{_counted(kept)} whose holder may be dead: {_some(kept, directory)}", means)

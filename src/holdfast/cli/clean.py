@@ -11,7 +11,6 @@ from .._admin.clean import (
     BLOCKED,
     CHANGED,
     REMOVED,
-    Kept,
     Leftover,
     PinnedEnvironment,
     Removal,
@@ -67,7 +66,7 @@ def _clean(env: Any, place: str, options: Namespace, report: _Report) -> None:
         if isinstance(one, Unreadable):
             say(problem_at(one.path, one.error))
             report.unseen += 1
-        elif isinstance(one, Kept):
+        elif one.way:
             report.tell(_KEPT, one, f"{one.why} ({one.way})")
         elif not options.yes:
             report.tell(_WOULD, one, one.why)
@@ -79,9 +78,7 @@ def _clean(env: Any, place: str, options: Namespace, report: _Report) -> None:
     _remove(env, pending, options, report, apart)
 
 
-def _of_place(
-    env: Any, place: str, options: Namespace, pending: list[Leftover]
-) -> Iterator[Leftover | Kept | Unreadable]:
+def _of_place(env: Any, place: str, options: Namespace, pending: list[Leftover]) -> Iterator[Leftover | Unreadable]:
     """Finds in one place. A directory stays open while it is searched, or something in it is `pending` (M13)."""
     approved = options.approve_stale
     path = absolute(place)
@@ -145,18 +142,17 @@ class _Report:
         self.counts: dict[str, int] = {}
         self.unseen = 0
 
-    def tell(self, result: str, one: Leftover | Kept, why: str) -> None:
+    def tell(self, result: str, one: Leftover, why: str) -> None:
         """Print one line about a find."""
         self.counts[result] = self.counts.get(result, 0) + 1
-        kind = one.kind if isinstance(one, Leftover) else "lock"
         if self._options.json:
             protocol = one.protocol or None
-            show(dumped({"result": result, "kind": kind, "path": one.path, "protocol": protocol, "why": why}))
+            show(dumped({"result": result, "kind": one.kind, "path": one.path, "protocol": protocol, "why": why}))
         elif result == _FAILED:
             say(f"{one.path} could not be removed: {why}")
         elif not self._options.quiet:
             done = "left alone" if result == CHANGED else result
-            what = f"{one.protocol} {kind}" if one.protocol else kind
+            what = f"{one.protocol} {one.kind}" if one.protocol else one.kind
             show(folded(f"{done} {what} {printable(one.path, 4096)}: {printable(why)}", sys.stdout))
 
     def end(self) -> None:

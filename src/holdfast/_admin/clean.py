@@ -389,12 +389,9 @@ _PATHS = {**dict.fromkeys(_BY_PATH, (0,)), "link": (0, 1), "link_unnamed": (1,),
 
 
 class PinnedEnvironment:
-    """An environment in which the path of a directory that was entered always leads to that very directory (M13).
-
-    Each is opened, from the top down and never through a link. From then on each step on it, or in it, goes by that
-    descriptor, wherever its path leads by then. Where the system has no such ways (`Surroundings.way_to`), this is the
-    environment itself.
-    """
+    """An environment in which the path of a directory that was entered always leads to that very directory (M13). Each
+    is opened, from the top down and never through a link; from then on each step on it, or in it, goes by that
+    descriptor. Where the system has no such ways (`Surroundings.way_to`), this is the environment itself."""
 
     def __init__(self, env: Surroundings) -> None:
         self._env = env

@@ -31,12 +31,10 @@ def keeper_of(identity: tuple[int, int]) -> int | None:
 
 
 def why_not_for(seen: Observation, assessed: Assessment, owner: Identity) -> str | None:
-    """Like `why_not_of`, but a lock that a keeper guards is its owner's.
-
-    If the holders of kernel locks cannot be seen, a guarded lock of a shell counts as kept by a keeper, as a shell
-    guards no file itself; so does, as far as can be known, that of a process of which nothing is seen, not even its
-    program. The keeper ends when it finds that the file is gone.
-    """
+    """Like `why_not_of`, but a lock that a keeper guards is its owner's. If the holders of kernel locks cannot be seen,
+    a guarded lock of a shell counts as kept by a keeper, as a shell guards no file itself; so does, as far as can be
+    known, that of a process of which not even its program is seen. The keeper ends when it finds that the file is
+    gone."""
     if seen.is_directory:
         return _why_not_titled(seen, owner)
     if assessed.evidence.source == "guard" and not assessed.is_dead and _may_be_kept(seen, owner):

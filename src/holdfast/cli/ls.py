@@ -75,11 +75,9 @@ def ls_(options: Namespace) -> int:
 
 
 class _Listing:
-    """The finds: shown as they come if they come in the order that was asked for, else at the end.
-
-    The finds of a moment are shown together, aligned to their contents; later ones below, as wide or wider. So no more
-    is kept than a moment's finds, and a list that takes no longer is a table like any other.
-    """
+    """The finds: shown as they come if they come in the order that was asked for, else at the end. Those of a moment
+    are shown together, aligned to their contents; later ones below, as wide or wider. So no more is kept than a
+    moment's finds, and a list that takes no longer is a table like any other."""
 
     def __init__(self, options: Namespace) -> None:
         self._order = _ORDERS[options.sort]
@@ -238,7 +236,8 @@ class _Wanted:
 
     def has(self, one: Found) -> bool:
         condition = HELD if is_out_of_reach(one.status) else one.condition
-        in_the_way = self._only_held and one.condition == LEFTOVER and one.status.locked  # of its own program
+        # Another program's leftover may keep that program out.
+        in_the_way = self._only_held and one.condition == LEFTOVER and one.status.locked
         if condition not in self._conditions and not in_the_way:
             return False
         if self._age is None:

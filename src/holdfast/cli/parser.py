@@ -420,11 +420,9 @@ _MARK = "\0"
 
 
 def _read(parser: Parser, words: list[str], operands: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options and operands among the words, with the operands behind `--`; and the words that are none of these.
-
-    That method of argparse forgets the `--` between its two passes. So those operands are marked and come first, where
-    none is taken for the value of an option.
-    """
+    """The options and operands among the words, with the operands behind `--`; and the words that are none of these."""
+    # This method forgets the `--` between its two passes. So those operands are marked, and come first, where none is
+    # taken for the value of an option.
     options, rest = parser.parse_known_intermixed_args([*(_MARK + one for one in operands), *words])
     for name, value in vars(options).items():
         if isinstance(value, list):

@@ -141,11 +141,8 @@ class ConsoleScreen(Display):
 
 
 class _Writer:
-    """A thread that writes, so that no other has to wait for the console.
-
-    Each text has an event of its own. So a Ctrl-C between two steps of `write` leaves at most a text that is written
-    before the next one, and never a wait in vain.
-    """
+    """A thread that writes, so that no other has to wait for the console. Each text has an event of its own: a Ctrl-C
+    between two steps of `write` leaves at most a text that is written before the next one, and never a wait in vain."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write

@@ -203,8 +203,7 @@ def why_orphan(env: Environment, where: str, name: str) -> str | None:
 def why_no_rival(env: Environment, where: str, name: str) -> str | None:
     """Why a temporary file of semats is an orphan, by its name, age and content; None if it is not (M11)."""
     path = joined(where, name)
-    base = name.rsplit(".", 3)[0]
-    pid = get("semats").rival(name, base)
+    pid = get("semats").rival(name, name.rsplit(".", 3)[0])
     if pid is None or abs(env.time() - env.stat(path).st_mtime) < _YOUNG:
         return None
     why = _why_ended(env, str(pid), path)

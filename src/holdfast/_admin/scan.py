@@ -493,9 +493,8 @@ class Survey:
         return self._found(status, HELD, seen)
 
     def _unusable(self, protocol: str, path: str, seen: Observation, problem: str) -> Found:
-        evidence = Evidence("none", problem)
         status = Status(
-            path, protocol, True, False, Liveness.UNKNOWN, evidence, Holder(), None,
+            path, protocol, True, False, Liveness.UNKNOWN, Evidence("none", problem), Holder(), None,
             "what cannot be read counts as held", None, (), (), seen.modified, seen.data,
         )  # fmt: skip
         return self._found(status, MALFORMED, seen)

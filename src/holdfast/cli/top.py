@@ -321,8 +321,7 @@ class View:
         if self.helping:
             body = [part for line in HELP.splitlines() for part in wrap(line, width, subsequent_indent=" " * 9) or [""]]
         elif scene.rows:
-            shown = scene.rows[self._first : self._first + self._body]
-            body = table(shown, now, on, self._floors)
+            body = table(scene.rows[self._first : self._first + self._body], now, on, self._floors)
         else:
             body = ["", fit("nobody holds or waits for a lock here", width)]
         body = [*body[: max(0, room)], *[""] * (room - len(body))]
@@ -366,9 +365,8 @@ def top_(options: Namespace) -> int:
         return Board(follower, places, options.sort, backwards=options.reverse).run(record)
     follower.first_look()
     rows = ordered(Rows(follower).now(), options.sort, backwards=options.reverse)
-    on = screen(sys.stdout)
     if rows:
-        show("\n".join([counts(rows), *table(rows, environment().time(), on)]))
+        show("\n".join([counts(rows), *table(rows, environment().time(), screen(sys.stdout))]))
     elif not options.quiet:
         show(counts(rows))
     return DONE

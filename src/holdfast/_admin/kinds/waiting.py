@@ -68,7 +68,7 @@ def until_free(
             if now >= deadline:
                 return seen
             events = (watch.fd,) if watch is not None and reached else ()
-            yield Wait((*events, *holder.fds()), min(deadline, told, due))
+            yield Wait((*events, *holder.fds), min(deadline, told, due))
             changed = watch is not None and any(one in ("", name) for _, one, _ in watch.take())
             if changed or holder.has_ended():
                 due = min(due, earliest)
@@ -82,7 +82,7 @@ class _Holder:
     def __init__(self, env: Surroundings) -> None:
         self._env = env
         self._pid: int | None = None
-        self._fd = -1
+        self.fds: tuple[int, ...] = ()
 
     def watch(self, seen: Found) -> None:
         holder = seen.status.holder if seen.status.liveness is Liveness.ALIVE else None
@@ -90,10 +90,7 @@ class _Holder:
         if pid != self._pid:
             self.close()
             fd = self._env.watch_process(pid) if pid is not None else None
-            self._pid, self._fd = pid, -1 if fd is None else fd
-
-    def fds(self) -> tuple[int, ...]:
-        return (self._fd,) if self._fd >= 0 else ()
+            self._pid, self.fds = pid, () if fd is None else (fd,)
 
     def has_ended(self) -> bool:
         """Whether that process has ended; True only once."""
@@ -103,9 +100,9 @@ class _Holder:
         return True
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._env.close(self._fd)
-        self._pid, self._fd = None, -1
+        for fd in self.fds:
+            self._env.close(fd)
+        self._pid, self.fds = None, ()
 
 
 def _is_gone(env: Surroundings, path: str) -> bool:

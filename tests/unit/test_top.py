@@ -229,12 +229,12 @@ def test_the_screen_wakes_only_when_something_could_change(disk: Path, contend: 
     board = Board(follower, [str(disk)], "wait", backwards=False)
     full = Paper()
     board._draw(full)  # type: ignore[arg-type]
-    assert board._pause(full) == float("inf")  # type: ignore[arg-type]
+    assert board._due(full) == float("inf")  # type: ignore[arg-type]
     held = contend(disk / "l").get()
     news(follower)
     board._hear([], None)
     board._draw(full)  # type: ignore[arg-type]
-    assert 0.5 < board._pause(full) <= 1.0  # type: ignore[arg-type]
+    assert 0.5 < board._due(full) - board._clock.monotonic() <= 1.0  # type: ignore[arg-type]
     held.release()
 
 

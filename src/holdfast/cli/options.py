@@ -16,7 +16,7 @@ from .outcome import HELD, HELD_RUN
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace as Namespace
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 else:
 
@@ -96,23 +96,20 @@ def payload(text: str) -> dict[str, Any]:
     return value
 
 
-def _whole(text: str, least: int, most: int, what: str) -> int:
-    """A whole number from `least` to `most`, without a sign, and with no more digits than `most`."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
-        raise Wrong(f"{text!r} is not {what}")
-    return int(text)
+def _whole(least: int, most: int, what: str) -> Callable[[str], int]:
+    """A conversion to a number from `least` to `most`, without a sign, and with no more digits than `most`."""
+
+    def convert(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
+            raise Wrong(f"{text!r} is not {what}")
+        return int(text)
+
+    return convert
 
 
-def code(text: str) -> int:
-    return _whole(text, 0, 255, "an exit status from 0 to 255")
-
-
-def slots(text: str) -> int:
-    return _whole(text, 1, 1000, "a number from 1 to 1000")
-
-
-def pid(text: str) -> int:
-    return _whole(text, 1, 2**31 - 1, "a process id")
+code = _whole(0, 255, "an exit status from 0 to 255")
+slots = _whole(1, 1000, "a number from 1 to 1000")
+pid = _whole(1, 2**31 - 1, "a process id")
 
 
 def mode(text: str) -> int:

@@ -40,7 +40,11 @@ _NEEDS = {  # what is missing, by the error that says so
 
 def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     """Whether the path names this inode now."""
-    return names_there(env, path, identity) > 0
+    try:
+        found = env.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return (found.st_dev, found.st_ino) == identity
 
 
 def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:

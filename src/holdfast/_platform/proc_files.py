@@ -182,16 +182,12 @@ class ProcFiles:
                 if entry.file in files:
                     paths.setdefault(entry.file, target)
                     keepers.setdefault(entry, {})[pid] = None
-        found: dict[FileLock, None] = {}
+        found: list[FileLock] = []
         for entry in table:
             path = paths.get(entry.file)
+            shown, deleted = path and path.removesuffix(_DELETED), path is not None and path.endswith(_DELETED)
             keeping = {} if entry.waiting else keepers.get(entry, {})
-            for pid in (entry.pid,) if entry.pid in keeping or not keeping else keeping:
-                found[
-                    FileLock(
-                        entry.kind, entry.file, entry.exclusive, entry.waiting, pid or None, entry.span,
-                        None if path is None else path.removesuffix(_DELETED),
-                        path is not None and path.endswith(_DELETED),
-                    )
-                ] = None  # fmt: skip
-        return [*found]
+            pids = (entry.pid,) if entry.pid in keeping or not keeping else keeping
+            lock = (entry.kind, entry.file, entry.exclusive, entry.waiting)
+            found += [FileLock(*lock, pid or None, entry.span, shown, deleted) for pid in pids]
+        return [*dict.fromkeys(found)]

@@ -86,18 +86,12 @@ def has_ended(watch: Watch) -> bool:
         return True
 
 
-def test_a_lock_outlives_one_of_three_servers(url: str, trio: list[Node]) -> None:
-    victim = next(node for node in trio if node is not leader(trio))
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_lock_outlives_one_of_three_servers(url: str, trio: list[Node], leads: bool) -> None:
+    first = leader(trio)
+    victim = next(node for node in trio if (node is first) == leads)
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     cluster._first = trio.index(victim)  # the server that all contenders talk to
-    survive(url, victim)
-    restart(victim)
-
-
-def test_a_lock_outlives_the_server_that_leads(url: str, trio: list[Node]) -> None:
-    victim = leader(trio)
-    cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
-    cluster._first = trio.index(victim)
     survive(url, victim)
     restart(victim)
 

@@ -206,14 +206,14 @@ def test_a_kernels_lock_that_is_taken_during_the_look_is_its_holders(
 
 
 def test_a_directory_that_is_locked_after_the_tables_were_read_is_its_holders(
-    disk: Path, contend: Contend, environments: Environments
+    shm: Path, contend: Contend, environments: Environments
 ) -> None:
-    """E3: as a file is."""
-    (disk / "t").touch()
+    """E3: as a file is. In memory, no number of a file that the tables show becomes another's."""
+    (shm / "t").touch()
     survey = Survey(environments())
-    assert survey.owners(f"{disk}/t") == []
-    contend(disk / "t", protocol="proper-lockfile").get()
-    one = survey.file(f"{disk}/t.lock", alone=True)
+    assert survey.owners(f"{shm}/t") == []
+    contend(shm / "t", protocol="proper-lockfile").get()
+    one = survey.file(f"{shm}/t.lock", alone=True)
     assert one is not None
     assert one.status.holder is not None
     assert one.status.holder.pid == os.getpid()

@@ -1,4 +1,4 @@
-"""Bad records and bad options: a clear answer within a second, and no lock reclaimed by mistake."""
+"""Bad records and bad options: a clear answer at once (60 s, for a busy machine), and no lock reclaimed by mistake."""
 
 from __future__ import annotations
 

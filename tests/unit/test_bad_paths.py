@@ -1,4 +1,4 @@
-"""Bad paths and bad directories: a clear answer within a second, naming the path and the remedy."""
+"""Bad paths and bad directories: a clear answer at once (60 s, for a busy machine), naming the path and the remedy."""
 
 from __future__ import annotations
 

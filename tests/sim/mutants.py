@@ -89,7 +89,7 @@ def no_claim_beside_readers(patch: Patch) -> None:
 
 def no_claim_to_break_a_lock(patch: Patch) -> None:
     """R2: a lock is removed while it is taken over."""
-    patch.setattr(remove, "make_claim", lambda *_: _Free())
+    patch.setattr(remove, "claim_seen", lambda *_: _Free())
 
 
 def nobody_looks_for_claims(patch: Patch) -> None:

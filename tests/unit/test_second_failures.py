@@ -622,6 +622,7 @@ def test_a_dead_lock_that_may_not_be_written_is_removed_only_under_its_guard(dea
     assert contend(dead).get().recovered_from is not None
 
 
+@pytest.mark.needs("flock")
 @pytest.mark.parametrize("step", ["sync", "sync_directory", "list_directory", "the counter"])
 def test_a_takeover_that_fails_late_leaves_the_dead_holders_record_to_the_next_one(
     step: str, dead: Path, contend: Contend

@@ -268,6 +268,8 @@ def test_a_break_ends_only_the_hold_it_has_seen(prefix: str) -> None:
 def test_an_owner_does_not_wait_for_itself(prefix: str, face: Any) -> None:
     twice(face, prefix + "a", owner="me")
     first = face.Lock(prefix + "a", owner="me").acquire(timeout=10)
+    assert face.Lock(prefix + "a", owner="me").wait()
+    assert not face.Lock(prefix + "a", owner="you").wait(timeout=0)
     second = face.Lock(prefix + "a", owner="me").acquire(timeout=0)
     assert face.Lock(prefix + "a", owner="you").try_acquire() is None
     first.release()

@@ -229,6 +229,20 @@ def test_an_owner_enters_again_and_the_last_to_leave_releases(face: Any, path: P
     assert not path.exists()
 
 
+@pytest.mark.parametrize("protocol", ["sema", "flock"])
+def test_an_owner_does_not_wait_until_its_own_lock_is_free(face: Any, path: Path, protocol: str) -> None:
+    """It could acquire it."""
+    mine = face.Lock(path, protocol=protocol, owner="me")
+    with mine:
+        assert mine.wait()
+        assert mine.wait(timeout=0)
+        assert not face.Lock(path, protocol=protocol, owner="you").wait(timeout=0)
+        with pytest.raises(WouldDeadlock):
+            face.Lock(path, protocol=protocol, owner="you").wait()
+    with face.Lock(path, protocol=protocol, owner="you"):
+        assert not mine.wait(timeout=0)
+
+
 @pytest.mark.parametrize("events", [True, False])
 def test_each_handle_of_an_owner_is_told_of_the_loss(
     face: Any, path: Path, events: bool, monkeypatch: pytest.MonkeyPatch

@@ -225,6 +225,8 @@ def test_an_owner_has_one_slot(face: Any, base: Path) -> None:
         third = face.Semaphore(base, 2, owner="me").acquire()
         with face.Semaphore(base, 2, owner="you") as other:
             assert [third.slot, other.slot] == [0, 1]
+            assert semaphore.wait()  # which would get its own slot again
+            assert not face.Semaphore(base, 2).wait(timeout=0)
     assert files(base) == ["b.0.lock"]
     third.release()
     assert files(base) == []

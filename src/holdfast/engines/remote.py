@@ -374,6 +374,8 @@ class RemoteEngine(Engine):
         contender.acquires = False
         undo_with_operation(env, contender)
         try:
+            if any(held.verify() for held in _holds_to_join(contender)):
+                return None
             _require_no_deadlock(contender)
             return (yield from contender.wait_until_free())
         finally:
@@ -412,13 +414,18 @@ def _require_no_deadlock(contender: Contender) -> None:
 
 def _join(contender: Contender) -> HoldRef | None:
     """A share in a hold that this owner has already; None if there is none."""
-    for held in _holds_of(contender):
-        if held.request.owner == contender.request.owner:
-            ref = held.join(contender.request, contender.context)
-            if ref is not None:
-                contender.attempt_events.joined()
-                return ref
+    for held in _holds_to_join(contender):
+        ref = held.join(contender.request, contender.context)
+        if ref is not None:
+            contender.attempt_events.joined()
+            return ref
     return None
+
+
+def _holds_to_join(contender: Contender) -> list[RemoteHold]:
+    """This process's holds of the lock for the same owner."""
+    owner = contender.request.owner
+    return [] if owner is None else [held for held in _holds_of(contender) if held.request.owner == owner]
 
 
 def contend_as_owner(contender: Contender) -> Steps[Result]:

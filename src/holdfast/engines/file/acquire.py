@@ -540,6 +540,8 @@ def wait_until_free(
     attempt = AcquireAttempt(env, requests, timeout, context, queued=False)
     try:
         while not (attempt.look() and any(file.is_free() for file in attempt.files)):
+            if any(file.can_be_joined() for file in attempt.files):
+                return None
             if attempt.is_left_to_caller:
                 raise stale(attempt.refusal())
             if attempt.is_over:

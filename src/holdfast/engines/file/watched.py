@@ -225,12 +225,19 @@ class WatchedFile:
 
     def join(self, context: tuple[object, ...]) -> HoldRef | None:
         """A share in this process's hold of it for the same owner; None if there is none."""
+        held = self._hold_to_join()
+        return None if held is None else held.join(self.request, context)
+
+    def can_be_joined(self) -> bool:
+        """Whether this process holds it for the same owner."""
+        held = self._hold_to_join()
+        return held is not None and bool(held.refs) and held.verify()
+
+    def _hold_to_join(self) -> FileHold | None:
         owner = self.request.owner
-        if owner is not None:
-            for held in self._own_holds():
-                if held.request.owner == owner and self._joinable(held):
-                    return held.join(self.request, context)
-        return None
+        if owner is None:
+            return None
+        return next((held for held in self._own_holds() if held.request.owner == owner and self._joinable(held)), None)
 
     def _is_about_to_be_joined(self) -> bool:
         """Whether this process is about to get it for the same owner: it may be counting a token (fencing.py)."""

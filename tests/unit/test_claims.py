@@ -265,6 +265,25 @@ def test_a_claim_of_an_earlier_boot_counts_for_a_minute(
     clear(unguarded.parent)
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+@pytest.mark.parametrize("variant", ["flock", ""])
+def test_a_claim_of_another_machine_counts_whatever_the_own_clock_says(
+    variant: str, ahead: float, unguarded: Path, contend: Contend, environments: Environments, past_the_gates: Gates
+) -> None:
+    """T12: a file server dates it."""
+    there, here = environments("flock"), environments(variant)
+    who = there.identity()
+    there.instead["identity"] = lambda *_: Identity(who.pid, "other", who.pid_namespace, who.started, who.host)
+    here.instead["time"] = lambda *_: time.time() + ahead
+    other = contend(unguarded, there)
+    other.request.stale = lambda _status: True
+    met = []
+    past_the_gates(there, lambda: met.append((contend(unguarded, here).run(), claims(unguarded.parent))))
+    assert isinstance(other.run(), FileHold)
+    ((refused, [_claim]),) = met
+    assert isinstance(refused, Refusal)
+
+
 @pytest.mark.parametrize("what", ["link", "fifo", "directory", "data"])
 def test_an_object_that_only_looks_like_a_claim_is_left_alone(
     what: str, unguarded: Path, contend: Contend, environments: Environments, live_pid: int

@@ -18,7 +18,7 @@ import pytest
 from abilities import has
 from engines.arms import side_by_side
 from holdfast import AcquireTimeout, InvalidPath, Lock, LockLost, Semaphore, lock
-from holdfast._admin.clean import Leftover, beside
+from holdfast._admin.clean import Leftover, beside, remove
 from holdfast._core.attempt import Refusal
 from holdfast._drivers.sync import drive
 from holdfast._platform import environment
@@ -1042,6 +1042,31 @@ def test_a_replacer_that_may_not_write_to_the_file_has_its_guard_all_the_same(di
     replacer.env.once(replacer.env.before, "replace", other.run)
     replacer.run()
     assert [replacer.inside, other.inside].count(True) == 1
+
+
+def test_an_approved_removal_leaves_a_hold_that_is_being_replaced(
+    disk: Path, contend: Contend, environments: Callable[..., Stepped]
+) -> None:
+    """LE5: otherwise the rename would take the lock from a contender that came after the removal. On two machines, each
+    gets the guard (`local_lock`)."""
+    far_record(disk / "l", lease=60)
+    replacer, newcomer, cleaner = contend(disk / "l", lease=60, timeout=None), contend(disk / "l"), environments()
+    cleaner.instead["time"] = lambda *_: time.time() + 7200
+    cleaner.instead["guard"] = lambda *_, **__: True
+    cleaner.instead["guarded"] = lambda *_: False
+    leftover, clocks = Leftover("lock", f"{disk}/l", "sema", "stale"), Clocks(replacer.env)
+    results = []
+
+    def clean() -> None:
+        results.append(drive(remove(cleaner, leftover, approved=True)).result)  # type: ignore[arg-type]
+        newcomer.run()
+
+    replacer.env.once(replacer.env.before, "replace", clean)
+    while not replacer.done:
+        clocks.shift += 5
+        replacer.step()
+    assert results == ["changed"]
+    assert (replacer.inside, newcomer.inside) == (True, False)
 
 
 def is_claimed(directory: Path) -> bool:

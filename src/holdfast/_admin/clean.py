@@ -248,7 +248,8 @@ def safe_or_approved(*, approved: bool) -> Judge:
             return found
         if not may_be_approved(env, request.protocol, seen.record, assessed.liveness):
             return found
-        return Verdict(True, False, f"the {request.protocol.name} rule calls it stale, and that was approved")
+        reason = f"the {request.protocol.name} rule calls it stale, and that was approved"
+        return Verdict(True, False, reason, lapsed=seen.lease is not None)
 
     return verdict
 
@@ -383,7 +384,11 @@ _BY_PATH = (
     *("make_directory", "make_directories", "remove_directory", "list_directory", "scan"),
     *("watch", "may_block", "storage", "poll_limit", "events_reach"),
 )
-_PATHS = {**dict.fromkeys(_BY_PATH, (0,)), "link": (0, 1), "link_unnamed": (1,), "claim": (1,)}
+_PATHS = {
+    **dict.fromkeys(_BY_PATH, (0,)),
+    **dict.fromkeys(("link", "replace"), (0, 1)),
+    **dict.fromkeys(("link_unnamed", "claim"), (1,)),
+}
 """Places of the arguments of a step that are paths."""
 
 

@@ -164,7 +164,7 @@ def replace(
     None if another contender or the holder was faster. `others` finds the claims of the other kind (LE13).
     """
     assert seen.lease is not None
-    watch: LeaseWatch = seen.lease_watch
+    watch: LeaseWatch = seen.lease_watch or LeaseWatch()
     lease = max(seen.lease, request.lease_on(env, seen.identity[0]))
     began, claims, operation = env.uptime(), Claims(env, request, seen), env.operations.current()
     if operation is not None:

@@ -453,7 +453,7 @@ def make_queue(env: Environment, request: FileRequest) -> Queue | None:
             queue = Queue(env, request.queue)
         except FileNotFoundError:
             return None
-        except OSError:  # no descriptor is left, or the umask keeps it from its owner, and would keep it from all later
+        except PermissionError:  # the umask keeps it from its owner, and would keep it from all later waiters
             if made:
                 remove_queue(env, request.queue)
             raise

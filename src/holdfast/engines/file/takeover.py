@@ -66,7 +66,9 @@ A claim is an empty file beside the lock file. Its name says which inode it is a
 T11 The token in the name makes it unique. A process that has made a claim lists the directory; if another claim counts,
     it removes its own and has none. Of two, the process that lists last finds the other's: there are never two.
 T12 A claim counts until its claimant is proven gone. A claim from another boot or machine counts for a minute: a
-    takeover takes milliseconds, and nothing can be known about the claimant.
+    takeover takes milliseconds, and nothing can be known about the claimant. The minute is measured by the clock that
+    dates such files, which may be a server's: by the time of our own claim, or of the record that we have just written.
+    A process that has neither only looks, and removes none. (`clean` removes them after a day.)
 T13 Under an exclusive guard, a claim made under the guard of the same inode (`g`) does not count: its claimant would
     still have the guard. So a killed process's claim is removed, whichever container it was in.
 T14 In a sticky directory, a claim of a user who may neither write to the lock file nor remove it is a forgery, and does
@@ -98,6 +100,8 @@ from .steps import REMOVED, UNWRITABLE, is_there, names_there, with_hint, withdr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..._platform.interface import Environment, Stat
     from .policy import Verdict
     from .request import FileRequest
@@ -106,8 +110,8 @@ if TYPE_CHECKING:
 _PREFIX, _SUFFIX = ".holdfast-", ".claim"
 _MOST_OTHERS = 50
 """Maximum number of claims to other lock files that one look at the directory examines, to remove leftovers."""
-_UNKNOWABLE_LASTS = 60.0
-"""Seconds for which a claim counts whose claimant cannot be known (T12)."""
+_UNKNOWABLE_LASTS, _OLD = 60.0, 86_400.0
+"""Seconds for which a claim counts whose claimant cannot be known, and after which `clean` removes it (T12)."""
 NO_LOCKS, SHARED, EXCLUSIVE = 0, 1, 2
 """The ways to hold the guard."""
 
@@ -183,10 +187,11 @@ def make_claim(env: Environment, path: str, inode: tuple[int, int], guard: int) 
     try:
         fd = env.open_new(mine._path, 0o600)
         try:
-            _require_that_it_counts(env, path, fd)
+            made = _require_that_it_counts(env, path, fd)
         finally:
             env.close(fd)
-        alone = not _has_other(env, path, inode, env.list_directory(directory or "/"), guard, own=name)
+        names = env.list_directory(directory or "/")
+        alone = not _has_other(env, path, inode, [other for other in names if other != name], guard, lambda: made)
     except BaseException:
         unlink_quietly(env, mine._path)  # interrupted, perhaps after it was made
         raise
@@ -220,26 +225,33 @@ def disarm_replacers(env: Environment, request: FileRequest, seen: Observation) 
     return disarm(env, request, seen)
 
 
-def _require_that_it_counts(env: Environment, path: str, fd: int) -> None:
-    """Raise PermissionError unless others will respect our claim (T14)."""
-    if _is_forged(env, path, env.fstat(fd)):
+def _require_that_it_counts(env: Environment, path: str, fd: int) -> float:
+    """Raise PermissionError unless others will respect our claim (T14). The time at which it was made."""
+    found = env.fstat(fd)
+    if _is_forged(env, path, found):
         try:
             env.give(fd, group=env.stat(path).st_gid)
         except OSError:
             pass  # we are not of that group, or it has no number in this container; or the lock file is gone
         if _is_forged(env, path, env.fstat(fd)):
             raise PermissionError(errno.EPERM, "Operation not permitted", path)
+    return found.st_mtime
 
 
-def is_claimed(env: Environment, path: str, inode: tuple[int, int], guard: int) -> bool:
-    """Whether another process has a claim on the inode; False if the directory is gone, or may not be listed."""
+def is_claimed(
+    env: Environment, path: str, inode: tuple[int, int], guard: int, now: Callable[[], float] | None = None
+) -> bool:
+    """Whether another process has a claim on the inode; False if the directory is gone, or may not be listed.
+
+    `now`: the time by the clock that dates claims; without it, none is removed (T12).
+    """
     try:
         names = env.list_directory(path.rpartition("/")[0] or "/")
     except OSError as error:
         if error.errno not in (*UNWRITABLE, *REMOVED, errno.ENOTDIR):
             raise
         return False
-    return _has_other(env, path, inode, names, guard)
+    return _has_other(env, path, inode, names, guard, now)
 
 
 def claims_on(env: Environment, path: str, inode: tuple[int, int]) -> list[str]:
@@ -261,8 +273,12 @@ def why_over(env: Environment, path: str) -> str | None:
     """The reason why a claim no longer counts (T12), as far as is known without its lock's guard; else None."""
     about = _parsed(path.rpartition("/")[2])
     found = env.stat(path)
-    if about is None or not stat.S_ISREG(found.st_mode) or found.st_size or not about.is_over(env, found.st_mtime):
+    if about is None or not stat.S_ISREG(found.st_mode) or found.st_size:
         return None
+    if not about.is_over(env, lambda: env.time() - found.st_mtime, lasts=_OLD):
+        return None
+    if about.boot != _digest(env.identity().boot):
+        return "it was made before a reboot, or on another machine, more than a day ago"
     return f"process {about.pid}, which made it, has ended"
 
 
@@ -276,13 +292,13 @@ class _About(Value):
     pid: int
     started: str
 
-    def is_over(self, env: Environment, made: float) -> bool:
-        """Whether the claim no longer counts (T12)."""
+    def is_over(self, env: Environment, age: Callable[[], float], lasts: float = _UNKNOWABLE_LASTS) -> bool:
+        """Whether the claim no longer counts (T12). `lasts`: seconds, if it is from another boot."""
         who = env.identity()
         if not who.has_pid_space:
             return False
         if self.boot != _digest(who.boot):
-            return abs(env.time() - made) >= _UNKNOWABLE_LASTS
+            return abs(age()) >= lasts  # a clock may be set back
         if self.space != _digest(who.pid_namespace):
             return False
         found = env.inspect(self.pid)
@@ -324,31 +340,45 @@ def _digest(text: str) -> str:
 
 
 def _has_other(
-    env: Environment, path: str, inode: tuple[int, int], names: list[str], guard: int, *, own: str = ""
+    env: Environment,
+    path: str,
+    inode: tuple[int, int],
+    names: list[str],
+    guard: int,
+    now: Callable[[], float] | None,
 ) -> bool:
     """Whether another claim counts. Removes those that do not by T12 or T13, and leftovers of files that are gone."""
     directory, counts, others = path.rpartition("/")[0], False, 0
     for name in names:
-        found = None if name == own else _parsed(name)
+        found = _parsed(name)
         if found is None:
             continue
         if found.inode[1] != inode[1]:
             others += 1
             if others > _MOST_OTHERS:
                 continue  # each costs a look at a process, and others may make as many as they like
-        if _counts(env, path, f"{directory}/{name}", found, inode, guard):
+        if _counts(env, path, f"{directory}/{name}", found, inode, guard, now):
             counts = True
     return counts
 
 
-def _counts(env: Environment, path: str, claim: str, about: _About, inode: tuple[int, int], guard: int) -> bool:
+def _counts(
+    env: Environment,
+    path: str,
+    claim: str,
+    about: _About,
+    inode: tuple[int, int],
+    guard: int,
+    now: Callable[[], float] | None,
+) -> bool:
     is_of_this = about.inode[1] == inode[1]
     found = _look_at(env, path if is_of_this else None, claim)
     if found is None:
         return False
     outlived = guard == EXCLUSIVE and about.under_guard and about.inode == inode  # T13
-    if outlived or about.is_over(env, found.st_mtime):
-        unlink_quietly(env, claim)  # T16; of another file, too: its inode number may never come again
+    if outlived or about.is_over(env, lambda: (now or env.time)() - found.st_mtime):
+        if now is not None:
+            unlink_quietly(env, claim)  # T16; of another file, too: its inode number may never come again
         return False
     return is_of_this
 
@@ -546,7 +576,7 @@ def _claim(env: Environment, request: FileRequest, seen: Observation, guard: int
 def _wait_for_claims(env: Environment, held: FileHold) -> Steps[FileHold | None]:
     """Wait until there are no claims (T8)."""
     until = env.monotonic() + _PATIENCE
-    while is_claimed(env, held.path, held.identity, EXCLUSIVE):
+    while is_claimed(env, held.path, held.identity, EXCLUSIVE, lambda: env.fstat(held.fd).st_mtime):
         if env.monotonic() >= until:
             held.retried = True
             held.give_back()

@@ -31,17 +31,19 @@ import pytest
 import warm
 
 SHARES = (
-    (
-        *("tests/engines/", "tests/process/test_foreign_", "tests/process/test_many_locks.py"),
-        *(f"tests/process/test_{name}.py" for name in ("fencing", "fork", "heartbeat", "waiting")),
-        *(f"tests/unit/test_{name}.py" for name in ("apart", "cancel", "events", "lease", "reaper", "rivals")),
-    ),
-    ("tests/cli/",),
+    ("tests/engines/",),
+    tuple(f"tests/cli/test_{letter}" for letter in "abcdefghijk"),
     (
         *("tests/conformance/test_kit", "tests/docs/test_pages.py"),
         *(f"tests/process/test_{name}.py" for name in ("acquire_all", "asyncio", "silence")),
         *(f"tests/unit/test_{name}.py" for name in ("aio", "face_sema", "face_semats", "follow", "lock", "tracing")),
     ),
+    (
+        *("tests/process/test_foreign_", "tests/process/test_many_locks.py"),
+        *(f"tests/process/test_{name}.py" for name in ("fencing", "fork", "heartbeat", "waiting")),
+        *(f"tests/unit/test_{name}.py" for name in ("apart", "cancel", "events", "lease", "reaper", "rivals")),
+    ),
+    ("tests/cli/",),
 )
 """Tests that wait. Those that start the same servers are in one share."""
 _BEGINS_WITHIN = 60.0

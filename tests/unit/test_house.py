@@ -102,6 +102,11 @@ def layer_of(module: str) -> str:
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """(line, module) of each import; holdfast's own as `holdfast` or `holdfast.x.y`."""
     return [*_imports(path)]
@@ -109,7 +114,7 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
     package = ["holdfast", *NAMES[path].split("/")[:-1]]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -126,7 +131,7 @@ def _imports(path: Path) -> Iterator[tuple[int, str]]:
 @functools.cache
 def code_without_docstrings(path: Path) -> str:
     """The module as the compiler sees it: no comments, no docstrings."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text())  # its own, as it is changed
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -181,7 +186,7 @@ def test_no_imports_form_a_circle() -> None:
 @each_of([p for p in FILES if p.name == "__init__.py"])
 def test_no_module_replaces_what_its_package_defines(path: Path) -> None:
     """Importing `a.b` binds `b` in `a`, over any earlier value."""
-    defined = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
+    defined = {getattr(node, "name", "") for node in parsed(path).body}
     assert not defined & {other.stem for other in path.parent.iterdir()}
 
 
@@ -198,7 +203,7 @@ def test_production_does_not_import_the_simulation(path: Path) -> None:
     ]
 )
 def test_an_engine_reaches_the_world_only_through_its_environment(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     used = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -253,7 +258,7 @@ def own_names(tree: ast.AST) -> set[str]:
 
 @each_of(FILES)
 def test_no_module_uses_another_ones_underscore_names(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     mine = own_names(tree)
     wrong = []
     for node in ast.walk(tree):
@@ -286,10 +291,9 @@ def test_only_drivers_wait(path: Path) -> None:
 
 @each_of(FILES)
 def test_no_function_is_longer_than_its_limit(path: Path) -> None:
-    text = path.read_text()
     long = [
         f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parsed(path))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > 60
@@ -408,9 +412,7 @@ def invariants() -> dict[str, str]:
     for path in FILES:
         if NAMES[path].startswith(("cli/", "testing/")):
             continue
-        for name in re.findall(
-            r"^([A-Z]{1,2}\d+) +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE
-        ):
+        for name in re.findall(r"^([A-Z]{1,2}\d+) +\S", ast.get_docstring(parsed(path)) or "", re.MULTILINE):
             assert name not in found, f"{name} stands in {found[name]} and in {NAMES[path]}"
             found[name] = NAMES[path]
     return found
@@ -421,7 +423,7 @@ def test_every_invariant_has_a_test_that_names_it() -> None:
     tests = Path(__file__).parents[1]
     rooms = ("unit", "process", "engines", "platforms")
     for path in [path for room in rooms for path in tests.glob(f"{room}/**/test_*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 named.update(re.findall(r"\b[A-Z]{1,2}\d+\b", ast.get_docstring(node) or ""))
     wanted = invariants()

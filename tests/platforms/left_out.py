@@ -37,9 +37,6 @@ FILES = {
     "unit/test_unfriendly.py": "swaps between the system calls of Linux",
 }
 TESTS_BY_REASON = {
-    "fails under Wine, where a cause has not been found (docs/guarantees.md, several machines)": (
-        "unit/test_lease.py::test_of_a_replacer_and_a_takeover_in_place_one_enters[False]",
-    ),
     "its schedules take minutes under Wine": (
         "unit/test_queue.py::test_no_ordering_of_steps_passes_a_waiter_or_fails_to_wake_it",
         "unit/test_queue.py::test_a_crash_at_any_step_of_queueing_does_not_stop_the_queue",

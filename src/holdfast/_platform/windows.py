@@ -437,6 +437,10 @@ class WindowsEnvironment(GenericEnvironment):
                     raise
                 time.sleep(pause)
 
+    def replace(self, existing: str, path: str) -> None:
+        os.lstat(existing)  # Wine may remove what is at `path` even if this is missing
+        os.replace(existing, path)
+
     def _rename_away(self, path: str) -> None:
         """Rename the file, which removes the lock, and remove it by its new name, now or at a later removal (WI4)."""
         for left in self._away.copy():

@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._core.attempt import Refusal
-from ._core.hold import HoldRef, forked
+from ._core.hold import HoldRef
 from ._core.messages import refused
-from ._core.options import check_timeout
 from ._core.wait import Steps
 from ._drivers.apart import apart_of
 from ._drivers.asyncio import (
@@ -292,7 +291,7 @@ class AsyncAcquirable(Resource):
         Raises what `Lock.acquire` raises, but for AcquireCancelled; WouldDeadlock if this task holds the lock (all
         slots of a semaphore) and would wait without limit, with no timeout here or of asyncio.
         """
-        timeout = self._request.timeout if timeout is UNSET else check_timeout(timeout)
+        timeout = self._limit(timeout)
         hold = await self._acquire(timeout)
         if hold.__class__ is Refusal:  # no call, after which a signal would be noticed: it is delivered (J2)
             raise await self._error(hold, timeout)
@@ -336,8 +335,7 @@ class AsyncAcquirable(Resource):
                 keep(self._env, result)
             if result.held.attempt_events is not None:
                 result.held.attempt_events.acquired(result.held)
-            if result.held.inert:
-                raise forked(result.held.request)
+            result.held.require_same_process()
             if to is not None:
                 result.operation = to.number
             operations.about_to_deliver(operation)
@@ -353,8 +351,7 @@ class AsyncAcquirable(Resource):
 
         Works like `Lock.wait`, without blocking the event loop.
         """
-        limit = self._request.timeout if timeout is UNSET else check_timeout(timeout)
-        return await _left_to_asyncio(self._wait_within, limit) is None
+        return await _left_to_asyncio(self._wait_within, self._limit(timeout)) is None
 
     def _wait_within(self, timeout: float | None) -> Coroutine[Any, Any, Refusal | None]:
         return self._drive(self._engine.wait_until_free(self._env, self._requests, timeout, caller()), timeout)
@@ -370,7 +367,7 @@ class AsyncAcquirable(Resource):
         return self._enter(leaving(self))
 
     async def _enter(self, statement: Leaving | None) -> AsyncHold:
-        timeout = self._request.timeout
+        timeout = self._limit(UNSET)
         operations = self._env.operations
         me = caller()
         operation = begin(self._env, me)

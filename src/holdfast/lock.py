@@ -13,7 +13,6 @@ from _warnings import warn
 from _weakref import ref as weak_reference
 
 from ._core.attempt import Refusal
-from ._core.hold import forked
 from ._core.options import Options, Request, check_timeout
 from ._drivers.background import Keeper
 from ._drivers.sync import Cancellation, caller, drive, perform
@@ -401,6 +400,9 @@ class Resource:
     def _request(self) -> Request:
         return self._requests[0]
 
+    def _limit(self, timeout: float | None) -> float | None:
+        return self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
+
     def _apart(
         self, timeout: float | None, *, acquires: bool = False, cancel: Cancellation | None = None
     ) -> Apart | None:
@@ -461,7 +463,7 @@ class Acquirable(Resource):
         UnsupportedFilesystem; EngineUnavailable; MalformedRecord for a damaged counter of fencing tokens; OSError as
         the system gives it; and what `payload` or a callable `stale` raises.
         """
-        timeout = self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
+        timeout = self._limit(timeout)
         ends = None if cancel is None else Cancellation(cancel, self.path, self.protocol)
         return self._acquire(timeout, _refused, ends)  # type: ignore[return-value]
 
@@ -510,8 +512,7 @@ class Acquirable(Resource):
                     keep(env, result)
                 if held.attempt_events is not None:
                     held.attempt_events.acquired(held)
-                if held.inert:
-                    raise forked(held.request)
+                held.require_same_process()
                 return hold
         except OSError as failed:
             set_error_path(failed, self.path)
@@ -534,7 +535,7 @@ class Acquirable(Resource):
         process may acquire it before the caller does. `cancel` works as in `acquire`. Raises what `acquire` raises,
         except AcquireTimeout.
         """
-        limit = self._requests[0].timeout if timeout is UNSET else check_timeout(timeout)
+        limit = self._limit(timeout)
         ends = None if cancel is None else Cancellation(cancel, self.path, self.protocol)
         steps = self._engine.wait_until_free(self._env, self._requests, limit, caller())
         return self._perform(steps, limit, ends) is None

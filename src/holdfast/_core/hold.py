@@ -202,6 +202,11 @@ class HoldState:
             notice_fork()
         return self.generation != self.env.generation
 
+    def require_same_process(self) -> None:
+        """Raise RuntimeError in a child that a callback or a signal handler forked before the hold was delivered."""
+        if self.inert:
+            raise forked(self.request)
+
     def give_back(self) -> None:
         """Undo an acquisition that the caller never got. Never raises."""
         operations = self.env.operations

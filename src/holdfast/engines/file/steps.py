@@ -40,11 +40,7 @@ _NEEDS = {  # what is missing, by the error that says so
 
 def is_there(env: Environment, path: str, identity: tuple[int, int]) -> bool:
     """Whether the path names this inode now."""
-    try:
-        found = env.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return (found.st_dev, found.st_ino) == identity
+    return names_there(env, path, identity) > 0
 
 
 def names_there(env: Environment, path: str, identity: tuple[int, int]) -> int:

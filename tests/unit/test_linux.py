@@ -193,11 +193,13 @@ def test_the_environment_of_the_system_is_chosen(
     assert _platform.environment() is chosen
 
 
-@pytest.mark.parametrize("variable", ["HOLDFAST_OS", "HOLDFAST_WITHOUT"])
-def test_a_misspelt_variable_is_an_error(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, "flok")
+@pytest.mark.parametrize(
+    ("variable", "value"), [("HOLDFAST_OS", "flok"), ("HOLDFAST_WITHOUT", "flok"), ("HOLDFAST_OS", "generic,posix")]
+)
+def test_a_misspelt_variable_is_an_error(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
     monkeypatch.setattr(_platform, "_current", None)
-    with pytest.raises(ValueError, match=f"{variable}=flok: expected one of .*o"):
+    with pytest.raises(ValueError, match=f"{variable}={value}: expected one of .*o"):
         _platform.environment()
 
 

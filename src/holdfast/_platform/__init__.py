@@ -9,6 +9,8 @@ from .fork import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .portable import GenericEnvironment
 
 _current: GenericEnvironment | None = None
@@ -31,8 +33,10 @@ def environment() -> GenericEnvironment:
 
 def _make() -> None:
     global _current
-    without = _known("HOLDFAST_WITHOUT", ("unnamed", "proc", "link", "flock", "events"))
-    forced = "".join(_known("HOLDFAST_OS", ("generic", "posix")))
+    forced = os.environ.get("HOLDFAST_OS", "")
+    _require_known("HOLDFAST_OS", [forced], ("generic", "posix"))
+    without = frozenset(os.environ.get("HOLDFAST_WITHOUT", "").split(",")) - {""}
+    _require_known("HOLDFAST_WITHOUT", without, ("unnamed", "proc", "link", "flock", "events"))
     if forced == "generic":
         from .portable import GenericEnvironment
 
@@ -51,9 +55,7 @@ def _make() -> None:
         _current = PosixEnvironment(without)
 
 
-def _known(variable: str, values: tuple[str, ...]) -> frozenset[str]:
-    """What a variable of the environment names."""
-    given = frozenset(filter(None, os.environ.get(variable, "").split(",")))
-    if not given.issubset(values):
+def _require_known(variable: str, given: Iterable[str], values: tuple[str, ...]) -> None:
+    """Raise ValueError if a variable of the environment names something else."""
+    if not {"", *values}.issuperset(given):
         raise ValueError(f"{variable}={os.environ[variable]}: expected one of {', '.join(values)}")
-    return given

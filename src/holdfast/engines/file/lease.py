@@ -157,11 +157,12 @@ class LeaseWatch:
 
 
 def replace(
-    env: Environment, request: FileRequest, seen: Observation, others: Callable[[], list[str]]
+    env: Environment, request: FileRequest, seen: Observation, others: Callable[[list[str]], list[str]]
 ) -> tuple[int, bytes] | None:
     """Put a new lock file in the place of the lapsed one that was seen. Its descriptor, and its record.
 
-    None if another contender or the holder was faster. `others` finds the claims of the other kind (LE13).
+    None if another contender or the holder was faster. `others` finds the claims of the other kind in a list of the
+    directory (LE13).
     """
     assert seen.lease is not None
     watch: LeaseWatch = seen.lease_watch or LeaseWatch()
@@ -173,8 +174,11 @@ def replace(
     env.operations.about_to_make(temporary)
     try:
         data, claims.identity = _write_new(env, request, temporary, lease)
-        mine = claims.make(watch, temporary, lease) and watch.are_abandoned(env, others() + claims.later(), lease)
-        if not mine or not _is_unchanged(env, request, seen):
+        if not claims.make(watch, temporary, lease):
+            return None
+        names = env.list_directory(request.directory)
+        counting = others(names) + claims.later(names)
+        if not watch.are_abandoned(env, counting, lease) or not _is_unchanged(env, request, seen):
             return None
         env.replace(temporary, request.path)
         claims.done = True
@@ -204,7 +208,7 @@ def _is_unchanged(env: Environment, request: FileRequest, seen: Observation) -> 
 def disarm(env: Environment, request: FileRequest, seen: Observation) -> bool:
     """Take their new files from all claimants (LE13). Whether the record is still the one that was seen."""
     directory, claimed = request.directory, set[tuple[int, int]]()
-    for name in Claims(env, request, seen).later():
+    for name in Claims(env, request, seen).later(env.list_directory(directory)):
         claimed.update(_inode(env, f"{directory}/{name}"))
     if claimed:
         for name in env.list_directory(directory):  # anew: the first list may lack a name that is older than the claim
@@ -286,10 +290,10 @@ class Claims:
             else:
                 return not self._number or watch.is_abandoned(self._env, self._path(self._number - 1), lease)
 
-    def later(self) -> list[str]:
-        """The names of the claims after ours; of all, if we have none."""
+    def later(self, names: list[str]) -> list[str]:
+        """Of these names, those of the claims after ours; of all, if we have none."""
         found = []
-        for name in self._env.list_directory(self._directory):
+        for name in names:
             number = name.removeprefix(self._prefix).removesuffix(_SUFFIX)
             if name.startswith(self._prefix) and is_claim(name) and int(number) > self._number:
                 found.append(name)

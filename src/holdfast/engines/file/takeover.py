@@ -254,10 +254,10 @@ def is_claimed(
     return _has_other(env, path, inode, names, guard, now)
 
 
-def claims_on(env: Environment, path: str, inode: tuple[int, int]) -> list[str]:
-    """The claims on the inode, also those of processes that have ended."""
+def claims_on(env: Environment, path: str, inode: tuple[int, int], names: list[str]) -> list[str]:
+    """Of these names in its directory, the claims on the inode, also those of processes that have ended."""
     directory, found = path.rpartition("/")[0], []
-    for name in env.list_directory(directory or "/"):
+    for name in names:
         about = _parsed(name)
         if about is not None and about.inode[1] == inode[1] and _look_at(env, path, f"{directory}/{name}"):
             found.append(name)

@@ -6,6 +6,7 @@ They are marked `long` when they are collected, so `-m long` selects them in any
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -84,8 +85,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     met: Counter[str] = Counter()
+    rows = re.compile("tests/(" + "|".join(map(re.escape, KEPT)) + ")")
     for item in items:
-        if row := next((row for row in KEPT if item.nodeid.startswith(f"tests/{row}")), None):
+        if found := rows.match(item.nodeid):
+            row = found[1]
             if KEPT[row] == 0 or met[row] % KEPT[row]:
                 item.add_marker(pytest.mark.long)
             met[row] += 1

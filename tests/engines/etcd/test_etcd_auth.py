@@ -58,7 +58,7 @@ def guarded() -> Iterator[Node]:
 
 def test_an_expired_token_is_replaced(guarded: Node) -> None:
     """EC3: for the keep-alives, for the waits, and for the release."""
-    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=5"
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/a?ttl=15"
     lost: list[Any] = []
     hold = Lock(url, on_lost=lost.append).acquire()
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
@@ -217,7 +217,7 @@ def test_a_password_file_that_is_away_for_a_moment_costs_no_hold(
         cluster._token = ""
 
     file.write_text("s3cr/et")
-    lock = Lock(f"etcd://me@{guarded.host}/mine/gap?password_file={file}&ttl=5")
+    lock = Lock(f"etcd://me@{guarded.host}/mine/gap?password_file={file}&ttl=15")
     hold = lock.acquire(timeout=10)
     cluster = etcd_client.cluster_of(environment(), lock._request.lock_url.access)  # type: ignore[attr-defined]
     lease = hold._held.entrant.lease  # type: ignore[attr-defined]
@@ -242,7 +242,7 @@ def test_a_wait_outlasts_a_token(guarded: Node) -> None:
     """EC3: the error arrives in the stream of the watch."""
     import threading
 
-    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b?ttl=5"
+    url = f"etcd://me:s3cr%2Fet@{guarded.host}/mine/b?ttl=60"
     cluster = etcd_client.cluster_of(environment(), Lock(url)._request.lock_url.access)  # type: ignore[attr-defined]
     watch, spoilt = etcd_client.Cluster.watch, []
 

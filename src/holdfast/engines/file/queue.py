@@ -94,6 +94,8 @@ FIRST_LOOK = 0.010
 """Seconds that a waiter behind others waits before its first look at a lock that was there when it came."""
 _RECHECK_EACH = 1.0
 """Seconds between looks at the lock, for each waiter ahead."""
+_LONGEST_RECHECKS = 6
+"""Maximum time between these looks, as a multiple of RECHECK: all waiters ahead have to be idle for it to matter."""
 _FIRST_POLL, _LONGEST_POLL = 0.001, 1.0
 """Seconds between looks at a ticket ahead that cannot be opened."""
 _TRIES = 20
@@ -1035,10 +1037,13 @@ class QueueEntry:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def recheck(self, now: float, *, several: bool = False) -> float:
-        """Seconds until the next look at the lock although a waiter is ahead (A2): one for each waiter ahead, or as
-        many as we have waited if that is more; RECHECK at most. Of several files, those ahead may know only some."""
-        waited = 0.0 if several else now - self.started
-        return min(RECHECK, max(_RECHECK_EACH * (self._behind_here or self._ahead), waited))
+        """Seconds until the next look at the lock although a waiter is ahead (A2): one for each waiter ahead, so that
+        a thousand waiters do not look ever more often; or as many as we have waited, up to RECHECK, if that is more.
+        Of several files, those ahead may know only some."""
+        each = _RECHECK_EACH * (self._behind_here or self._ahead)
+        if several:
+            return min(RECHECK, each)
+        return min(_LONGEST_RECHECKS * RECHECK, max(each, min(RECHECK, now - self.started)))
 
     def plan(self, now: float) -> tuple[tuple[int, ...], float, Signal | None]:
         """The waits while a waiter is ahead: descriptors, the latest time to wake up, a signal."""

@@ -49,9 +49,11 @@ def test_no_word_is_broken_at_the_edge_of_a_terminal(world: World, path: Path, w
     """Only a word longer than a line, such as a path, goes beyond the edge."""
     for name in ("a", "a-longer-name", "another"):
         path.with_name(f"{name}.lock").write_text(f"pid={DEAD}\ntimestamp=17\n")
+    # The limits that doctor looks at are the machine's, and may be reached or left at any moment: ask before, too.
+    runs = [world.do(*words)] if words == ["doctor"] else []
     shown = [STYLE.sub("", line) for line in on_terminal(world, width, *words).rest().splitlines()]
-    whole = world.do(*words)
-    told = set((whole.stdout + whole.stderr).split())
+    runs.append(world.do(*words))
+    told = {word for run in runs for word in (run.stdout + run.stderr).split()}
     if words[0] != "ls":
         assert len(told) > 20
         assert {word for line in shown for word in line.split() if not word[0].isdigit()} <= told

@@ -174,10 +174,12 @@ def test_a_look_for_a_free_lock_keeps_its_timeout_when_the_server_falls_silent(
         proxy.swallows = True
         return (yield from watch(*words))
 
+    lock = Lock(url.replace(node.host, proxy.host))
     with Lock(url, stale_after=30):
+        assert lock.status().locked  # and a connection is there: the first look is quick
         monkeypatch.setattr(etcd_client.Cluster, "watch", silent)
         since = time.monotonic()
-        assert not Lock(url.replace(node.host, proxy.host)).wait(timeout=0.3)
+        assert not lock.wait(timeout=1.0)
         assert time.monotonic() - since < 5
         monkeypatch.undo()
 

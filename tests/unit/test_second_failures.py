@@ -579,14 +579,32 @@ def unwritable(env: Stepped) -> Callable[..., int]:
     return open_existing
 
 
+def test_an_unfinished_file_of_another_user_is_removed(path: Path, contend: Contend) -> None:
+    """P6, T6: only a user who may write to it can finish it; whoever may remove it makes a new one."""
+    path.touch()
+    path.chmod(0o1644)
+    inode = path.stat().st_ino
+    other = os.open(path, os.O_RDONLY)  # keeps the number of the inode
+    contender = contend(path)
+    contender.env.instead["open_existing"] = unwritable(contender.env)
+    assert contender.get().verify()
+    assert path.stat().st_ino != inode
+    os.close(other)
+
+
 def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, contend: Contend) -> None:
-    """P6: only a user who may write to it can finish it."""
+    """P6, T6: a user who may neither write to it nor remove it (a sticky directory) waits, and is told why."""
     path.touch()
     path.chmod(0o1644)
     contender = contend(path)
     contender.env.instead["open_existing"] = unwritable(contender.env)
-    assert not isinstance(contender.run(), FileHold)
+    contender.env.instead["unlink"] = lambda name: (
+        fails("EPERM")() if name == str(path) else contender.env.real.unlink(name)
+    )
+    refused = contender.run()
+    assert not isinstance(refused, FileHold)
     assert path.read_bytes() == b""
+    assert "may neither write to the lock file nor remove it" in refused.status.reason
 
 
 @pytest.mark.needs("events")

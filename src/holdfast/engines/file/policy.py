@@ -63,14 +63,14 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
     record, evidence, stale = seen.record, assessed.evidence, request.stale
     if assessed.liveness is Liveness.ALIVE and evidence.source == "guard":
         return Verdict(False, False, "its holder is alive")  # V1
+    if seen.blocked is not None:
+        return Verdict(False, False, f"{OUT_OF_HAND}{seen.blocked}")
     if evidence.source == UNFINISHED_SOURCE and stale != "never":
         return Verdict(True, True, "it was created, but nobody holds it")  # publish.py, P6
     if record is None:
         return Verdict(False, False, "what cannot be read counts as held")  # V2
     if record.mixed:
         return Verdict(False, False, "it contains more than a lock's record, so it may be data")  # V6
-    if seen.blocked is not None:
-        return Verdict(False, False, f"{OUT_OF_HAND}{seen.blocked}")
     if stale == "never":
         return Verdict(False, False, "this contender takes over nothing (stale='never')")
     if callable(stale):

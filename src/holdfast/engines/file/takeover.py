@@ -668,13 +668,14 @@ def settle(env: Environment, held: FileHold) -> Steps[FileHold | None]:
 def complete(env: Environment, request: FileRequest, seen: Observation) -> Steps[FileHold | None]:
     """Acquire an unfinished file, whose creator died before it wrote its record (publish.py, P6)."""
     free = _is_guard_free(env, seen)
-    if not free or names_there(env, request.path, seen.identity) > 1:  # T9, T18
-        seen.refused += not free
-        if (not free and seen.refused < TRIES) or not _remove(env, request, seen):
-            return None
-        return (yield from publish(env, request))
     try:
-        fd = env.open_existing(request.path, write=True)
-    except OSError:
+        in_place = free and names_there(env, request.path, seen.identity) <= 1  # T9, T18
+        fd = _open(env, request) if in_place else None
+    except FileNotFoundError:
         return None
-    return (yield from finish(env, request, fd, created=False))
+    if fd is not None:
+        return (yield from finish(env, request, fd, created=False))
+    seen.refused += not free
+    if (not free and seen.refused < TRIES) or not _remove(env, request, seen):  # T6
+        return None
+    return (yield from publish(env, request))

@@ -306,6 +306,25 @@ def test_a_lock_with_too_long_a_name_for_an_announcement_can_be_had(what: str, d
     assert os.listdir(disk) == []
 
 
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("word", ["ENOSPC", "EDQUOT"])
+@pytest.mark.parametrize("what", ["taken over", "broken"])
+def test_a_dead_holders_lock_can_be_had_on_a_full_disk(what: str, word: str, dead: Path, contend: Contend) -> None:
+    """Y9: there is room neither for `LOCK.reclaim` nor for a claim, and none is needed."""
+
+    def full(path: str, _mode: int) -> None:
+        raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)), path)
+
+    contender = contend(dead, **SIDECAR)
+    for step in ("open_new_directory", "open_new", "open_unnamed"):
+        contender.env.instead[step] = full
+    if what == "broken":
+        assert drive(break_lock(contender.env, contender.request)) is not None
+    else:
+        contender.get().release()
+    assert os.listdir(dead.parent) == []
+
+
 @pytest.mark.parametrize("again", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("what", ["taken over", "broken"])

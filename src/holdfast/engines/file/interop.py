@@ -28,7 +28,8 @@ Y7  Any lock file of this kind may have rivals, whichever of the two protocols t
 Y8  Windows has neither that bit nor guards of directories. There the announcement is a file that the system removes
     with the process that made it, so a kill leaves none. A process that makes a directory of that name finds it taken.
 Y9  The name of a lock file may be so long that its announcement would have none. Then no process announces anything,
-    and the two gates of the takeover decide alone.
+    and the two gates of the takeover decide alone. So they do where the disk has no room for one: a dead holder's lock
+    can be taken over and removed there, which takes none.
 Y10 What is in the place of an announcement may be somebody's data: fs-safe makes a directory, or a file with a JSON
     object. Anything else is left alone. fs-safe waits for it, so we do, too, and say what is in the way.
 """
@@ -41,7 +42,7 @@ import stat
 from ..._core.wait import Steps, Wait
 from ..._platform.operations import let_go, partial
 from ...model import Value
-from .steps import is_there, with_hint
+from .steps import NO_ROOM, is_there, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def announce_removal(env: Environment, request: FileRequest) -> Announcement | N
     except FileNotFoundError:
         return None  # another process took it for a crash's leftover and ended it; or the whole directory is gone
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno not in (errno.ENAMETOOLONG, *NO_ROOM):
             raise
         return Announcement(-1, None)  # Y9
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import _platform
+from holdfast._core.attempt import Refusal
 from holdfast._platform import linux, posix, procfs
 from holdfast._platform.descriptors import Descriptor
 from holdfast._platform.linux import LinuxEnvironment
@@ -21,7 +22,7 @@ from holdfast._platform.posix import PosixEnvironment
 from holdfast._platform.values import Presence
 from process.support import eventually
 from unit.elsewhere import elsewhere, mount, needs_root
-from unit.stepping import Contender, Stepped, failing
+from unit.stepping import Contend, Contender, Stepped, failing
 
 Environments = Callable[..., Stepped]
 
@@ -267,6 +268,22 @@ def test_writers_are_unknown_without_kernel_locks(tmp_path: Path) -> None:
     """LX2."""
     with open(tmp_path / "l", "w") as file:
         assert LinuxEnvironment(without=frozenset({"flock"})).is_written(file.fileno()) is None
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS], ids=errno.errorcode.get)
+def test_a_filter_of_system_calls_that_refuses_kernel_locks_leaves_the_process_as_proof_of_life(
+    number: int, disk: Path, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sandbox by seccomp, whose filter chooses the error."""
+    monkeypatch.setattr(posix.fcntl, "flock", failing(number))
+    holder, other = contend(disk / "l"), contend(disk / "l")
+    held = holder.get()
+    assert b"\nholdfast=2 n " in held.data
+    refused = other.run()
+    assert isinstance(refused, Refusal)
+    assert refused.status.evidence.source == "process"
+    held.release()
+    assert not (disk / "l").exists()
 
 
 @pytest.mark.parametrize(("number", "known"), [(errno.ENOSYS, False), (errno.EIO, True)])

@@ -33,7 +33,8 @@ _WRITE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _TO_FIFO = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SHARE_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
-_NO_FLOCK = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
+_NO_FLOCK = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EPERM)
+"""The errors where there are no kernel locks; the last is that of most filters of system calls (seccomp)."""
 _SET_RECORDS: int | None = getattr(fcntl, "F_OFD_SETLK", None)
 _GET_RECORDS: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 """Commands for locks of an open file description: Linux, and macOS where its Python knows of them."""

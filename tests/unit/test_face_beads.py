@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -447,6 +448,18 @@ def test_a_dead_tools_lock_is_taken_over(disk: Path, dead_pid: int) -> None:
     with beads.acquire(disk, "me", timeout=0) as hold:
         assert hold.recovered_from is not None
         assert hold.recovered_from.pid == dead_pid
+
+
+@pytest.mark.parametrize("stale", ["safe", "protocol"])
+def test_a_clock_that_was_set_does_not_make_a_living_tool_dead(stale: Any, disk: Path, live_pid: int) -> None:
+    """inspect.py, L3: its process seems to have started after its record was written."""
+    path = write(disk, text(live_pid))
+    before = path.read_bytes()
+    lock = holdfast.Lock(disk, protocol="beads", stale=stale)
+    assert lock.try_acquire() is None
+    assert lock.status().liveness is not holdfast.Liveness.DEAD
+    assert path.read_bytes() == before
+    assert should_skip_database(disk) == (True, "tool", None)
 
 
 def test_a_release_removes_only_what_this_process_holds(disk: Path, live_pid: int) -> None:

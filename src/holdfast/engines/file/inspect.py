@@ -15,7 +15,9 @@ L2  The guard is free, and the marker says that the holder took it on this boot 
 L3  The holder's pid, where it is meaningful here: in a marker of our boot and PID namespace, or in a foreign record,
     which has only the number. No such process, or one that started later: DEAD. Proven only for a marker that says that
     the holder is known by its process alone (`n`): a foreign tool may write its record and end (a shell's `try`), and a
-    guard may have been passed on to a child that outlives the pid.
+    guard may have been passed on to a child that outlives the pid. That a process started after a foreign record was
+    written may also mean that the clock was set in between: where age is no part of the protocol's rule, it counts as
+    UNKNOWN.
 L4  A marker of this host, from another boot: DEAD, by rule, as host names repeat.
 L5  Everything else: UNKNOWN, which counts as held.
 L6  A record counts only if it was read from an inode that is a regular file; the descriptor, not the path, is judged.
@@ -489,7 +491,11 @@ def _by_process(env: Environment, record: Record, marker: Marker | None) -> Asse
     elif marker is None and record.created is not None and found.since is not None:
         late = found.since - record.created
         if late > RECYCLED_SLACK:
-            return _dead(f"pid {pid} is another process by now: it started {late:.0f} s after the record was written")
+            after = f"it started {late:.0f} s after the record was written"
+            if get(record.protocol).has_age:
+                return _dead(f"pid {pid} is another process by now: {after}")
+            doubt = f"process {pid} runs, and is another one, or the clock was set meanwhile: {after}"
+            return Assessment(Liveness.UNKNOWN, Evidence("process", doubt), pid)
     return Assessment(Liveness.ALIVE, Evidence("process", f"process {pid} is running"), pid)
 
 

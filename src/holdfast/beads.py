@@ -161,6 +161,8 @@ def should_skip_database(beads_dir: str | os.PathLike[str]) -> tuple[bool, str |
     try:
         request = FileRequest(beads_dir, {"protocol": "beads"})
         return perform_at(request, _check(environment(), request))
+    except FileNotFoundError:
+        return False, None, None  # the working directory is gone, and with it all that a relative path may mean
     except (InvalidPath, EngineUnavailable) as error:
         return True, None, f"{_READING}: {error}"
 

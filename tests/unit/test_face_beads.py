@@ -159,6 +159,17 @@ def test_a_free_database_is_not_skipped(shm: Path, make: Callable[[Path], None])
         restored(shm)
 
 
+def test_a_database_in_a_working_directory_that_is_gone_is_not_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Go, where nothing is there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert should_skip_database(".beads") == (False, None, None)
+
+
 def test_a_living_holder_is_respected(disk: Path, live_pid: int) -> None:
     path = write(disk, text(live_pid))
     assert should_skip_database(disk) == (True, "tool", None)

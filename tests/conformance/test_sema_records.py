@@ -191,7 +191,19 @@ def test_a_heartbeat_does_not_damage_the_record(then: int, now: int, tag: str | 
 
 
 def test_a_heartbeat_that_would_change_the_length_is_left_out() -> None:
-    assert SEMA.refreshed(SEMA.compose(who(7), 999_999_999, None, "1 g b 1 n s h", {}), 1_000_000_000) is None
+    assert SEMA.refreshed(b"pid=7\ntimestamp=999999999\nholdfast=1 g b 1 n s h\n", 1_000_000_000) is None
+
+
+@pytest.mark.parametrize(("then", "now"), [(100.0, 1.8e9), (1.8e9, 100.0), (-5.0, 1.8e9), (1.8e9, -5.0)])
+def test_a_heartbeat_follows_a_clock_that_was_set(then: float, now: float) -> None:
+    """A machine without a clock of its own begins at the epoch."""
+    data = SEMA.compose(who(7), then, "t", "1 g b 1 n s h", {})
+    fresh = SEMA.refreshed(data, now)
+    assert fresh is not None
+    offset, digits = fresh
+    after = data[:offset] + digits + data[offset + len(digits) :]
+    assert after == SEMA.compose(who(7), now, "t", "1 g b 1 n s h", {})
+    assert SEMA.decode(after).created == max(now, 0)
 
 
 # -- attribution of records --------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_TAG_CHARACTERS = 10_000
-NO_OPTIONS: Mapping[str, Any] = {}
 
 _CONTROL = dict.fromkeys((*range(32), 127), " ")
 

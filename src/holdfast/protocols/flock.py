@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 
 from ..errors import MalformedRecord
-from .sema import FLOCK_SIGNATURE, Sema
+from .sema import FLOCK_SIGNATURE, Sema, lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Flock(Sema):
     def encode(self, record: Record) -> bytes:
         return FLOCK_SIGNATURE + super().encode(record)
 
-    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:
-        return FLOCK_SIGNATURE + super().compose(who, now, tag, marker, more)
+    def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+        return FLOCK_SIGNATURE + lines(who.pid, int(max(now, 0)), tag, marker)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         return False

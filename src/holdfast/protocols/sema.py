@@ -17,8 +17,8 @@ lock file, and the rename. Source: Protocol Specification, File-Based Semaphore 
 from __future__ import annotations
 
 from ..errors import MalformedRecord
-from ..model import Identity, Marker, Record
-from .base import NO_OPTIONS, Protocol, check_size
+from ..model import Marker, Record
+from .base import Protocol, check_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..liveness import Liveness
+    from ..model import Identity
 
 MAX_PID = 2**32 - 1
 MAX_TIMESTAMP = 2**64 - 1
@@ -93,18 +94,10 @@ class Sema(Protocol):
             raise ValueError(f"a sema record cannot carry timestamp {timestamp!r}")
         if tag is not None and (not isinstance(tag, str) or tag != tag.strip() or "\n" in tag):
             raise ValueError("a sema tag is one line without blanks at its ends")
-        who = Identity(pid, "-", "-", "-", "-")
-        return Sema.compose(self, who, timestamp, tag, record.marker.encode() if record.marker else None, NO_OPTIONS)
+        return lines(pid, timestamp, tag, record.marker.encode() if record.marker else None)
 
     def compose(self, who: Identity, now: float, tag: str | None, marker: str | None, more: Mapping[str, Any]) -> bytes:  # noqa: ARG002
-        # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
-        # killed between two pages of its one write leaves a record that still names its process.
-        text = f"pid={who.pid}\ntimestamp={int(now) if now > 0 else 0}\n"
-        if marker is not None:
-            text += f"{MARKER_KEY}={marker}\n"
-        if tag is not None:
-            text += f"tag={tag}\n"
-        return text.encode()
+        return lines(who.pid, _digits(now), tag, marker)
 
     def is_stale(self, record: Record, liveness: Liveness, now: float, stale_after: float) -> bool:  # noqa: ARG002
         # Whole seconds, strictly greater: 3600 s is fresh, 3601 s is stale; a timestamp in the future has no age.
@@ -116,8 +109,26 @@ class Sema(Protocol):
     def refreshed(self, data: bytes, now: float) -> tuple[int, bytes] | None:
         start = data.find(b"timestamp=") + len(b"timestamp=")
         end = data.find(b"\n", start)
-        digits = b"%d" % int(now)
+        digits = _digits(now).encode()
         return (start, digits) if end - start == len(digits) else None
+
+
+def _digits(now: float) -> str:
+    """The timestamp of a hold. Ten digits also before September 2001: a clock that begins at the epoch will be set, and
+    then a heartbeat refreshes it."""
+    return f"{int(now) if now > 0 else 0:010}"
+
+
+def lines(pid: int, timestamp: int | str, tag: str | None, marker: str | None) -> bytes:
+    """The lines of a record."""
+    # The tag may be long, so it comes last: a refresh rewrites digits within the first page, and a takeover that is
+    # killed between two pages of its one write leaves a record that still names its process.
+    text = f"pid={pid}\ntimestamp={timestamp}\n"
+    if marker is not None:
+        text += f"{MARKER_KEY}={marker}\n"
+    if tag is not None:
+        text += f"tag={tag}\n"
+    return text.encode()
 
 
 def _decoded(data: bytes) -> str:

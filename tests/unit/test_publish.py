@@ -356,6 +356,20 @@ def test_the_mode_that_was_asked_for_is_set(disk: Path, contend: Contend, enviro
         os.umask(umask)
 
 
+@pytest.mark.parametrize("umask", [0o077, 0o277, 0o477, 0o777], ids=oct)
+@ways
+def test_a_lock_file_can_be_opened_again_by_its_owner_whatever_the_umask(
+    way: str, umask: int, disk: Path, contend: Contend, environments: Environments
+) -> None:
+    """With the umask alone, a dead holder's lock would stay held for its own user."""
+    holder, before = contend(disk / "l", environments(*WAYS[way])), os.umask(umask)
+    try:
+        holder.get()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((disk / "l").stat().st_mode) == 0o600 | 0o644 & ~umask
+
+
 # -- falling back ------------------------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ from hashlib import blake2b
 from ..._platform.operations import partial, unlink_quietly
 from ..._platform.values import temporary_name
 from .inspect import Observation, read_fresh
-from .steps import UNWRITABLE, is_there, with_hint, withdraw, write_all
+from .steps import UNWRITABLE, admit_owner, is_there, with_hint, withdraw, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -246,6 +246,7 @@ def _write_new(env: Environment, request: FileRequest, temporary: str, lease: fl
     fd = env.open_new(temporary, request.mode)
     try:
         found = env.fstat(fd)
+        admit_owner(env, fd, found.st_mode)  # it is opened by its name
         data = request.compose(env, found.st_dev, guarded=False, lease=lease)
         write_all(env, fd, data)
         env.sync(fd)

@@ -44,8 +44,10 @@ from ...errors import UnsupportedFilesystem
 from .hold import FileHold
 from .interop import among, quieten
 from .steps import (
+    OWNER,
     REMOVED,
     UNFINISHED,
+    admit_owner,
     kinds_of_marker,
     names_there,
     not_made,
@@ -78,6 +80,7 @@ def _blank(env: Environment, request: FileRequest) -> Blank:
     try:
         guarded = env.guard(fd) is True  # P2; no other process can know this inode, so it is never refused
         found = env.fstat(fd)
+        admit_owner(env, fd, found.st_mode)  # else a crash would leave a file that its user cannot judge
         return fd, guarded, (found.st_dev, found.st_ino), request.lease_on(env, found.st_dev)
     except BaseException:
         let_go(env, fd)
@@ -178,7 +181,9 @@ def _publish_named(env: Environment, request: FileRequest) -> Steps[FileHold | N
         raise
     try:
         try:
-            device = env.fstat(fd).st_dev
+            found = env.fstat(fd)
+            device = found.st_dev
+            admit_owner(env, fd, found.st_mode)  # it is opened by its name
             data = request.compose(env, device, guarded=False)
             env.undo_by(fd, partial(withdraw, env, request, data))
             write_all(env, fd, data)
@@ -302,7 +307,7 @@ def finish(env: Environment, request: FileRequest, fd: int, *, created: bool) ->
         env.undo_by(fd, partial(withdraw, env, request, data))
         write_all(env, fd, data)
         try:
-            env.chmod(fd, stat.S_IMODE(found.st_mode) & ~UNFINISHED)
+            env.chmod(fd, stat.S_IMODE(found.st_mode) & ~UNFINISHED | OWNER)
         except OSError:
             pass  # vfat and some FUSE keep no such bits; the record alone says that the file is finished, too
         if request.durable:

@@ -26,7 +26,7 @@ REMOVED = (errno.ESTALE, errno.ENOENT)
 """The errors of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.
 UNFINISHED = stat.S_ISVTX
-_OWNER = stat.S_IRUSR | stat.S_IWUSR
+OWNER = stat.S_IRUSR | stat.S_IWUSR
 _DISCONNECTED = (errno.EIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN)
 _NEEDS = {  # what is missing, by the error that says so
     errno.EMFILE: "each hold needs a descriptor{slots}, and this process, with {holds} holds, has reached its "
@@ -62,15 +62,23 @@ def write_all(env: Environment, fd: int, data: bytes, offset: int = 0, what: str
         written += count
 
 
+def admit_owner(env: Environment, fd: int, mode: int) -> None:
+    """Let the owner of a new file open it again, even if the umask takes that right from the owner."""
+    made = stat.S_IMODE(mode)
+    if made & OWNER != OWNER:
+        try:
+            env.chmod(fd, made | OWNER)
+        except OSError:
+            pass  # a filesystem without modes, say; if it matters, the next process that opens the file gets the error
+
+
 def open_lasting(env: Environment, path: str, mode: int) -> int:
-    """A new file that stays: its owner may open it again, even if the umask takes that right from the owner."""
+    """A new file that stays, and that its owner may open again."""
     fd = env.open_new(path, mode)
     try:
-        made = stat.S_IMODE(env.fstat(fd).st_mode)
-        if made & _OWNER != _OWNER:
-            env.chmod(fd, made | _OWNER)
+        admit_owner(env, fd, env.fstat(fd).st_mode)
     except OSError:
-        pass  # a filesystem without modes, say; if it matters, the next process that opens the file gets the error
+        pass  # its mode is not known; as above
     except BaseException:
         env.close(fd)
         raise

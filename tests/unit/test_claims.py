@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from holdfast._core.attempt import Refusal
+from holdfast._core.messages import advice
 from holdfast._core.messages import refused as refused_by
 from holdfast._drivers.sync import drive
 from holdfast._platform.values import Presence, Process
@@ -132,11 +133,21 @@ def test_a_contender_slow_to_ask_does_not_write_over_a_new_hold(
 def test_a_contender_without_kernel_locks_leaves_a_guarded_holder_alone(
     guarded: Path, contend: Contend, environments: Environments
 ) -> None:
-    """T1: a contender that cannot take the guard cannot know that it is free."""
+    """T1: a contender that cannot take the guard cannot know that it is free, and says so."""
+
+    def refuse_to_write(_path: str, *, write: bool) -> None:
+        if write:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
     for env in (environments("flock"), environments(kind="generic")):
-        contender = contend(guarded, env, stale=lambda _status: True)
-        assert not isinstance(contender.run(), FileHold)
-        assert claims(guarded.parent) == []
+        for may_write in (True, False):
+            if not may_write:
+                env.before["open_existing"] = refuse_to_write
+            refused = contend(guarded, env, stale=lambda _status: True).run()
+            assert isinstance(refused, Refusal)
+            assert "this process has no kernel locks" in refused.status.reason
+            assert "Any process with kernel locks takes it over" in advice(refused.status)
+            assert claims(guarded.parent) == []
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------

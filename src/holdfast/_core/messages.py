@@ -293,6 +293,7 @@ OUT_OF_REACH = "its filesystem is read-only, so nobody can take it over"
 
 OUT_OF_HAND = "it could be taken over, but "
 """The beginning of the reason for a lock that only this contender cannot take over."""
+NO_LOCKS_HERE = "this process has no kernel locks, by which alone it could know that the holder's is gone"
 
 
 def is_out_of_reach(status: Status) -> bool:
@@ -308,6 +309,8 @@ def advice(status: Status) -> str:
     others = f"Any user who may write to the file can take it over, or break the lock ({way})"
     if status.reason.startswith(f"{OUT_OF_HAND}this user"):
         return others
+    if status.reason == f"{OUT_OF_HAND}{NO_LOCKS_HERE}":
+        return f"Any process with kernel locks takes it over; if its holder is certainly gone, break the lock ({way})"
     if status.evidence.source == "counter":
         return "Find out which process has that file open (fuser, lsof), and why it makes no progress"
     if status.evidence.source == "race" or not _is_taken(status):

@@ -88,6 +88,7 @@ import errno
 import stat
 import zlib
 
+from ..._core.messages import NO_LOCKS_HERE
 from ..._core.wait import Steps, Wait
 from ..._platform.fork import forking
 from ..._platform.operations import let_go, partial, sweep_when_due, unlink_quietly
@@ -546,6 +547,8 @@ def _seize(env: Environment, request: FileRequest, seen: Observation, fd: int) -
                     held.before = before
             if claim is not None:
                 claim.end()
+        elif guard == NO_LOCKS:
+            seen.blocked = NO_LOCKS_HERE  # T1
     except BaseException:
         if claim is not None:
             claim.drop()
@@ -623,6 +626,8 @@ def _remove(env: Environment, request: FileRequest, seen: Observation) -> bool:
     try:
         guard = take_guard(env, fd)
         if not is_past_guard(env, seen, guard):
+            if guard == NO_LOCKS:
+                seen.blocked = NO_LOCKS_HERE  # T1
             return False
         try:
             claim = claim_seen(env, request, seen, guard or NO_LOCKS)

@@ -514,3 +514,11 @@ def test_mounts_are_remembered_for_few_directories(
     assert not env.storage("/l").shared
     assert env.storage("/l") == env.storage("/l")
     assert len(asked) == 2
+
+
+def test_of_two_mounts_on_one_point_the_later_one_counts(
+    env: PosixEnvironment, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = bsd.parse_mounts(f"/dev/a on {disk} (apfs, local)\nserver:/x on {disk} (nfs)\n/dev/b on / (apfs, local)\n")
+    monkeypatch.setattr(bsd, "mounts", lambda: table)
+    assert env.storage(f"{disk}/l").shared

@@ -121,8 +121,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def mount_at(path: str, table: list[Mount]) -> Mount | None:
-    """The mount with the longest matching mount point. The path has no symbolic links."""
-    within = [one for one in table if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
+    """The mount with the longest matching mount point; of two on one point, the later one lies on top. The path has no
+    symbolic links."""
+    within = [one for one in reversed(table) if f"{path}/".startswith(f"{one.point.rstrip('/')}/")]
     return max(within, key=lambda one: len(one.point), default=None)
 
 

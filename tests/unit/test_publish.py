@@ -370,6 +370,21 @@ def test_a_lock_file_can_be_opened_again_by_its_owner_whatever_the_umask(
     assert stat.S_IMODE((disk / "l").stat().st_mode) == 0o600 | 0o644 & ~umask
 
 
+@ways
+def test_a_filesystem_without_modes_is_no_error_under_any_umask(
+    way: str, disk: Path, contend: Contend, environments: Environments
+) -> None:
+    holder, before = contend(disk / "l", environments(*WAYS[way])), os.umask(0o077)
+    holder.env.instead["chmod"] = failing(errno.EPERM)
+    real = holder.env.real.open_new, holder.env.real.open_unnamed
+    holder.env.instead["open_new"] = lambda path, mode: real[0](path, mode & 0o1077)
+    holder.env.instead["open_unnamed"] = lambda path, mode: real[1](path, mode & 0o1077)
+    try:
+        assert holder.get().verify()
+    finally:
+        os.umask(before)
+
+
 # -- falling back ------------------------------------------------------------------------------------------------------
 
 

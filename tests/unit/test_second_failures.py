@@ -592,6 +592,15 @@ def test_an_unfinished_file_of_another_user_is_removed(path: Path, contend: Cont
     os.close(other)
 
 
+def test_an_unfinished_file_that_goes_is_no_error(path: Path, contend: Contend) -> None:
+    """P6: its creator has finished and released, or another contender has."""
+    path.touch()
+    path.chmod(0o1644)
+    contender = contend(path)
+    contender.env.before["open_existing"] = lambda _path, write: path.unlink() if write else None
+    assert contender.get().verify()
+
+
 def test_an_unfinished_file_of_another_user_does_not_end_a_wait(path: Path, contend: Contend) -> None:
     """P6, T6: a user who may neither write to it nor remove it (a sticky directory) waits, and is told why."""
     path.touch()

@@ -105,7 +105,7 @@ def test_a_place_without_proc_is_called_weaker(world: World) -> None:
     answer = json.loads(started.rest())
     assert (started.wait(), answer["verdict"]) == (1, "weaker")
     (found,) = [one for one in answer["findings"] if one["name"] == "processes"]
-    assert "not proven dead" in found["means"]
+    assert "never proven dead" in found["means"]
 
 
 def test_a_hostile_directory_does_not_reach_the_terminal(world: World, tmp_path: Path) -> None:

@@ -11,15 +11,28 @@ from typing import Any
 
 import pytest
 
-from holdfast._admin.doctor import GOOD, LEVELS, NOTE, UNUSABLE, WEAKER, of_abilities, of_leftovers, of_limits, worst
+from holdfast._admin.doctor import (
+    GOOD,
+    LEVELS,
+    NOTE,
+    UNUSABLE,
+    WEAKER,
+    of_abilities,
+    of_leftovers,
+    of_limits,
+    of_process,
+    worst,
+)
 from holdfast._admin.found import Unreadable
+from holdfast._core.attempt import Refusal
 from holdfast._platform import probes, procfs
 from holdfast._platform.interface import Abilities, Limits
 from holdfast._platform.storage import storage_of
 from holdfast._platform.values import Storage, temporary_name
 from holdfast.engines.file.paths import queue_of
+from holdfast.model import marker_text
 from unit.elsewhere import elsewhere, mount, needs_root
-from unit.stepping import Contend, Stepped
+from unit.stepping import Contend, Stepped, sema_record
 from unit.test_waiters import queued
 
 Environments = Callable[..., Stepped]
@@ -269,3 +282,19 @@ def test_another_file_of_the_same_name_is_not_taken_for_the_probe(
 def test_without_a_mount_table_no_other_directory_is_sought(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "read", lambda _path: "")
     assert probes._elsewhere(str(disk)) == []
+
+
+@pytest.mark.needs("flock")
+def test_what_is_said_of_a_holder_without_a_boot_id_is_true(
+    disk: Path, contend: Contend, environments: Environments, dead_pid: int
+) -> None:
+    """Its lock is not taken over, however old it is."""
+    env = environments()
+    who = env.identity().replaced(boot="-")
+    found = [*of_process(who, probes.abilities(env.real, str(disk)))]
+    assert [one.level for one in found] == [WEAKER]
+    assert "stays held until somebody breaks it" in found[0].means
+    assert not [*of_process(env.identity(), probes.abilities(env.real, str(disk)))]
+    text = marker_text(True, os.stat(disk).st_dev, who, 5.0)
+    (disk / "l").write_bytes(sema_record(dead_pid, 5, marker=text))
+    assert isinstance(contend(disk / "l").run(), Refusal)

@@ -62,12 +62,13 @@ def of_abilities(can: Abilities, uid: int | None) -> Iterator[Finding]:
 
 
 def of_process(who: Identity, can: Abilities) -> Iterator[Finding]:
-    """A finding if processes cannot be known here, whatever the filesystem can do."""
+    """A finding if deaths cannot be proven here, whatever the filesystem can do."""
     if can.guard and who.boot == "-":
         yield Finding(
-            "processes", WEAKER, "proc is not mounted, so neither the boot nor other processes are known",
-            "a holder that dies here is not proven dead, and counts as the holder until the protocol's stale age; run "
-            "cannot see what its command leaves running, so --until jobs and all act as --until command. Mount proc",
+            "processes", WEAKER, "the boot is not known: proc is not mounted, or only in part (subset=pid)",
+            "a holder that dies here is never proven dead, so its lock stays held until somebody breaks it; without "
+            "proc, run cannot see what its command leaves running, so --until jobs and all act as --until command. "
+            "Mount all of proc",
         )  # fmt: skip
 
 
@@ -145,8 +146,8 @@ def _guard(can: Abilities) -> Finding:
     text = "there are no kernel locks (flock) here" if can.guard is None else "kernel locks exclude nobody here"
     return Finding(
         "guard", WEAKER, text,
-        "a dead holder is known by its pid alone: another process that got this pid counts as the holder until the "
-        "protocol's stale age, and -p flock cannot be used",
+        "a dead holder is known by its process: where the system tells no start times, another process that got its "
+        "pid counts as the holder for as long as it lives. -p flock cannot be used",
     )  # fmt: skip
 
 

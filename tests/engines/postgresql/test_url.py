@@ -171,3 +171,18 @@ def test_a_lock_is_the_same_however_its_url_is_spelled(monkeypatch: pytest.Monke
     assert key("me@one:1/me#a-b") == key("me@one/me#a-b")
     monkeypatch.setenv("PGSERVICE", "somewhere")
     assert key("me@one:5432/me#a-b") != key("me@one?port=1#a-b")
+    assert key("me@one:1/me#a-b") != key("me@one/me#a-b")
+
+
+@pytest.mark.parametrize("name", ["PGHOST", "PGHOSTADDR", "PGDATABASE", "PGUSER", "PGOPTIONS", "PGSERVICEFILE"])
+def test_a_variable_that_leads_to_another_database_makes_another_lock(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """KN3: otherwise an owner shares its hold in the one as if it had the other."""
+    keys = set()
+    for value in ("one", "two"):
+        monkeypatch.setenv(name, value)
+        request = holdfast.Lock("postgresql:///#a", owner="me")._request
+        assert isinstance(request, PostgresqlRequest)
+        keys.add(request.key)
+    assert len(keys) == 2

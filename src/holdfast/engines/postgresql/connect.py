@@ -194,13 +194,18 @@ def _check_url(given: dict[str, str]) -> None:
 
 
 def _server(given: dict[str, str]) -> tuple[str, ...]:
-    """The identity of the database. Some services tell databases apart by the user, others by `options`."""
-    host = given.get("host", "")
-    named = "service" in given or "PGSERVICE" in os.environ
-    port = given.get("port") or os.environ.get("PGPORT") or ("" if named else "5432")
-    database = given.get("dbname") or ("" if named or "PGDATABASE" in os.environ else given.get("user", ""))
-    others = [given.get(name, "") for name in ("hostaddr", "service", "servicefile", "user", "options")]
-    return (host if "/" in host else host.lower(), port, database, *others)
+    """The identity of the database: by the URL, and by the variables where that is silent. Some services tell databases
+    apart by the user, others by `options`."""
+    service = given.get("service") or os.environ.get("PGSERVICE", "")
+    doubt = "?" if service else ""  # its file may have another value than the variable
+
+    def known(name: str, variable: str = "") -> str:
+        return given.get(name) or doubt + os.environ.get(variable or f"PG{name.upper()}", "")
+
+    host, user = known("host"), known("user")
+    database = known("dbname", "PGDATABASE") or user
+    others = [known(name) for name in ("hostaddr", "servicefile", "options")]
+    return (host if "/" in host else host.lower(), known("port") or "5432", database, user, service, *others)
 
 
 def escaped(value: str) -> str:

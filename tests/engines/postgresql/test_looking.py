@@ -175,6 +175,22 @@ def test_a_break_is_not_reported_while_the_session_goes_on(postgres: Postgres, m
         hold.release()
 
 
+def test_a_break_whose_answer_is_lost_does_not_say_that_nobody_held(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PC7: a kept session that has answered is like a new one. Its own end comes before the answer here."""
+    lock = Lock(postgres.url("a"))
+    hold = lock.acquire(timeout=10)
+    Lock(postgres.url("b")).acquire(timeout=10).release()
+    ends_itself = "select ended.*, pg_terminate_backend(pg_backend_pid()) from ended"
+    monkeypatch.setattr(postgresql, "_BREAK", f"with ended as ({postgresql._BREAK}) {ends_itself}")
+    with pytest.raises(EngineUnavailable, match="terminating connection"):
+        lock.break_lock()
+    eventually(lambda: hold.lost)
+    with pytest.raises(holdfast.LockLost):
+        hold.release()
+
+
 def test_a_tag_does_not_break_out_of_its_comment(postgres: Postgres) -> None:
     for tag in ("*/ select pg_sleep(100); /*", "' \" \\ $1 %s", "ü 漢字 \u202e", "x" * 10_000):
         with Lock(postgres.url("a"), tag=tag).acquire(timeout=10) as hold:

@@ -75,6 +75,7 @@ def _break(
         record = status.record
         if record is None or not agreed(record):
             return None
+        connection.used = False  # it answers: if this one loses its answer, a second look would find nothing to break
         values = (lock_url.key, _BREAK_WITHIN_MS, record.fields["session"], record.fields.get("token"))
         try:
             told = yield from connection.ask(_BREAK.format(table=lock_url.table, written=WRITTEN), values, until)

@@ -129,7 +129,7 @@ class Connection:
         """The hold for which the agent's thread uses it (PS1)."""
         self.kind: tuple[object, ...] = ()
         self.used = False
-        """Whether it was used before (connect.py, PC6)."""
+        """Whether it was kept, and may have ended since (connect.py, PC7)."""
         self.spotless = True
         """Whether the session provably has no lock, and waits for none."""
         self.busy = False

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import holdfast
 from faces import Tasks, Threads
 from holdfast import AsyncLock, events, plugins
 from holdfast._core import wait
-from holdfast._drivers.sync import drive
+from holdfast._drivers.sync import drive, wait_for
 from holdfast._platform import environment
 from holdfast.engines import engine_of, remote
 from holdfast.engines.etcd.lock import EtcdHold
@@ -290,6 +291,34 @@ def test_an_owner_does_not_queue_behind_itself(prefix: str, face: Any) -> None:
     for each in got:
         each.release()
     eventually(lambda: not face.Lock(prefix + "a").status().locked)  # the second has left the queue meanwhile
+
+
+def test_a_child_forked_in_a_wait_behind_its_owner_ends_the_wait(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KN1: as by a signal handler; the parent's release wakes nobody in the child."""
+    monkeypatch.setattr(remote, "RECHECK", 0.05, raising=False)
+    monkeypatch.setattr(wait, "_NOTICE_AFTER", 1000.0)
+    lock = holdfast.Lock(prefix + "a", owner="me")
+    hold = holdfast.Lock(prefix + "a").acquire(timeout=10)
+    waiter = threading.Thread(target=lambda: lock.acquire().release())
+    waiter.start()
+    eventually(lambda: lock.status().waiters)
+    steps = lock._engine.acquire(environment(), lock._requests, None, (object(),))
+    pending = next(steps)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(10)
+            wait_for(pending)
+            with pytest.raises(RuntimeError, match="acquire again in the child"):
+                next(steps)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    steps.close()
+    hold.release()
+    waiter.join()
 
 
 class Line(list[Any]):

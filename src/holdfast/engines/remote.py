@@ -10,7 +10,8 @@ EH3  A loss is reported once, wherever it is found; a release after it leaves th
 KN1  Of one owner's callers in this process only one contends. The others wait for its hold, and share that; if it gives
      up, the next of them contends. In the server's queue they would wait for themselves. Their waits have events and
      notices like all others. A place in that line belongs to the operation: if its caller is interrupted, the operation
-     leaves the line and wakes the others, perhaps a second time (operations.py, J2 to J4).
+     leaves the line and wakes the others, perhaps a second time (operations.py, J2 to J4). Nobody wakes the copy of a
+     wait that a signal handler has forked: it looks now and then, and ends.
 KN2  A caller that holds the lock itself, or every slot, and would wait forever, gets WouldDeadlock at once.
 KN3  For KN1 and KN2, a lock is identified by its name on the server, not by the spelling or the parameters of its URL.
      A lock and a semaphore of one name are different. In doubt two spellings are two locks: then a caller waits for
@@ -36,6 +37,7 @@ from .._core.wait import Deadline, Signal, Steps, Wait
 from .._drivers.sync import drive
 from .._platform.fork import forking
 from .._platform.interface import Environment
+from .._platform.values import RECHECK
 from ..events import listeners
 from ..model import Holder, Record, Status
 from .base import Engine
@@ -449,7 +451,7 @@ def contend_as_owner(contender: Contender) -> Steps[Result]:
             if contender.announces:
                 yield from contender.look_for_people()
             contender.waiting()
-            yield Wait((), contender.bounded(contender.deadline), place.signal)
+            yield Wait((), contender.bounded(contender.env.monotonic() + RECHECK), place.signal)
             place.signal.is_set = False
     finally:
         place.close()

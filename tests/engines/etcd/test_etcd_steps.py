@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Generator
 from typing import Any
@@ -13,13 +14,14 @@ import pytest
 import holdfast
 from engines.etcd.servers import Node, leases
 from holdfast import AsyncLock, Lock, Semaphore
-from holdfast._core.wait import Wait
+from holdfast._core.wait import Signal, Wait
 from holdfast._drivers.agent import Job
 from holdfast._drivers.sync import caller, drive, wait_for
 from holdfast._platform import environment
 from holdfast.engines.connections import Pool
 from holdfast.engines.etcd import client as etcd_client
 from holdfast.engines.etcd import http as etcd_http
+from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Turnstile
 from holdfast.engines.etcd.queue import Lease
 from process.support import descriptors, eventually
@@ -285,6 +287,33 @@ def test_a_child_forked_during_an_acquisition_does_not_go_on_waiting(url: str) -
     result.held.check()
     assert not result.held.lost
     drive(result.held.releasing())
+
+
+def test_a_child_forked_before_its_turn_to_queue_up_ends_the_wait(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ET6: as by a signal handler; nobody in the child lets it through."""
+    monkeypatch.setattr(etcd_lock, "RECHECK", 0.05)
+    lock = Lock(url)
+    attempt = etcd_lock.AcquireAttempt(environment(), lock._requests, None, caller())
+    turnstile, before = attempt.cluster.turnstile, [Signal() for _ in range(etcd_client._MOST_ENTERING)]
+    for one in before:
+        turnstile.admits(attempt.queue.base, one)
+    steps = attempt.acquire()
+    pending = next(steps)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(10)
+            wait_for(pending)
+            with pytest.raises(RuntimeError, match="acquire again in the child"):
+                next(steps)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for one in before:
+        turnstile.leave(attempt.queue.base, one)
+    drive(drive(steps).held.releasing())
 
 
 def open_without_idle() -> int:

@@ -88,11 +88,14 @@ class Place:
         self._lock = lock
         self._signal = Signal()
 
-    def admitted(self, until: float) -> Steps[None]:
-        """Wait until it is among the first, or until `until`."""
-        while not self._turnstile.admits(self._lock, self._signal) and self._env.monotonic() < until:
+    def admitted(self, until: float) -> Steps[bool]:
+        """Wait until it is among the first, or until `until`. Whether it is."""
+        while not self._turnstile.admits(self._lock, self._signal):
+            if self._env.monotonic() >= until:
+                return False
             yield Wait((), until, self._signal)
             self._signal.is_set = False
+        return True
 
     def close(self) -> None:
         """Leave the line, and let the next one in. Idempotent."""

@@ -146,7 +146,10 @@ class AcquireAttempt(Contender):
     def _enter(self, entrant: Entrant) -> Steps[list[Seen] | None]:
         """Queue up, a few callers of this process at a time (ET6). The current holders' keys; None if the lease ended
         before the key was put (ET4)."""
-        yield from self._place.admitted(self.deadline)
+        while not (yield from self._place.admitted(min(self.deadline, self.env.monotonic() + RECHECK))):
+            self.require_same_process()  # nobody wakes a child
+            if self.is_over():
+                break
         yield from entrant.lease.grant(self._until())
         entrant.facts["ttl"] = entrant.lease.seconds
         try:

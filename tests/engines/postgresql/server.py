@@ -239,21 +239,30 @@ class Pgbouncer:
     def __init__(self, server: Postgres, mode: str, more: str = "") -> None:
         for place in ("/usr/sbin", "/usr/bin"):
             if os.access(f"{place}/pgbouncer", os.X_OK):
-                path = f"{place}/pgbouncer"
+                self._path = f"{place}/pgbouncer"
                 break
         else:
             pytest.skip("pgbouncer is not installed: apt-get install pgbouncer (Debian's package)")
         self.port = free_port()
         self.directory = Directory()
+        self._server = server
+        self._start(mode, more)
+
+    def _start(self, mode: str, more: str) -> None:
         ini = self.directory.path / "pgbouncer.ini"
         ini.write_text(
-            f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"[databases]\n* = host=127.0.0.1 port={self._server.port} user=postgres\n[pgbouncer]\n"
+            "listen_addr = 127.0.0.1\n"
             f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n"
             f"ignore_startup_parameters = extra_float_digits\n{more}\n"
         )
         ini.chmod(0o644)
-        self._daemon = Daemon(as_postgres(path, ini), self.directory.path / "log")
+        self._daemon = Daemon(as_postgres(self._path, ini), self.directory.path / "log")
         eventually(self._is_ready, what="the start of pgbouncer")
+
+    def restart(self, mode: str, more: str = "") -> None:
+        self._daemon.kill()
+        self._start(mode, more)
 
     def _is_ready(self) -> bool:
         assert self._daemon.process.poll() is None, self._daemon.log.read_text()

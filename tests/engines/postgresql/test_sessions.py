@@ -101,10 +101,24 @@ def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, bouncer: Callable[
     Lock(postgres.url("a")).acquire(timeout=5).release()
 
 
+def test_a_pooler_that_comes_back_in_another_mode_is_refused(
+    postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PC4: the earlier proof does not count. With one session for all clients, each would get the lock."""
+    pooler = bouncer("session")
+    url = postgres.url("pooled", port=pooler.port)
+    Lock(url).acquire(timeout=10).release()
+    pooler.restart("transaction", "default_pool_size = 1")
+    monkeypatch.setattr(postgresql_connect, "_PROOF_WITHIN", 0.5)
+    for _ in range(2):
+        with pytest.raises(holdfast.EngineUnavailable, match="pooler"):
+            Lock(url).acquire(timeout=0)
+
+
 def test_an_exhausted_pool_is_not_reported_as_a_wrong_host_or_port(
     postgres: Postgres, bouncer: Callable[..., Pgbouncer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PC4: the proof needs a second connection, once; after that, each hold and each waiter needs one."""
+    """PC4: the proof needs a second connection; as long as the first is open, each hold and each waiter needs one."""
     one, two = (bouncer("session", f"default_pool_size = {size}") for size in (1, 2))
     holds = [Lock(postgres.url(name, port=two.port)).acquire(timeout=10) for name in "bc"]
     monkeypatch.setattr(postgresql_lock, "_REACH_WITHIN", 1.0)
@@ -272,7 +286,7 @@ def test_a_function_of_another_role_is_not_called(
 ) -> None:
     """PC5: in public, where every role could create functions until PostgreSQL 15. The first connection through a
     pooler asks more of the session than others do."""
-    monkeypatch.setattr(postgresql_connect, "_pinned", set())
+    monkeypatch.setattr(postgresql_connect, "_pinned", {})
     names = ("pg_try_advisory_lock", "pg_advisory_lock", "pg_advisory_unlock", "pg_try_advisory_xact_lock")
     for name in names:
         lines = "language plpgsql as $$ begin raise exception 'called'; end $$"
@@ -444,14 +458,9 @@ def test_a_pooler_that_tells_the_true_pid_is_recognised(postgres: Postgres, monk
         connection.backend += 1
 
     monkeypatch.setattr(postgresql_connect, "_check", moved)
-    monkeypatch.setattr(postgresql_connect, "_pinned", _Everything())
+    monkeypatch.setattr(postgresql_connect, "_is_pinned", lambda _server: True)
     with pytest.raises(holdfast.EngineUnavailable, match="a pooler has moved the session"):
         Lock(postgres.url("a", more="?application_name=fresh")).acquire(timeout=5)
-
-
-class _Everything(set[str]):
-    def __contains__(self, server: object) -> bool:
-        return True
 
 
 def test_the_environment_and_service_files_of_libpq_are_used(

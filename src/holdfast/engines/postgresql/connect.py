@@ -16,7 +16,8 @@ PC4  A pooler that gives the session to others between statements is never asked
      because the pid that it reports is not the session's; a notification, which only reaches a connection that has its
      session to itself while it is idle, proves that the session stays ours. Nor is a pooler that leaves a lock of a
      departed client in the session, for its next client: a lock that is left there, and is free soon after, proves that
-     this one does not. No proof, no lock.
+     this one does not. No proof, no lock. A proof counts while a connection is open since then: a pooler that was
+     started anew may have another mode, and has ended them all.
 PC5  No limit of its role or database ends the session, and its server notices when we are gone: by `_settings`. Nor
      does a statement call a function that another role has put on the search_path: one that takes text would match a
      parameter without a type better than the server's own, which takes numbers. Until the search_path is set, each
@@ -41,10 +42,12 @@ from collections import Counter
 from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+from weakref import WeakSet
 
 from psycopg import Error, pq
 
 from ..._core.wait import Steps, pause
+from ..._platform.fork import forking
 from ..._platform.interface import Environment
 from ...errors import EngineUnavailable, HoldfastError, InvalidPath
 from ...events import DEBUG, logger_for
@@ -296,8 +299,8 @@ _OLDEST = 140000
 _PROOF_WITHIN = 2.0
 _AGAIN = 0.02
 _CHANNEL = "holdfast_session"
-_pinned: set[str] = set()
-"""Servers behind a pooler that was proven to leave a session to its client (PC4)."""
+_pinned: dict[str, WeakSet[Connection]] = {}
+"""The connections to each server behind a pooler that was proven to leave a session to its client (PC4)."""
 
 _PASSING = (
     *("too many clients", "too many connections", "remaining connection slots", "no more connections allowed"),
@@ -480,7 +483,7 @@ def _prepare(
 ) -> Steps[None]:
     wanted = _settings(stale_after, connection.conn.server_version)
     given, server = connection.conn.backend_pid, f"{lock_url.conninfo} {connection.label}"
-    is_known = server in _pinned
+    is_known = _is_pinned(server)
     # Until a pooler's session has proven to be ours, its settings end with the transaction: its next client has them.
     local = "false" if is_known else f"pg_backend_pid() <> {given}"
     calls = [_DURABLE, *(f"set_config('{name}', '{value}', {{local}})" for name, value in wanted.items())]
@@ -497,17 +500,24 @@ def _prepare(
             facts += yield from _timeline(connection, until)
         _check(connection, facts)
         connection.timeline = int((facts[4] or "")[:8] or "0", 16)  # the name of a file of the log begins with it
-        if connection.backend != given and not is_known:
-            yield from _require_session(env, lock_url, connection, until)
-            _pinned.add(server)
-            if not refuses:
-                yield from connection.ask_plainly(f"select {settings.format(local='false')}", until)
+        if connection.backend != given:
+            if not is_known:
+                yield from _require_session(env, lock_url, connection, until)
+                if not refuses:
+                    yield from connection.ask_plainly(f"select {settings.format(local='false')}", until)
+            with forking:
+                _pinned.setdefault(server, WeakSet()).add(connection)
         if refuses:
             yield from connection.ask(_OWN_LEVEL, (), until)
             yield from _set_each(connection, wanted, until)
             yield from connection.ask(f"select {_DURABLE.format(local='false')}", (), until)
     except Refused as refused:
         raise Broken(f"the server at {connection.label} has refused: {refused}") from None
+
+
+def _is_pinned(server: str) -> bool:
+    with forking:
+        return any(connection.is_open for connection in _pinned.get(server, ()))
 
 
 def _check(connection: Connection, facts: Row) -> None:

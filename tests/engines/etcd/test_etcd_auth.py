@@ -342,6 +342,29 @@ def _try(lock: Lock) -> Any:
         return None
 
 
+def test_a_certificate_that_was_replaced_is_used_without_a_restart(
+    encrypted: Node, files: Path, tmp_path: Path
+) -> None:
+    """EC6: here the first one is not accepted; others end. One that is being written is not used yet."""
+
+    def put(name: str) -> None:
+        for end in ("pem", "key"):
+            shutil.copy(files / f"{name}.{end}", tmp_path / "new")
+            os.replace(tmp_path / "new", tmp_path / f"me.{end}")
+
+    put("other")
+    own = f"cert={tmp_path}/me.pem&key={tmp_path}/me.key"
+    lock = Lock(f"etcds://{encrypted.host}/replaced?ca={files}/ca.pem&{own}&ttl=2")
+    with pytest.raises(holdfast.EngineUnavailable, match=r"TLS|closed|reset"):
+        lock.acquire(timeout=2)
+    put("client")
+    lock.acquire(timeout=5).release()
+    (tmp_path / "me.pem").write_text("half of a certif")
+    for cluster in etcd_client._clusters.values():
+        cluster._pool.close_all(cluster.env)
+    lock.acquire(timeout=5).release()
+
+
 def test_a_server_is_trusted_only_with_a_valid_certificate(encrypted: Node, files: Path) -> None:
     host = encrypted.host
     own = f"cert={files}/client.pem&key={files}/client.key"

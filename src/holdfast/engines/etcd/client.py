@@ -14,7 +14,8 @@ EC3  A token of authentication ends some day: it is fetched again, once, when a 
 EC4  Only a server's current answer counts. Idle connections are closed after `_IDLE`.
 EC5  No text has a password or a token: texts that servers send are quoted, texts that are sent to them are not.
 EC6  A password that cannot be read, as while its file is replaced, is an obstacle like a server that cannot be reached:
-     a holder that has to log in again does not lose its lock for it.
+     a holder that has to log in again does not lose its lock for it. The files for TLS are read again once they have
+     changed, as a certificate may end before the process does; while they cannot be read, what was read before counts.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class Cluster:
         self.turnstile = Turnstile(_MOST_ENTERING)
         self._logins = Turnstile(1)
         self._token = ""
-        self._tls: ssl.SSLContext | None = None
+        self._tls: tuple[list[tuple[int, ...]], ssl.SSLContext] | None = None
+        """The identities of the files for TLS, and what was made of them."""
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -300,20 +302,22 @@ class Cluster:
     def _context(self) -> ssl.SSLContext | None:
         if not self.access.tls:
             return None
-        if self._tls is None:
-            try:
+        files = list(filter(None, (self.access.ca, self.access.cert, self.access.key)))
+        try:
+            seen = [_identity(os.stat(file)) for file in files]
+            if self._tls is None or self._tls[0] != seen:
                 context = ssl.create_default_context(cafile=self.access.ca or None)
                 if self.access.cert:
                     context.load_cert_chain(self.access.cert, self.access.key, password=_no_password)
-            except (OSError, ValueError) as error:
-                files = ", ".join(filter(None, (self.access.ca, self.access.cert, self.access.key)))
+                self._tls = seen, context
+        except (OSError, ValueError) as error:
+            if self._tls is None:
                 raise EngineUnavailable(
-                    f"the files for TLS ({files}) cannot be used: {error}. ca= is the authority's certificate, cert= "
-                    "and key= are this client's, all PEM, the key without a password",
+                    f"the files for TLS ({', '.join(files)}) cannot be used: {error}. ca= is the authority's "
+                    "certificate, cert= and key= are this client's, all PEM, the key without a password",
                     protocol="etcd",
                 ) from None
-            self._tls = context
-        return self._tls
+        return self._tls[1]
 
     def _unavailable(self, failed: dict[Endpoint, str]) -> EngineUnavailable:
         what = "; ".join(f"{endpoint}: {why}" for endpoint, why in failed.items()) or f"{self.access.names()}: no time"
@@ -323,6 +327,11 @@ class Cluster:
             f"curl {scheme}://{self.access.endpoints[0]}/version",
             protocol="etcd",
         )
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    """The identity of a file and of its content, as far as `stat` tells."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _no_password() -> str:

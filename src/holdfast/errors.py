@@ -59,7 +59,8 @@ class LockStale(HoldfastError):
 
 
 class LockLost(HoldfastError):
-    """The lock file was removed or replaced while it was held: another process may be inside."""
+    """The lock was lost while it was held: its file was removed or replaced, its lease is over, or its server has ended
+    it. Another process may be inside."""
 
 
 class NotHeld(HoldfastError):

@@ -48,8 +48,8 @@ class Event(Value):
     - `kind`: `"waiting"`: the lock is not free, and the caller begins to wait. `"acquired"`: it holds the lock.
       `"gave-up"`: it does not, for whatever reason: a timeout, a failed try, a cancellation, an error. `"joined"`: it
       waited, and now shares the hold that its `owner` has got meanwhile. `"reclaimed"`: the lock was that of a dead or
-      stale holder; comes before `acquired`. `"lost"`: the lock file was found removed, replaced or written over.
-      `"released"`: the hold has ended.
+      stale holder; comes before `acquired`. `"lost"`: the lock file was found removed, replaced or written over; or
+      the lease is over, or the server has ended the hold. `"released"`: the hold has ended.
     - `time`: when it happened, in seconds since the epoch.
     - `path`: the absolute path that the lock was made with; for a semaphore its base.
     - `protocol`, `tag`: as the lock was made.

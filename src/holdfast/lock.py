@@ -705,7 +705,7 @@ class Lock(BaseLock, Acquirable):
       however long the file gets. `None`: the whole file. Locks that have no byte in common do not exclude each other.
     - `holder`: for `beads` (up to 0.49, which had this lock), the name of the tool that holds it. `None`: `holdfast`.
     - `version`: for `beads`, the version of that tool.
-    - `on_lost`: called once, with the `LockLost` error, when the lock is found removed, replaced or overwritten: in a
+    - `on_lost`: called once, with the `LockLost` error, when the lock is found lost (`LockLost` says how): in a
       background thread, or by `release`, `lost` or `ensure_held` if one of these finds out first. Of holds that share
       the lock (`owner`), each one's is called, until its release. An exception in it is logged, or is the cause of the
       `LockLost` that `release` and `ensure_held` raise.

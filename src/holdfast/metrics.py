@@ -70,7 +70,7 @@ class _Exporter:
                 "acquired": self._add(Counter, "acquired", "Locks acquired."),
                 "gave-up": self._add(Counter, "gave_up", "Acquisitions that ended without the lock."),
                 "reclaimed": self._add(Counter, "reclaimed", "Locks taken over from a dead or stale holder."),
-                "lost": self._add(Counter, "lost", "Holds whose lock file was removed, replaced or written over."),
+                "lost": self._add(Counter, "lost", "Holds that were lost before their release."),
             }
             waited = "How long callers waited, whatever the end."
             self._wait = self._add(Histogram, "wait_seconds", waited, buckets=buckets)

@@ -68,7 +68,7 @@ class _Spans:
             if span is not None:
                 span.add_event("lost", timestamp=_nanoseconds(event))
                 self._lost.add(event.number)
-                span.set_status(Status(StatusCode.ERROR, "the lock file was removed, replaced or written over"))
+                span.set_status(Status(StatusCode.ERROR, "the lock was lost while it was held"))
         elif event.kind == "released":
             self._end(_HOLD, event)
 

@@ -432,6 +432,19 @@ def test_locks_may_be_in_a_schema_of_any_name(postgres: Postgres) -> None:
     postgres.ask('drop schema "a ""b""" cascade')
 
 
+def test_the_owner_of_an_empty_schema_may_prepare_it(postgres: Postgres) -> None:
+    """Who was given a schema need not have the right to create one."""
+    postgres.ask("create role tenant login")
+    postgres.ask("create schema given authorization tenant")
+    url = postgres.url("a", user="tenant", more="?schema=given")
+    try:
+        assert init(url) == "given"
+        Lock(url).acquire(timeout=5).release()
+    finally:
+        postgres.ask("drop schema given cascade")
+        postgres.ask("drop role tenant")
+
+
 def test_simultaneous_initialisations_of_a_database_succeed(postgres: Postgres) -> None:
     url, results = postgres.url("a", more="?schema=at_once"), list[str]()
     threads = [threading.Thread(target=lambda: results.append(init(url))) for _ in range(6)]

@@ -80,9 +80,10 @@ def _init(env: Environment, lock_url: LockUrl, granted: tuple[str, ...]) -> Step
     connection = yield from connect(env, lock_url, until)
     try:
         schema, table = lock_url.schema, lock_url.table
-        rows = yield from connection.ask("select to_regclass($1)", (table,), until)
-        is_there = rows[0][0] is not None  # who may use it need not be one who may create
-        for statement in (() if is_there else statements(schema)) + granted:
+        rows = yield from connection.ask("select to_regclass($1), to_regnamespace($2)", (table, quoted(schema)), until)
+        has_table, has_schema = (found is not None for found in rows[0])
+        missing = () if has_table else statements(schema)[has_schema:]  # no right is needed to create what is there
+        for statement in missing + granted:
             try:
                 yield from connection.ask(statement, (), until)
             except Refused as refused:

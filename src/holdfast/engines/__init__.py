@@ -76,8 +76,9 @@ def _import(scheme: str) -> Engine:
     try:
         found: Engine = importlib.import_module(f".{name}", __package__).ENGINE
     except ImportError as error:
+        lacking = error.name or " ".join(str(error).split())  # psycopg has no name for a libpq that it does not find
         raise EngineUnavailable(
-            f"locks at {scheme}:// need a package that is not installed ({error.name}): "
+            f"locks at {scheme}:// need a package that is not installed ({lacking}): "
             f"pip install '.[{name}]' in a clone of holdfast",
             protocol=name,
         ) from error

@@ -553,16 +553,23 @@ def test_a_holder_does_not_keep_vacuum_from_its_work(postgres: Postgres) -> None
     waiter.join()
 
 
-def test_the_lack_of_psycopg_is_reported_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lack", ["psycopg", "libpq library not found"])
+def test_the_lack_of_psycopg_or_libpq_is_reported_with_the_way_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lack: str
+) -> None:
     import sys
 
     from holdfast import engines
 
     monkeypatch.setattr(engines, "_made", {})
-    for name in [name for name in sys.modules if name.startswith("holdfast.engines.postgresql")]:
+    for name in [name for name in sys.modules if name.startswith(("holdfast.engines.postgresql", "psycopg"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(holdfast.EngineUnavailable, match=r"pip install '\.\[postgresql\]' in a clone"):
+    if lack == "psycopg":
+        monkeypatch.setitem(sys.modules, "psycopg", None)
+    else:  # as psycopg says it
+        (tmp_path / "psycopg.py").write_text(f"raise ImportError('no pq wrapper available.\\n- {lack}')")
+        monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(holdfast.EngineUnavailable, match=rf"\(.*{lack}\): pip install '\.\[postgresql\]' in a clone"):
         Lock("postgresql://h/db#a")
 
 

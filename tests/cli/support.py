@@ -38,6 +38,18 @@ while True:
 """
 """Prints each signal it gets; ALRM, which is never forwarded, ends it: signals before ALRM are printed before that."""
 
+NAMELESS = """
+import ctypes, os, sys
+
+def array(words):
+    return (ctypes.c_char_p * (len(words) + 1))(*words)
+
+words = [os.fsencode(word) for word in sys.argv[1:]]
+entries = [b"=nameless", *(name + b"=" + value for name, value in os.environb.items())]
+ctypes.CDLL(None).execve(words[0], array(words), array(entries))
+"""
+"""Runs a command with an entry without a name in its environment, which Python itself refuses to pass on."""
+
 
 def state(pid: int) -> str:
     """The letter of a process's state: R, S, T, Z …; empty if it is gone."""

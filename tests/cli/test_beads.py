@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import HOLDFAST, Started, World, ended, eventually
+from cli.support import HOLDFAST, NAMELESS, Started, World, ended, eventually
 from cli.test_errors import COMMANDS, HOSTILE, complaint_of, without_privileges
 from holdfast import protocols
 from holdfast.beads import ExclusiveLock
@@ -318,6 +318,13 @@ def test_a_failing_cycle_is_logged_and_does_not_end_the_daemon(world: World, dat
     started = daemon(world, database, "sh", "-c", script, "sh", mark)
     assert started.hear("[").endswith("] sh failed with status 7")
     assert started.hear("[").endswith("] sh was killed by SIGKILL")
+    assert end(started) == 0
+
+
+def test_an_entry_of_the_environment_without_a_name_does_not_end_the_daemon(world: World, database: Path) -> None:
+    words = [*HOLDFAST, "beads", "daemon", database, "--", "sh", "-c", "echo cycle $NAMED"]
+    started = world.start([sys.executable, "-c", NAMELESS, *words], env={"NAMED": "value"})
+    started.hear("cycle value")
     assert end(started) == 0
 
 

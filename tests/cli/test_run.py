@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import HOLDFAST, World, dormant, ended, eventually, guardian
+from cli.support import HOLDFAST, NAMELESS, World, dormant, ended, eventually, guardian
 from holdfast import Lock
 
 CHATTY = """
@@ -132,19 +132,6 @@ def test_the_environment_names_the_lock_and_no_earlier_takeover(world: World, pa
     env = {"HOLDFAST_RECOVERED": "12", "HOLDFAST_LOCK": "another"}
     done = world.do("run", path.name, "--", "sh", "-c", 'echo "$HOLDFAST_LOCK ${HOLDFAST_RECOVERED-unset}"', env=env)
     assert done.stdout == f"{path} unset\n"
-
-
-NAMELESS = """
-import ctypes, os, sys
-
-def array(words):
-    return (ctypes.c_char_p * (len(words) + 1))(*words)
-
-words = [os.fsencode(word) for word in sys.argv[1:]]
-entries = [b"=nameless", *(name + b"=" + value for name, value in os.environb.items())]
-ctypes.CDLL(None).execve(words[0], array(words), array(entries))
-"""
-"""Runs a command with such an entry in its environment, which Python itself refuses to pass on."""
 
 
 def test_an_entry_of_the_environment_without_a_name_keeps_no_command_from_starting(world: World, path: Path) -> None:

@@ -99,8 +99,9 @@ class _Daemon:
         """Run the command to its end, whatever happens meanwhile."""
         if self._verbose:
             self._log("Starting sync cycle")
+        named = {name: value for name, value in os.environ.items() if name}  # Python passes on no entry without a name
         try:
-            self._pid = spawn(self._command, os.environ, self._before)
+            self._pid = spawn(self._command, named, self._before)
         except OSError as error:
             self._log(f"{self._command[0]} could not be started: {error.strerror}")
             return

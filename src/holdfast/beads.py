@@ -269,7 +269,8 @@ class SyncGate:
 
     def __init__(self, beads_dir: str | os.PathLike[str], log: Callable[[str], object] | None = None) -> None:
         given = os.fsdecode(beads_dir)
-        self._dir = os.path.join(os.getcwd(), given) if given else given  # a daemon may change its directory later
+        here = "" if not given or os.path.isabs(given) else os.getcwd()  # a daemon may change its directory later
+        self._dir = os.path.join(here, given)
         self._log = _to_logger if log is None else log
         self.last: tuple[bool, str | None, str | None] = (False, None, None)
         """The answer of `should_skip_database` at the last check."""

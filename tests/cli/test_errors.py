@@ -408,6 +408,22 @@ def test_a_working_directory_that_was_removed_is_reported(world: World, tmp_path
     assert "the working directory no longer exists" in complaint_of(done, 3)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["run", "{}/l", "--", "true"], ["wait", "{}/l"], ["status", "{}/l"], ["status", "{}/sub/../l"]),
+        *(["break", "{}/l"], ["ls", "{}"], ["ls", "{}/sub/.."], ["top", "--once", "{}"], ["clean", "{}"]),
+        *(["doctor", "-q", "{}"], ["beads", "check", "{}"]),
+    ],
+)
+def test_a_path_from_the_root_on_needs_no_working_directory(world: World, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "sub").mkdir()
+    given = [word.format(tmp_path) for word in words]
+    done = world.shell('cd "$1/gone" && shift && rmdir ../gone && exec $H "$@"', tmp_path, *given)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("protocol", ["sema", "flock", "proper-lockfile"])
 def test_a_directory_in_which_no_file_can_be_made_is_not_called_missing(world: World, protocol: str) -> None:
     more = ["--realpath", "no"] if protocol == "proper-lockfile" else []

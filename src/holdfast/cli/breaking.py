@@ -24,7 +24,7 @@ from ..lock import Lock, requests_of
 from ..model import Evidence, Record, Status
 from ..protocols import is_persistent
 from .console import as_json, name_of_record, rows_of, text_of, url_id_of, user_name
-from .locks import absolute, is_url, leave_to_its_program, refuse_empty
+from .locks import absolute, is_url, leave_to_its_program, refuse_empty, rooted
 from .options import Namespace
 from .outcome import DONE, HELD, USAGE, say, show
 from .slots import elsewhere
@@ -179,7 +179,7 @@ def _status(options: Namespace) -> Status:
     """The lock's status at one look. InvalidPath if there is a file that is no lock file."""
     if options.protocol is not None:
         return Lock(options.lock, protocol=options.protocol).status()
-    path = os.path.join(os.getcwd(), options.lock)
+    path = rooted(options.lock)
     try:
         found = Survey(environment()).file(path)
     except (FileNotFoundError, NotADirectoryError):

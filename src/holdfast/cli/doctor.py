@@ -39,7 +39,7 @@ from ..errors import EngineUnavailable, HoldfastError
 from ..lock import Lock
 from ..model import Value
 from .console import dumped
-from .locks import is_url
+from .locks import is_url, rooted
 from .options import Namespace
 from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
@@ -162,7 +162,7 @@ def _looked_at(directory: str) -> tuple[list[Finding], Abilities, Limits]:
 
 
 def _absolute(place: str) -> str:
-    directory = os.path.join(os.getcwd(), place)
+    directory = rooted(place)
     return directory if ".." in directory.split("/") else os.path.normpath(directory)
 
 

@@ -83,6 +83,12 @@ def nowhere(lock: Resource, slot: str = "") -> str:
     return f"its directory does not exist; {makers} it with --parents"
 
 
+def rooted(place: str) -> str:
+    """The path from the root on. Its `..` stay, as the kernel resolves them through links. The working directory is not
+    asked for without need, as it may have been removed."""
+    return place if place[:1] == os.sep == "/" else os.path.join(os.getcwd(), place)
+
+
 def absolute(place: str) -> str:
     """The path of a file or directory as the engine writes it: with slashes on every system."""
     return os.path.abspath(place).replace(os.sep, "/")

@@ -13,7 +13,7 @@ from .._platform import environment
 from ..lock import Semaphore
 from ..protocols import is_persistent
 from .console import dumped, object_of, rows_of_content, rows_of_waiters, state, text_of
-from .locks import absolute, answered, is_url, lock_options, nowhere
+from .locks import absolute, answered, is_url, lock_options, nowhere, rooted
 from .options import Namespace
 from .outcome import DONE, FAILED, HELD
 
@@ -98,7 +98,7 @@ def why_held(semaphore: Semaphore, status: SemaphoreStatus) -> str:
 
 def recognised(survey: Survey, given: str, protocol: str | None) -> tuple[int, str] | None:
     """The number of slots seen of that base, and their protocol; None if there is none, or a file of that name."""
-    base = os.path.join(os.getcwd(), given)
+    base = rooted(given)
     where, name = os.path.split(base)
     if not name or any(map(os.path.lexists, (base, f"{base}.lock"))):
         return None

@@ -20,7 +20,7 @@ from ..model import Status
 from ..protocols import is_persistent
 from . import perform, slots
 from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
-from .locks import each_of, leave_to_its_program, lock_options, nowhere
+from .locks import each_of, leave_to_its_program, lock_options, nowhere, rooted
 from .options import Namespace
 from .outcome import DONE, FAILED, failed, show
 from .outcome import HELD as HELD_CODE
@@ -175,12 +175,12 @@ def _named(survey: Survey, given: str, protocol: str | None) -> tuple[str, str]:
         one = _found(survey, beside) if given else None
         if one is not None and one.status.protocol in protocols:
             return given, one.status.protocol
-    return given, "ofd" if given and survey.owners(os.path.join(os.getcwd(), given), records=True) else _USUAL
+    return given, "ofd" if given and survey.owners(rooted(given), records=True) else _USUAL
 
 
 def _found(survey: Survey, path: str) -> Found | None:
     try:
-        return survey.file(os.path.join(os.getcwd(), path)) if path else None
+        return survey.file(rooted(path)) if path else None
     except (OSError, ValueError):
         return None
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .._core.wait import Signal, Steps, Wait
 from .._drivers.agent import agent
+from .._drivers.background import start
 from .._platform.fork import forking
 from .._platform.interface import Environment
 
@@ -47,7 +48,7 @@ def resolve(env: Environment, host: str, port: str | int | None, until: float) -
         done.set()
 
     try:
-        threading.Thread(target=look_up, name="holdfast-resolve", daemon=True).start()
+        start(threading.Thread(target=look_up, name="holdfast-resolve", daemon=True))
     except RuntimeError as error:  # no thread can be started, perhaps only now
         raise OSError(errno.EAGAIN, str(error)) from None
     while not found:

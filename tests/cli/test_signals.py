@@ -137,6 +137,54 @@ def test_a_key_in_a_terminal_reaches_the_command_once(world: World, path: Path, 
     assert heard(started.rest()) == [name, "SIGUSR1", "SIGALRM"]
 
 
+def test_a_key_reaches_a_command_in_a_process_group_of_its_own_once(world: World, path: Path) -> None:
+    """C3: the terminal does not send it there."""
+    script = f"import os\nos.setpgid(0, 0)\n{RECORDER}"
+    started = world.terminal([*HOLDFAST, "run", path, "--", sys.executable, "-c", script])
+    child = pid_in(started.hear("ready"))
+    started.type(b"\x03")
+    started.hear("got SIGINT")
+    os.kill(child, signal.SIGALRM)
+    assert started.wait() == 0
+    assert heard(started.rest()) == ["SIGINT", "SIGALRM"]
+
+
+BEFORE_COMMAND = """
+    import signal, sys, time
+    from holdfast.cli import guardian, main, run
+
+    where, name = {"acquired": (run, "Guardian"), "forked": (guardian, "readable")}[sys.argv[1]]
+    step = getattr(where, name)
+
+    def awaited(*given):
+        setattr(where, name, step)
+        print("now", flush=True)
+        while signal.SIGINT not in signal.sigpending():
+            time.sleep(0.001)
+        return step(*given)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the command begins like that, and so loses none
+    setattr(where, name, awaited)
+    main(["run", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("moment", ["acquired", "forked"])
+def test_a_key_between_the_acquisition_and_the_start_of_the_command_reaches_it_once(
+    world: World, path: Path, moment: str
+) -> None:
+    """C3: before there is a guardian, or when that has not started the command yet."""
+    command = [sys.executable, "-c", RECORDER]
+    started = world.terminal([sys.executable, "-c", textwrap.dedent(BEFORE_COMMAND), moment, path, "--", *command])
+    started.hear("now")
+    started.type(b"\x03")
+    child = pid_in(started.hear("ready"))
+    started.hear("got SIGINT")
+    os.kill(child, signal.SIGALRM)
+    assert started.wait() == 0
+    assert heard(started.rest()) == ["SIGINT", "SIGALRM"]
+
+
 @pytest.mark.parametrize(("key", "number"), [(b"\x03", signal.SIGINT), (b"\x1c", signal.SIGQUIT)])
 def test_a_command_killed_from_the_keyboard_takes_the_wrapper_along(
     world: World, path: Path, key: bytes, number: int

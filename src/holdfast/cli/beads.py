@@ -23,7 +23,7 @@ from .console import dumped
 from .guardian import spawn, why_not_startable
 from .options import Namespace
 from .outcome import DONE, HELD, die_of, not_started, show
-from .run import heed_children, name_of, next_signal, received_with, without_core_dump
+from .run import heed_children, is_group_of_its_own, name_of, next_signal, received_with, without_core_dump
 
 _ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _LONGEST_WAIT = 3600.0
@@ -125,7 +125,7 @@ class _Daemon:
         self._ended_by = number
         # A signal from the terminal has reached the command too (run.py, C3). Only we reap it: its pid is valid.
         alone = number == signal.SIGHUP and os.getsid(0) == os.getpid()
-        if self._pid and (alone or not by_terminal):
+        if self._pid and (alone or not by_terminal or is_group_of_its_own(self._pid)):
             try:
                 os.kill(self._pid, number)
             except PermissionError:

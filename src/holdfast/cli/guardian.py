@@ -1,7 +1,7 @@
 """The guardian of `run`: the command's parent, which keeps the lock for the command's work when `run` cannot.
 
     run ──fork──▶ guardian ──posix_spawn──▶ command ──▶ what it starts
-        ◀── started, stopped, ended, left or none
+        ◀── missed, started, stopped, ended, left or none
         seen, keep, dismiss ──▶
 
 G1  The guardian has a copy of the guard's descriptor from the fork on, and is a subreaper before the command begins. So
@@ -68,7 +68,7 @@ from .outcome import say, signal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from .._core.hold import HoldState
     from ..engines.file.hold import FileHold
@@ -165,7 +165,7 @@ NAME = "holdfast-guardian"
 COMMAND, JOBS, ALL = "command", "jobs", "all"
 """Processes that have to end before the lock is free: the command; also those that it has left in the session of `run`;
 all that it has started."""
-STARTED, FAILED, ENDED, STOPPED, LEFT, NONE = b"S", b"F", b"E", b"T", b"L", b"N"
+MISSED, STARTED, FAILED, ENDED, STOPPED, LEFT, NONE = b"M", b"S", b"F", b"E", b"T", b"L", b"N"
 _SEEN, _KEEP, _DISMISS = b"s", b"k", b"d"
 _SIZE = 9
 """Bytes of a message: its kind, and a number. So few are never written or read in part."""
@@ -203,6 +203,8 @@ class Guardian:
         self._terms = terms
         self.pid = 0  # 0: it has not begun, or has ended
         self.has_begun = False
+        self.missed = 0
+        """The signals that came before the command was there to get them: bit N for signal N (C3)."""
         self._news = self._words = -1
 
     @property
@@ -227,13 +229,14 @@ class Guardian:
             for _ in range(2):
                 pipes += os.pipe()
             self._news, tell, heard, self._words = pipes
+            missed = signal.sigpending()  # the guardian does not inherit them
             self.pid = fork()
             self.has_begun = True
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)
                 life = _Life(self._held, self._guarded, fds, self._terms, tell, heard)
-                life.live(command, environment, mask)
+                life.live(command, environment, mask, missed)
         except OSError as error:
             raise NoGuardian(error.errno, error.strerror) from error
         finally:
@@ -242,6 +245,9 @@ class Guardian:
                 if fd >= 0:
                     os.close(fd)
         kind, value = self._answer()
+        if kind == MISSED:
+            self.missed = value
+            kind, value = self._answer()
         if kind == FAILED:
             raise OSError(value, os.strerror(value))
         os.set_blocking(self._news, False)
@@ -326,12 +332,14 @@ class _Life:
         self._command = 0  # its pid, until it has been reaped
         self._told = self._seen = self._lost = self._has_stopped = False
 
-    def live(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> NoReturn:
+    def live(
+        self, command: list[str], environment: Mapping[str, str], mask: Iterable[int], missed: set[Any]
+    ) -> NoReturn:
         """Be the guardian, to the end of the process."""
         status = 1
         try:
             gc.disable()  # it would touch, and so copy, each page that is shared with `run`
-            if self._start(command, environment, mask):
+            if self._start(command, environment, mask, missed):
                 self._settle_in(command)
                 status = self._watch()
             else:
@@ -339,13 +347,14 @@ class _Life:
         finally:
             os._exit(status)
 
-    def _start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> bool:
+    def _start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int], missed: set[Any]) -> bool:
         adopt_orphans()  # G1
         if readable([self._heard], 0):
             return False  # `run` was killed before there was any work
         try:
             for fd in self._fds:
                 os.set_inheritable(fd, True)
+            missed |= signal.sigpending()  # what comes from now on reaches the command as well
             self._command = spawn(command, environment, mask)
         except OSError as error:
             self._tell(FAILED, error.errno or 0)
@@ -353,6 +362,8 @@ class _Life:
         finally:
             for fd in self._fds:
                 os.set_inheritable(fd, False)
+        if missed:
+            self._tell(MISSED, sum(1 << number for number in missed))
         self._tell(STARTED, self._command)
         return True
 

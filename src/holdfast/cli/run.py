@@ -7,11 +7,11 @@ C1  While waiting, a signal that ends the process raises an exception, so that n
 C2  From the acquisition on, these signals are blocked and received one by one (`sigwaitinfo`), so none falls between
     the lock and the command, or between the command's end and the release. CHLD has a handler, which is never called: a
     BSD kernel drops a blocked signal that would be ignored.
-C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, which is in the same process group; only
-    those that were sent to this process are passed on. A terminal that hangs up tells the session's leader alone: if
-    that is us (`ssh -t host holdfast run …`), HUP is passed on. Where the system does not say who sent a signal
-    (macOS), INT and QUIT count as the terminal's while we are in its foreground: a command that gets two takes them for
-    impatience.
+C3  A signal that the terminal sent (SI_KERNEL) has reached the command too, if that is in the same process group and
+    had begun by then; else it is passed on, like those that were sent to this process alone. A terminal that hangs up
+    tells the session's leader alone: if that is us (`ssh -t host holdfast run …`), HUP is passed on. Where the system
+    does not say who sent a signal (macOS), INT and QUIT count as the terminal's while we are in its foreground: a
+    command that gets two takes them for impatience.
 C4  The command has a guardian, which started it and has a copy of the guard: if this process is killed, the lock stays
     held until everything that the command has started has ended (guardian.py, G1 to G6).
 C5  Reaping the command and signalling it exclude each other: a signal never reaches a later process with the command's
@@ -294,8 +294,15 @@ class _Child:
             number, by_terminal = next_signal(signals, sooner(pause, attend()))
             if number in (0, signal.SIGCHLD):
                 continue
-            if not by_terminal or (number == signal.SIGHUP and leads):  # C3
+            if self._has_missed(number) or not by_terminal or (number == signal.SIGHUP and leads):  # C3
                 self._signal(number)
+
+    def _has_missed(self, number: int) -> bool:
+        """Whether the command cannot have got this signal, even if it came from the terminal (C3)."""
+        assert self._guardian is not None
+        missed, bit = self._guardian.missed, 1 << number
+        self._guardian.missed = missed & ~bit
+        return bool(missed & bit) or is_group_of_its_own(self._pid)
 
     def _reap(self, tree: Tree) -> None:
         """See what has ended: the command, by news of its guardian; the guardian; or processes left to us (CT1)."""
@@ -485,6 +492,14 @@ def _is_job() -> bool:
         return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
     except OSError:
         return False
+
+
+def is_group_of_its_own(pid: int) -> bool:
+    """Whether a process has left our process group, though not our session: `timeout` does so."""
+    try:
+        return bool(pid) and os.getpgid(pid) != os.getpgrp() and os.getsid(pid) == os.getsid(0)
+    except OSError:
+        return False  # it has ended
 
 
 def foreground(group: int = 0) -> int:

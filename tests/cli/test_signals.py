@@ -82,14 +82,14 @@ def test_a_signal_during_the_installation_of_the_handlers_causes_no_traceback(wo
 DROPPED = """
     import os, signal, sys, weakref
     from holdfast._drivers import sync
+    from holdfast import cli
     from holdfast._drivers.background import Keeper
-    from holdfast.cli import main
 
     class Thing: pass
 
     def drop():
         def callback(_):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM if sys.argv[1] != "begun" else signal.SIGINT)
             sum(range(10))
 
         thing = Thing()
@@ -99,11 +99,9 @@ DROPPED = """
     def then(original):
         return lambda *given: (drop(), original(*given))[1]
 
-    if sys.argv[1] == "acquired":
-        Keeper.keep = then(Keeper.keep)
-    else:
-        sync.wait_for = then(sync.wait_for)
-    sys.exit(main(["run", sys.argv[2], "--", "sleep", "60"]))
+    where, name = {"begun": (cli, "parse"), "acquired": (Keeper, "keep"), "waiting": (sync, "wait_for")}[sys.argv[1]]
+    setattr(where, name, then(getattr(where, name)))
+    cli.main(sys.argv[2:])
 """
 
 
@@ -114,10 +112,30 @@ def test_a_signal_whose_exception_python_drops_is_heeded(
     """C1: it arrives while an import cleans up, during the acquisition or before the wait."""
     if moment == "waiting":
         request.getfixturevalue("held")
-    started = world.start([sys.executable, "-c", textwrap.dedent(DROPPED), moment, path])
+    words = ["run", path, "--", "sleep", "60"]
+    started = world.start([sys.executable, "-c", textwrap.dedent(DROPPED), moment, *words])
     assert started.wait() == -signal.SIGTERM
     assert started.complaint() == ""
     assert path.exists() == (moment == "waiting")
+
+
+@pytest.mark.parametrize("command", ["wait", "acquire --owner-pid 1", "sema acquire", "reap"])
+@pytest.mark.usefixtures("held")
+def test_a_signal_whose_exception_python_drops_ends_any_command_that_waits(
+    world: World, path: Path, command: str
+) -> None:
+    where = path.parent if command == "reap" else path
+    started = world.start([sys.executable, "-c", textwrap.dedent(DROPPED), "waiting", *command.split(), where])
+    assert started.wait() == -signal.SIGTERM
+    assert "Exception ignored" not in started.complaint()
+
+
+def test_a_key_whose_exception_python_drops_keeps_the_command_from_starting(world: World, path: Path) -> None:
+    """Before `run` has handlers of its own, it is KeyboardInterrupt."""
+    words = ["run", path, "--", "echo", "ran"]
+    started = world.start([sys.executable, "-c", textwrap.dedent(DROPPED), "begun", *words])
+    assert (started.wait(), started.rest(), started.complaint()) == (-signal.SIGINT, "", "")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("key", "name"), [(b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT")])

@@ -12,7 +12,7 @@ import sys
 
 from .._platform import environment
 from ..errors import HoldfastError
-from .outcome import die_of, end_quickly, end_with_reader, failed, hide, open_null, say, signal
+from .outcome import Ended, die_of, end_quickly, end_with_reader, failed, hide, open_null, say, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,26 +40,36 @@ def main(argv: list[str] | None = None) -> NoReturn:
         gc.set_threshold(_COLLECT_AFTER)
     arguments = sys.argv[1:] if argv is None else argv
     report_to(say)
+    before, sys.unraisablehook = sys.unraisablehook, _dropped
     _occupy_standard_descriptors()
     try:
         sys.exit(_dispatch(arguments))
     except KeyboardInterrupt:
         die_of(signal.SIGINT)
-    except _Ended as ended:
-        die_of(ended.args[0])
+    except Ended as ended:
+        die_of(ended.number)
     finally:
+        sys.unraisablehook = before
         from .._core.attempt import say_how_to_break
 
         report_to(None)
         say_how_to_break(None)  # the caller may go on, and use the library
 
 
-class _Ended(BaseException):
-    """A signal (its number) that ends the process, raised so that a wait leaves nothing behind, above all no ticket."""
-
-
 def _end(number: int, _frame: object) -> NoReturn:
-    raise _Ended(number)
+    raise Ended(number)
+
+
+def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    """Have a signal come once more, in a moment, if Python has swallowed the exception that it raised: this happens in
+    the callback of a weak reference, and each import has one."""
+    error = unraisable.exc_value
+    number = error.number if isinstance(error, Ended) else signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
+    if number and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda _number, _frame: os.kill(os.getpid(), number))
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _occupy_standard_descriptors() -> None:
@@ -190,7 +200,7 @@ def _given_for(options: Namespace | None, path: str) -> str | None:
 
 
 def _heed_signals(*, quiet_end: bool) -> None:
-    """Have the signals that end a process raise `_Ended`, so that a wait leaves nothing; ignored ones stay ignored."""
+    """Have the signals that end a process raise `Ended`, so that a wait leaves nothing; ignored ones stay ignored."""
     if quiet_end:
         end_with_reader()
     for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK"):

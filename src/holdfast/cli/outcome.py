@@ -33,6 +33,13 @@ _TO_COPY = r"\(holdfast break .*?\)(?=\.|$)|(?<=: )holdfast release .*"
 _USUAL_WIDTH = 80
 
 
+class Ended(BaseException):
+    """A signal (its number) that ends the process, raised so that a wait leaves nothing behind, above all no ticket."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 def say(text: str) -> None:
     """Print a message for people on stderr: one line, folded on a terminal. Failing to write is no error."""
     if "://" in text:

@@ -2,8 +2,8 @@
 
 C1  While waiting, a signal that ends the process raises an exception, so that nothing is left; then the process ends by
     that very signal. Python swallows an exception that is raised in the callback of a weak reference, and each import
-    has such a callback. So the signal is noted as well, an alarm raises it again, and the note is checked between the
-    acquisition and the start of the command.
+    has such a callback. So the signal is sent again (`_dropped` in __init__.py). It is noted as well, and the note is
+    checked between the acquisition and the start of the command.
 C2  From the acquisition on, these signals are blocked and received one by one (`sigwaitinfo`), so none falls between
     the lock and the command, or between the command's end and the release. CHLD has a handler, which is never called: a
     BSD kernel drops a blocked signal that would be ignored.
@@ -26,7 +26,6 @@ C7  An error here, such as a lack of memory, does not end the command. This proc
 from __future__ import annotations
 
 import os
-import sys
 from _thread import allocate_lock, get_ident
 
 from .._platform import environment
@@ -38,7 +37,7 @@ from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, PASSED_ON, STOPPED, Guardian, NoGuardian, Terms, Tree, named
 from .locks import each_of, lock_of, refuse_empty, semaphore_of
 from .options import Namespace
-from .outcome import FAILED, LOST, die_of, failed, not_started, say, signal
+from .outcome import FAILED, LOST, Ended, die_of, failed, not_started, say, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,13 +72,10 @@ _KEPT_AFTER = 0.02
 in that time is seen afterwards, or by the release."""
 
 
-class _Interrupted(BaseException):
+class _Interrupted(Ended):
     wanted = True
     noted = 0
     """The signal that was raised as an exception, if any (C1)."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
 
 def run(options: Namespace) -> int:
@@ -94,7 +90,6 @@ def run(options: Namespace) -> int:
     # Signals that the caller ignores (nohup, a background job) stay ignored, here and in the command.
     passed_on = [getattr(signal, name) for name in PASSED_ON]
     heeded = [number for number in passed_on if signal.getsignal(number) is not signal.SIG_IGN]
-    sys.unraisablehook = _dropped
     try:
         try:
             for number in heeded:
@@ -404,14 +399,6 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     if _Interrupted.wanted:
         _Interrupted.noted = number
         raise _Interrupted(number)  # C1
-
-
-def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    if not isinstance(unraisable.exc_value, _Interrupted):
-        sys.__unraisablehook__(unraisable)
-    elif hasattr(signal, "setitimer"):  # C1: once more, when the callback is over
-        signal.signal(signal.SIGALRM, lambda _number, frame: _interrupt(_Interrupted.noted, frame))
-        signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
 def let_go(hold: Hold) -> None:

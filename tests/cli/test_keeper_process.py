@@ -345,8 +345,21 @@ def test_the_command_reports_a_keeper_that_is_killed_during_the_hand_over(world:
     nothing_left(world, path)
 
 
+@pytest.mark.parametrize("option", ["--verbose", "--no-keeper"])
+def test_a_command_whose_reader_has_gone_leaves_no_lock(world: World, path: Path, option: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = world.start([*HOLDFAST, "try", "-j", option, path], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert command.wait() == -signal.SIGPIPE
+    nothing_left(world, path)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_command_interrupted_while_it_reports_leaves_no_keeper(world: World, path: Path, number: int) -> None:
+@pytest.mark.parametrize("option", ["--verbose", "--no-keeper"])
+def test_a_command_interrupted_while_it_reports_leaves_no_lock(
+    world: World, path: Path, number: int, option: str
+) -> None:
     """S2: nobody reads its result, and it is ended while it writes: the lock is released."""
     read, write = os.pipe()
     try:
@@ -357,8 +370,9 @@ def test_a_command_interrupted_while_it_reports_leaves_no_keeper(world: World, p
             except BlockingIOError:
                 break
         os.set_blocking(write, True)
-        command = world.start([*HOLDFAST, "try", "-j", path], stdout=write, stderr=subprocess.PIPE)
-        eventually(lambda: keepers(world) != [] and "pipe" in _wchan(command.pid), what="the command telling")
+        command = world.start([*HOLDFAST, "try", "-j", option, path], stdout=write, stderr=subprocess.PIPE)
+        has_keeper = option != "--no-keeper"
+        eventually(lambda: (keepers(world) != []) is has_keeper and "pipe" in _wchan(command.pid), what="the report")
         command.signal(number)
         assert command.wait() == -number
     finally:

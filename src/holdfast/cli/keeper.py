@@ -141,7 +141,7 @@ class Keeper:
         ready, tell = os.pipe()
         heard, self._go = os.pipe()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide how the keeper ended
-        before = _block()
+        before = block()
         try:
             self.pid = _fork(self._held.path, "; --no-keeper does without one")
             if self.pid == 0:
@@ -154,7 +154,7 @@ class Keeper:
                 self._end()
                 raise ChildProcessError(f"{self._held.path} was not acquired: its keeper process could not start")
         finally:
-            _unblock(before)
+            unblock(before)
 
     def go(self) -> bool:
         """Leave the lock to the keeper. False if that has ended meanwhile; then the lock is free.
@@ -170,11 +170,11 @@ class Keeper:
 
     def give_up(self) -> None:
         """Have the lock released, as the caller will not hear of it."""
-        before = _block()
+        before = block()
         try:
             self._end()
         finally:
-            _unblock(before)
+            unblock(before)
 
     def _end(self) -> None:
         """Have the keeper end, and wait for that (S2). If it has not released the lock, that is left to the caller."""
@@ -231,7 +231,7 @@ def _fork(path: str, instead: str = "") -> int:
 
 def _say_go(fd: int) -> bool:
     """Say `go`; whether the keeper hears it. Signals stay blocked, so that the caller hears that it has the lock."""
-    _block()
+    block()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         os.write(fd, _GO)
@@ -250,12 +250,17 @@ def _released(hold: Hold) -> int:
     return 0
 
 
-def _block() -> Iterable[int]:
-    return signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def block() -> set[int]:
+    """Block all signals, where that is possible; those that were blocked before."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return set()
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()))
 
 
-def _unblock(before: Iterable[int]) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def unblock(before: Iterable[int]) -> None:
+    """Block only the signals that were blocked before."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # -- of a lock on a server ---------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from ..errors import AcquireTimeout, HoldfastError
 from ..lock import Hold, Lock, file_hold, file_request, leave_to, release_all
 from ..model import INFINITY, Record, Status
 from ..protocols import is_persistent
-from .keeper import Keeper, is_possible, tell_acquired, tell_held
+from .keeper import Keeper, block, is_possible, tell_acquired, tell_held, unblock
 from .locks import answered, lock_of
 from .options import Namespace
-from .outcome import DONE, end_quickly, say
+from .outcome import DONE, end_quickly, say, signal
 from .owner import Owner, owner_of
 
 TYPE_CHECKING = False
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from ..engines.file.inspect import Assessment, Observation
     from ..engines.file.request import FileRequest
+
+_PIPE = {signal.SIGPIPE} if hasattr(signal, "SIGPIPE") else set()
+"""The signal that would end this process, instead of an error, if nobody can hear of the lock any more."""
 
 
 def acquire_(options: Namespace) -> int:
@@ -83,17 +86,21 @@ def _leave_to_keeper(lock: Lock, keeper: Keeper, options: Namespace, owner: Owne
 
 
 def _leave_alone(lock: Lock, hold: Hold, options: Namespace, owner: Owner) -> int:
-    """Leave only the lock file, which names the owner."""
-    if not leave_to(hold, owner.pid):
-        return owner.tell_ended(lock.path, options)
+    """Leave only the lock file, which names the owner: a caller that does not hear of it does not get it."""
+    before = block()
     try:
+        if not leave_to(hold, owner.pid):
+            return owner.tell_ended(lock.path, options)
+        unblock(before | _PIPE)
         tell_acquired(lock, options, owner.pid, None, hold.token)
-    except OSError:
+    except BaseException:
         from ..engines.file.remove import remove_if, why_not_of
 
         env, whose = environment(), environment().identity(owner.pid)
         drive(remove_if(env, file_request(lock), lambda seen, assessed: not why_not_of(seen, assessed, whose)))
         raise
+    finally:
+        unblock(before)
     return DONE
 
 

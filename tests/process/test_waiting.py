@@ -340,6 +340,37 @@ def test_a_slow_callback_delays_no_other_thread(spawn: Callable[..., Peer], path
 
 
 @pytest.mark.needs("events")
+def test_a_signal_handler_that_waits_is_woken_and_withholds_events_from_no_thread(
+    spawn: Callable[..., Peer], path: str
+) -> None:
+    # It interrupts a wait of the main thread, which would read the events for all.
+    holds = {which: Lock(path + which).acquire() for which in (".thread", ".handler", ".main")}
+    waiter = spawn(
+        """
+        events_only()
+        def wait(which):
+            Lock(path + which).acquire().release()
+            say(which)
+        def handle(*_):
+            threading.Thread(target=wait, args=(".thread",)).start()
+            wait(".handler")
+        signal.signal(signal.SIGUSR1, handle)
+        say("waiting")
+        wait(".main")
+        """,
+        path,
+    )
+    waiter.expect("waiting")
+    eventually(lambda: watching(waiter), what="the wait")
+    waiter.kill(signal.SIGUSR1)
+    eventually(lambda: threads_asleep(waiter.pid, 2), what="the waits of the handler and the thread")
+    for which, hold in holds.items():
+        hold.release()
+        waiter.expect(which)
+    waiter.finish()
+
+
+@pytest.mark.needs("events")
 def test_a_waiter_notices_that_a_foreign_holder_has_ended(spawn: Callable[..., Peer], path: str) -> None:
     # A foreign tool's process ends and leaves its file: no event on the file, only the end of the process. With its
     # record old by the protocol's rule, that makes it stale.

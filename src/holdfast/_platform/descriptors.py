@@ -43,7 +43,7 @@ class Descriptors:
     """All open descriptors, whether or not the operations that opened them still run."""
 
     def __init__(self, operations: Operations) -> None:
-        self._operation = operations.number
+        self.operation = operations.number
         self._made = operations.made
         self._exclusive = operations.exclusive
 
@@ -56,7 +56,7 @@ class Descriptors:
     ) -> Descriptor:
         """Call `call` and enter the descriptor that it returns, unless negative. `lasting`: no operation owns it."""
         made: Any = self._made
-        key = (0 if lasting else self._operation(), next(_numbers))
+        key = (0 if lasting else self.operation(), next(_numbers))
         with self._exclusive():
             (fd,) = map(made.setdefault, (key,), map(kind, starmap(call, (arguments,))))
         fd.key = key
@@ -69,7 +69,7 @@ class Descriptors:
         opened, it is unmade; FileExistsError if another process has removed it first."""
         made: Any = self._made
         kind: Any = Created
-        key = (self._operation(), next(_numbers))
+        key = (self.operation(), next(_numbers))
         steps = iter((make, call_))
         try:
             with self._exclusive():

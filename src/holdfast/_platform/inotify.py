@@ -15,9 +15,10 @@ N4  A queue that overflowed (16 384 events) has lost some: every wait is told th
 N5  Two watches of one inode share one kernel watch: hence a count per inode. A second add widens the kernel's mask
     (IN_MASK_ADD; else it would replace it), and nothing narrows it again, so each is told only what it asked for. An
     inode that is gone takes its kernel watch with it (IN_IGNORED).
-N6  An event loop may be busy, stopped or closed while one of its tasks waits, so nobody outside a loop relies on one of
-    its waits. While a thread waits, it leads for all; while none does, each loop has a leader of its own. Any of these
-    may read, hence each of them has an eventfd too.
+N6  An event loop may be busy, stopped or closed while one of its tasks waits, and a signal handler may keep the main
+    thread busy, or wait itself. So nobody outside a loop, or a wait of the main thread, relies on one of its waits.
+    While another thread waits, it leads for all; while none does, each loop, and each wait of the main thread, has a
+    leader of its own. Any of these may read, hence each of them has an eventfd too.
 N7  A kernel watch and its entry here come and go by one call of C, so that nothing comes between them; and a wait is on
     the list of its operation before it is watched for (operations.py, J1).
 
@@ -75,7 +76,7 @@ _MOST_NAMES = 1000
 _MOST_TOKENS = 1000
 """The most names of locks whose events are kept ready."""
 _THREADS = 0
-"""The crew of all waits in threads. The other crews are an event loop each (N6)."""
+"""The crew of all waits in threads. The other crews are an event loop each, or a wait of the main thread (N6)."""
 
 _libc: Any = LIBC
 
@@ -90,7 +91,7 @@ class _Waiter:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.crew = waits.loop
+        self.crew = hub.crew()
         self.promoted = False
         self._change = 0
         self._wake: int | None = None
@@ -100,7 +101,7 @@ class _Waiter:
         with hub.mutex:
             if hub.fd < 0:
                 return ()  # forked just now, by a signal handler: the waiter finds out when it has waited
-            self.crew = waits.loop
+            self.crew = hub.crew()
             leading = hub.leads(self)
             hub.waiting[self] = None
             if leading and self.crew == _THREADS and not self._change:
@@ -294,6 +295,12 @@ class Hub:
             if self.leaders.get(waiter.crew) is waiter:
                 self.resign(waiter)
             waiter.dispose()
+
+    def crew(self) -> int:
+        """The crew of a wait that begins here."""
+        if waits.loop or threading.get_ident() != threading.main_thread().ident:
+            return waits.loop
+        return -self.descriptors.operation()
 
     def leads(self, watch: _Waiter) -> bool:
         """Whether this wait, which begins, is its crew's leader."""

@@ -115,6 +115,26 @@ def test_events_outlast_the_leader(file: Path, hub: Hub, watching: Watching) -> 
     assert is_ready(follower, 5)
 
 
+def test_a_watch_that_finds_another_one_and_sees_it_end_hears_its_events(file: Path, hub: Hub) -> None:
+    """N5, and operations.py, J7: code that interrupts it, or that this lets go ahead, ends the only other one."""
+
+    class Ending(FileWatch):
+        __slots__ = ()
+        __hash__ = FileWatch.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            self.close()
+            return False
+
+    first = Ending(hub, -1, readers=False)
+    first.wd = hub.subscribe(str(file), first)
+    second = hub.add(str(file))
+    assert first.closed
+    touch(file)
+    assert is_ready(second, 5)
+    second.close()
+
+
 @pytest.mark.parametrize("leading", [True, False])
 def test_a_wait_for_many_files_is_told_which_changed(leading: bool, file: Path, hub: Hub, watching: Watching) -> None:
     """N1, N2: a set of watches waits as one, and reports which of its files have changed."""

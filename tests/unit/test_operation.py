@@ -723,6 +723,80 @@ def test_code_that_interrupts_an_open_waits_for_no_thread_that_waits_for_the_ope
     assert os.listdir(shm) == []
 
 
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("where", ["queue", "watches"])
+def test_code_that_interrupts_a_wait_waits_for_no_thread_that_waits_for_its_mutex(
+    where: str, shm: Path, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J7: a signal handler, or a finalizer, in the midst of a step under a mutex that the thread needs."""
+    hub = env._events() if hasattr(env, "_events") else None
+    if hub is None and where == "watches":
+        pytest.skip("inotify")
+    held = [str(shm / "one"), str(shm / "two")]
+    mine, is_inside, interrupted = str(shm / "mine"), threading.Event(), []
+    patched: Any = (queues.QueueEntry, "_issue") if where == "queue" else (type(hub), "leads")
+    step = getattr(*patched)
+
+    def interrupt(*arguments: Any) -> Any:
+        if not interrupted:
+            interrupted.append(thread.start())
+            assert is_inside.wait(20)
+            with Lock(mine, timeout=20):
+                interrupted.append("not for ever")
+        return step(*arguments)
+
+    def use_locks() -> None:
+        with Lock(mine):
+            is_inside.set()
+            for path in held:
+                with pytest.raises(AcquireTimeout):
+                    Lock(path).acquire(timeout=0.05)
+
+    monkeypatch.setattr(*patched, interrupt)
+    thread = threading.Thread(target=use_locks)
+    holds = [Lock(path).acquire() for path in held]
+    with pytest.raises(AcquireTimeout):
+        Lock(held[0]).acquire(timeout=0.2)
+    assert interrupted[1:] == ["not for ever"]
+    thread.join()
+    for hold in holds:
+        hold.release()
+    assert os.listdir(shm) == []
+
+
+@pytest.mark.needs("flock")
+def test_a_child_takes_back_a_mutex_that_a_thread_has_which_it_lacks(shm: Path, env: Any) -> None:
+    """J7: it is forked in a callback of code that has interrupted a step under the mutex."""
+    mutex, has_mutex, may_go_on = env.watching(), threading.Event(), threading.Event()
+    child = -1
+
+    def keep_mutex() -> None:
+        with mutex:
+            has_mutex.set()
+            assert may_go_on.wait(20)
+
+    def fork(event: Any) -> None:
+        nonlocal child
+        if event.kind == "acquired":
+            thread.start()
+            assert has_mutex.wait(20)
+            child = os.fork()
+            may_go_on.set()
+
+    thread = threading.Thread(target=keep_mutex)
+    me, status = os.getpid(), 1
+    try:
+        with mutex:
+            Lock(shm / "l", on_event=fork).acquire().release()
+    except RuntimeError:
+        status = 0  # the child: it holds nothing
+    finally:
+        if os.getpid() != me:
+            os._exit(status)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_the_watches_and_the_keeper_share_one_mutex(env: Any) -> None:
     """With two, a signal handler that ends a hold could wait for one inside the other."""
     hub = env._events() if hasattr(env, "_events") else None

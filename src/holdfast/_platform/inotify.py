@@ -102,8 +102,8 @@ class _Waiter:
             if hub.fd < 0:
                 return ()  # forked just now, by a signal handler: the waiter finds out when it has waited
             self.crew = hub.crew()
+            hub.waiting[self] = None  # first: so whoever stops leading in between, lets this wait lead
             leading = hub.leads(self)
-            hub.waiting[self] = None
             if leading and self.crew == _THREADS and not self._change:
                 return (hub.fd,)
             if self._wake is None:
@@ -112,7 +112,7 @@ class _Waiter:
                 except OSError:
                     self.woken()
                     return ()
-            if self._change:  # handed over after the last look: this wait must not sleep on it
+            if self._change or self.promoted:  # handed over after the last look: this wait must not sleep on it
                 self.wake()
             return (hub.fd, self._wake) if leading else (self._wake,)
 
@@ -140,8 +140,8 @@ class _Waiter:
         with hub.mutex:
             if hub.may_read(self):
                 hub.read()
-            self._calm()
             change, self._change = self._change, 0
+            self._calm()
         return change
 
     def tell(self, wd: int, change: int) -> None:  # noqa: ARG002
@@ -259,25 +259,28 @@ class Hub:
 
     def subscribe(self, path: str, waiter: _Waiter) -> int:
         with self.mutex:
-            added = map(
-                _libc.inotify_add_watch, (self.fd,), (os.fsencode(path),), (MASKS[waiter.readers] | IN_MASK_ADD,)
-            )
-            number: dict[int, int] = {}
-            # N7: one call of C.
-            [sharing] = map(self._watches.setdefault, map(number.setdefault, (0,), added), ([waiter],))
-            wd = number[0]
-            if wd < 0:
-                del self._watches[wd]
-                raise last_error(path)
-            if waiter not in sharing:
-                sharing.append(waiter)
-            return wd
+            while True:
+                added = map(
+                    _libc.inotify_add_watch, (self.fd,), (os.fsencode(path),), (MASKS[waiter.readers] | IN_MASK_ADD,)
+                )
+                number: dict[int, int] = {}
+                # N7: one call of C.
+                [sharing] = map(self._watches.setdefault, map(number.setdefault, (0,), added), ([waiter],))
+                wd = number[0]
+                if wd < 0:
+                    del self._watches[wd]
+                    raise last_error(path)
+                if waiter not in sharing:
+                    sharing.append(waiter)
+                if self._watches.get(wd) is sharing:  # else the last that shared it has ended in between
+                    return wd
 
     def unsubscribe(self, wd: int, waiter: _Waiter) -> None:
         sharing = self._watches.get(wd, [])
+        # N7. EINVAL: the inode is gone, and the watch with it.
+        steps = zip(map(self._watches.pop, (wd,)), map(_libc.inotify_rm_watch, (self.fd,), (wd,)), strict=False)
         if sharing == [waiter]:
-            # N7. EINVAL: the inode is gone, and the watch with it.
-            for _ in zip(map(self._watches.pop, (wd,)), map(_libc.inotify_rm_watch, (self.fd,), (wd,)), strict=False):
+            for _ in steps:
                 pass
         elif waiter in sharing:
             sharing.remove(waiter)
@@ -328,7 +331,7 @@ class Hub:
 
     def _promote(self, crew: int) -> bool:
         for watch in self.waiting.copy():
-            if watch.crew == crew:
+            if watch.crew == crew and watch in self.waiting:
                 self.leaders[crew] = watch
                 watch.promoted = True
                 watch.wake()
@@ -413,7 +416,7 @@ class DirectoryLogs:
     """The instance of all directory logs, and the directories that it watches."""
 
     def __init__(self, descriptors: Descriptors) -> None:
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         self._logs: dict[int, DirectoryLog] = {}
         self.is_reading = False
         self.doubts = 0
@@ -429,7 +432,7 @@ class DirectoryLogs:
 
     def read(self, expected: bytes = b"") -> bytes:
         """Read, note and return all pending events (N8, N9); most often that is just the expected one."""
-        with self._mutex:
+        with self.mutex:
             if self.is_reading:
                 self._doubt()
             self.is_reading = True

@@ -24,9 +24,11 @@ J5  Python may raise before the first line of an `__exit__`, or of a finalizer. 
 J6  An `undo` that raises an error is tried once more by the next operation, as a signal handler may have raised it, and
     then taken off the list. The error is raised when all the others have been undone, so it keeps none of them from
     that, and no operation after the next one.
-J7  A signal handler or a finalizer may run in the midst of a block under `exclusive`, and wait for a mutex or a lock of
-    a thread that waits for `exclusive`. So code that may wait lets other threads have it meanwhile. Nothing is half
-    done then: such a block is one call of C, or a look and a step with no call between them.
+J7  A signal handler or a finalizer may run in the midst of a block under `exclusive`, or under a mutex of all waits or
+    of a local queue, and wait for a lock of a thread that waits for that mutex. So code that may wait lets other
+    threads have these meanwhile, and takes them back in their order, the outermost first. A block under `exclusive` is
+    one call of C, or a look and a step with no call between them, so nothing is half done then. The others are
+    re-entrant: each step in them expects that such code has changed their tables since the step before.
 J8  A task or greenlet sleeps while the others of its thread go on, and the collector may end a task in the midst of any
     operation of any thread. So the steps of a thread meanwhile are no part of the sleeper's operation, and when an
     operation ends, its thread stays in the operation that it was in.
@@ -44,8 +46,9 @@ from .values import temporary_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from functools import partial as partial
+    from operator import attrgetter, methodcaller
     from operator import call as call
     from types import FrameType
     from typing import Any, Protocol, TypeVar
@@ -89,12 +92,17 @@ if TYPE_CHECKING:
 else:
     try:
         from _functools import partial as partial  # `functools` takes 2 ms to load
+        from _operator import attrgetter, methodcaller
         from _operator import call as call
     except ImportError:  # PyPy
         from functools import partial as partial
+        from operator import attrgetter, methodcaller
         from operator import call as call
 
 
+_is_mine, _give, _take = methodcaller("_is_owned"), methodcaller("_release_save"), attrgetter("_acquire_restore")
+_free = methodcaller("_at_fork_reinit")
+"""What the standard library uses of an RLock: `threading.Condition`, and `logging` in a forked child."""
 _SWEPT_LASTS = 60.0
 """Seconds between two sweeps of a directory."""
 numbers = itertools.count(1)
@@ -125,7 +133,7 @@ class Operation:
         self.outer = outer
         """The operation that a signal handler has interrupted, or that this one is a part of."""
         self.gave = gave
-        """Saved states of `exclusive`, which other threads may have until this operation ends (J7)."""
+        """Mutexes, by how to take them back, that other threads may have until this operation ends (J7)."""
         self.number = next(numbers)
 
     def undo(self) -> None:
@@ -177,7 +185,8 @@ class Operations:
     finalizer, which releases, and changes the table.
     """
 
-    def __init__(self, exclusive: Any) -> None:
+    def __init__(self, exclusive: Any, of_queues: Callable[[], Iterable[Any]] = tuple) -> None:
+        """`of_queues`: the mutexes of the local queues."""
         self.made: dict[tuple[int, int], Any] = {}
         """The open descriptors, by the number of the operation that opened each, and one of their own."""
         self.running: dict[object, Unfinished] = {}
@@ -187,8 +196,9 @@ class Operations:
         self._failed: set[object] = set()
         """Entries of the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
-        names = ("_is_owned", "_release_save", "_acquire_restore")  # what `threading.Condition` uses of an RLock
-        self.is_inside, self._give, self._take = (getattr(exclusive, name) for name in names)
+        self.mutexes = [exclusive]
+        """Those of J7 that all threads share, the innermost first."""
+        self._of_queues = of_queues
         self._here = _Here()
         self._may_hang = False
         """Whether any thread has ever announced calls that may last for ever."""
@@ -196,14 +206,14 @@ class Operations:
     def begin(self, env: Environment, task: Callable[[], Any] | None = None, *, finish: bool = True) -> Operation:
         """A new operation of the calling function, or of the `task` (a weak reference). `end` or `del` ends it.
 
-        `finish`: first undo what was broken off; not while a mutex is held, as undoing takes others.
+        `finish`: first undo what was broken off; not while the caller has a mutex, as undoing takes others.
         """
         if under_way:
             notice_fork()
         outer = None
         gave: Any = ()
         try:
-            if task is None and self.is_inside():
+            if task is None and finish and self.is_inside():
                 gave = []
                 self.give_way(gave)
             if self.running:
@@ -282,11 +292,25 @@ class Operations:
             one = one.outer
         return one is None and current is not None
 
+    def forget_mutexes(self) -> None:
+        """Forget those that a forked child makes anew. A thread that is not here may have one, and this one may have
+        to take it back."""
+        for mutex in (*self.mutexes[1:], *self._of_queues()):
+            if not _is_mine(mutex):
+                _free(mutex)
+        del self.mutexes[1:]
+
+    def is_inside(self) -> bool:
+        """Whether this thread is in the midst of a mutex for which others may wait (J7)."""
+        # A thread is in the midst of a local queue's mutex only while something of it is on the list.
+        return any(map(_is_mine, self.mutexes)) or (bool(self.running) and any(map(_is_mine, self._of_queues())))
+
     def give_way(self, gave: list[Any]) -> None:
-        """Let other threads have `exclusive`, if this one is in the midst of it (J7)."""
-        if self.is_inside():
-            for _ in map(gave.append, map(call, (self._give,))):
-                pass
+        """Let other threads have the mutexes that this one is in the midst of (J7)."""
+        for mutex in (*self.mutexes, *self._of_queues()):
+            if _is_mine(mutex):
+                for _ in map(gave.append, zip((_take(mutex),), map(_give, (mutex,)), strict=False)):
+                    pass
 
     def take_back(self, gave: list[Any]) -> None:
         """Take back what `give_way` gave. May be broken off anywhere, and begun anew: the first time, by itself."""
@@ -297,11 +321,11 @@ class Operations:
 
     def _take_all(self, gave: list[Any]) -> None:
         while gave:
-            for _ in map(self._take, map(gave.pop, (-1,))):
+            for _ in itertools.starmap(call, map(gave.pop, (-1,))):
                 pass
 
     def giving_way(self, call: Callable[[], T]) -> T:
-        """The result of the call, during which other threads may have `exclusive` (J7)."""
+        """The result of the call, during which other threads may have the mutexes of this one (J7)."""
         gave: list[Any] = []
         try:
             self.give_way(gave)

@@ -140,7 +140,7 @@ class GenericEnvironment(Forkable):
         self.local_queues: dict[str, Any] = {}
         self.swept: dict[str, float] = {}
         self.passed: dict[str, float] = {}
-        self.operations = Operations(opening)
+        self.operations = Operations(opening, self._mutexes_of_queues)
         self._descriptors = Descriptors(self.operations)
         self.close = self._descriptors.close
         self.keep = self._descriptors.keep
@@ -158,6 +158,7 @@ class GenericEnvironment(Forkable):
         # Close, never unlock: the guard belongs to the open file description, which the parent still uses.
         self._descriptors.close_copies()
         self.operations.forked()
+        self.operations.forget_mutexes()
         self._watching = None
         self._identity = None
         self._clock_shift = None
@@ -172,7 +173,11 @@ class GenericEnvironment(Forkable):
                 if self._watching is None:
                     # From `threading` where it is loaded: gevent replaces it there.
                     self._watching = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
+                    self.operations.mutexes.append(self._watching)
         return self._watching
+
+    def _mutexes_of_queues(self) -> list[Any]:
+        return [queue.mutex for queue in self.local_queues.copy().values()]
 
     def adopt(self, fd: int, kind: Callable[[int], Descriptor] = Descriptor) -> Descriptor:
         """Enter a descriptor among ours; use the returned one in its place."""

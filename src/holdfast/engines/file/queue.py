@@ -636,7 +636,8 @@ class LocalQueue:
         first, and after a waiter has passed it (Q6)."""
         if entry not in self.entries:
             insort(self.entries, entry, key=lambda other: other.started)  # behind those of the same moment
-        before = self.entries[: self.entries.index(entry)]
+        entries = self.entries.copy()  # it may have been passed again since (operations.py, J7)
+        before = entries[: entries.index(entry)] if entry in entries else entries
         return [other for other in before if not other.shared] if entry.shared else before
 
     def first(self) -> list[QueueEntry]:

@@ -1622,6 +1622,35 @@ def test_a_cancelled_waiter_passes_the_turn_on(held: Contender, queued: Contend,
     assert other.inside
 
 
+def test_a_waiter_that_leaves_while_a_ticket_is_handed_to_it_leaves_none(
+    held: Contender, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """operations.py, J7: a signal handler lets its thread go ahead in the midst of the hand-over."""
+    env = clocked()
+    first, second = queued(env), queued(env)
+    env.once(env.before, "rename", second.steps.close)
+    first.steps.close()
+    assert not place.exists()
+    release(held)
+
+
+@pytest.mark.parametrize("step", ["list_directory", "rename"])
+def test_a_waiter_that_looks_while_a_ticket_is_handed_to_it_takes_no_other(
+    step: str, held: Contender, queued: Contend, clocked: Clocked, place: Path
+) -> None:
+    """operations.py, J7: as above. It waits until it has that ticket."""
+    env = clocked()
+    first, second, other = queued(env), queued(env), queued()
+    env.once(env.before, step, second.step)
+    first.steps.close()
+    settle(second, other)
+    assert len(names(place)) == 2
+    release(held)
+    in_turn(second, other)
+    release(other)
+    assert not place.exists()
+
+
 def test_a_waiter_whose_loop_is_closed_does_not_hold_up_the_others(
     arrive: Contend, queued: Contend, clocked: Clocked, place: Path
 ) -> None:

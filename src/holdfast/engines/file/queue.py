@@ -689,6 +689,8 @@ class QueueEntry:
         self.cannot_queue = not waits or not env.fifos
         """Whether we cannot have a ticket: we will not wait, or tickets do not work here (no FIFOs, no write
         permission, a full disk)."""
+        self._receives = False
+        """Whether a place of this process hands its ticket on to us just now."""
         self._ignored: set[str] = set()
         """Tickets that we have passed in this wait (Q6)."""
         self.first_ahead: object = None
@@ -739,9 +741,9 @@ class QueueEntry:
         """Whether it is our turn, as far as is visible now."""
         self.signal.is_set = False
         ahead = self._ahead_here()
-        self._behind_here = len(ahead)
-        if ahead:
-            self.first_ahead = ahead[0]
+        self._behind_here = len(ahead) or int(self._receives)  # then we are woken once we have that ticket
+        if self._behind_here:
+            self.first_ahead = ahead[0] if ahead else None
             self._is_new = False
             self._unfollow()
             return False
@@ -986,7 +988,9 @@ class QueueEntry:
         with self._local.mutex:
             if self._issuing:
                 self.drop_ticket()  # an interruption has left it half made
-            if self._ticket is None:
+            key = _key(self._arrival)
+            if self._ticket is None and not self._receives:
+                self._issuing = key  # no call before: no thread hands us its ticket from here on (operations.py, J7)
                 if self._is_new and self._local.entries in ([], [self]):
                     # A waiter that already follows a ticket would have to be woken to see that ours came in between.
                     self._arrival = self.env.monotonic() - self.env.clock_shift
@@ -1124,11 +1128,16 @@ class QueueEntry:
         """Get a ticket before `other`, a place of this process, gives up its own."""
         if self._ticket is not None or self._issuing or self.cannot_queue:
             return
+        self._receives = True
         try:
             if not self._receive_whole(other):
                 self._issue()
         finally:
-            self._keep_ticket()
+            self._receives = False
+            if self in self._local.entries:
+                self._keep_ticket()
+            else:
+                self.drop_ticket()  # it has left the queue in between (operations.py, J7)
 
     def descriptors(self) -> tuple[int, ...]:
         """Those that keep our place."""

@@ -23,7 +23,7 @@ from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
 from holdfast._platform.values import RECHECK, Presence, Process
 from holdfast.engines.file import queue as queues
-from holdfast.engines.file.acquire import look
+from holdfast.engines.file.acquire import AcquireAttempt, look
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.paths import queue_of, waited_for
 from holdfast.engines.file.queue import NEW, PATIENCE, RECORD, is_ticket, tidy, wake
@@ -1270,6 +1270,31 @@ def test_a_waiter_whose_time_is_up_gets_a_free_lock(
     clock.now += 0.6
     assert waiter.step() is None
     assert waiter.inside
+
+
+@pytest.mark.parametrize("protocol", ["sema", pytest.param("flock", marks=pytest.mark.needs("flock"))])
+def test_a_waiter_whose_time_is_up_just_after_it_has_left_a_free_lock_to_others_gets_it(
+    protocol: str, arrive: Contend, queued: Contend, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above: the clock is read again between the two."""
+    may_pass = AcquireAttempt._may_pass
+
+    def slowly(attempt: AcquireAttempt, *, free: bool) -> bool:
+        may = may_pass(attempt, free=free)
+        clock.now += 1.0
+        return may
+
+    holder = arrive(protocol=protocol)
+    holder.get()
+    queued(protocol=protocol), queued(protocol=protocol)
+    waiter = arrive(timeout=0.5, protocol=protocol)
+    waiter.step()
+    release(holder)
+    clock.now += 0.012
+    monkeypatch.setattr(AcquireAttempt, "_may_pass", slowly)
+    assert waiter.step() is None
+    assert waiter.inside
+    release(waiter)
 
 
 def test_a_waiter_far_from_its_turn_looks_less_often(queued: Contend, held: Contender) -> None:

@@ -168,7 +168,10 @@ class AcquireAttempt:
             raise stale(self.refusal())
         if not self._behind or self._may_pass(free=free):
             return (yield from self._try())
-        return None if self._deadline.has_failed() else self._waiting()
+        if not self._deadline.has_failed():
+            return self._waiting()
+        # The time may have run out since: a free lock is refused to no one but readers.
+        return None if self._request.shared else (yield from self._try())
 
     def _try(self) -> Steps[State | None]:
         began = self._env.monotonic()

@@ -277,7 +277,7 @@ class LinuxEnvironment(PosixEnvironment):
 
             if self._directory_logs is None:
                 self._directory_logs = DirectoryLogs(self._descriptors)
-                self.operations.mutexes.insert(1, self._directory_logs.mutex)
+                self.operations.share(self._directory_logs.mutex, 1)
             self._logs[directory] = self._directory_logs.add(directory)
         except (ImportError, OSError):
             self._listed[directory] = float("-inf")  # no instance or watch is left: it is listed each time

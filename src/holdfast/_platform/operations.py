@@ -196,8 +196,9 @@ class Operations:
         self._failed: set[object] = set()
         """Entries of the list whose `undo` has raised once (J6)."""
         self._exclusive = exclusive
-        self.mutexes = [exclusive]
-        """Those of J7 that all threads share, the innermost first."""
+        self._shared: list[Any] = []
+        """The mutexes of J7 that all threads share, the innermost first: each as its test, which is quick to call."""
+        self.share(exclusive, 0)
         self._of_queues = of_queues
         self._here = _Here()
         self._may_hang = False
@@ -295,22 +296,32 @@ class Operations:
     def forget_mutexes(self) -> None:
         """Forget those that a forked child makes anew. A thread that is not here may have one, and this one may have
         to take it back."""
-        for mutex in (*self.mutexes[1:], *self._of_queues()):
+        for mutex in self._all_mutexes()[1:]:
             if not _is_mine(mutex):
                 _free(mutex)
-        del self.mutexes[1:]
+        del self._shared[1:]
 
     def is_inside(self) -> bool:
         """Whether this thread is in the midst of a mutex for which others may wait (J7)."""
+        for is_mine in self._shared:
+            if is_mine():
+                return True
         # A thread is in the midst of a local queue's mutex only while something of it is on the list.
-        return any(map(_is_mine, self.mutexes)) or (bool(self.running) and any(map(_is_mine, self._of_queues())))
+        return bool(self.running) and any(map(_is_mine, self._of_queues()))
 
     def give_way(self, gave: list[Any]) -> None:
         """Let other threads have the mutexes that this one is in the midst of (J7)."""
-        for mutex in (*self.mutexes, *self._of_queues()):
+        for mutex in self._all_mutexes():
             if _is_mine(mutex):
                 for _ in map(gave.append, zip((_take(mutex),), map(_give, (mutex,)), strict=False)):
                     pass
+
+    def _all_mutexes(self) -> list[Any]:
+        return [*(is_mine.__self__ for is_mine in self._shared), *self._of_queues()]
+
+    def share(self, mutex: Any, place: int) -> None:
+        """Enter a mutex of J7 that all threads share, at this place in their order."""
+        self._shared.insert(place, getattr(mutex, "_is_owned"))  # noqa: B009 - of the standard library
 
     def take_back(self, gave: list[Any]) -> None:
         """Take back what `give_way` gave. May be broken off anywhere, and begun anew: the first time, by itself."""

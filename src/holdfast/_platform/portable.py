@@ -173,7 +173,7 @@ class GenericEnvironment(Forkable):
                 if self._watching is None:
                     # From `threading` where it is loaded: gevent replaces it there.
                     self._watching = getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
-                    self.operations.mutexes.append(self._watching)
+                    self.operations.share(self._watching, 2)
         return self._watching
 
     def _mutexes_of_queues(self) -> list[Any]:

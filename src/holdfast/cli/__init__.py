@@ -16,6 +16,7 @@ from .outcome import Ended, die_of, end_quickly, end_with_reader, failed, hide, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from ..model import Status
@@ -40,7 +41,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
         gc.set_threshold(_COLLECT_AFTER)
     arguments = sys.argv[1:] if argv is None else argv
     report_to(say)
-    before, sys.unraisablehook = sys.unraisablehook, _dropped
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda dropped: _send_again_or(before, dropped)
     _occupy_standard_descriptors()
     try:
         sys.exit(_dispatch(arguments))
@@ -60,16 +62,16 @@ def _end(number: int, _frame: object) -> NoReturn:
     raise Ended(number)
 
 
-def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
+def _send_again_or(usual: Callable[[sys.UnraisableHookArgs], object], dropped: sys.UnraisableHookArgs) -> None:
     """Have a signal come once more, in a moment, if Python has swallowed the exception that it raised: this happens in
-    the callback of a weak reference, and each import has one."""
-    error = unraisable.exc_value
+    the callback of a weak reference, and each import has one. Whatever else was swallowed is left to the usual hook."""
+    error = dropped.exc_value
     number = error.number if isinstance(error, Ended) else signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
     if number and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda _number, _frame: os.kill(os.getpid(), number))
         signal.setitimer(signal.ITIMER_REAL, 0.001)
     else:
-        sys.__unraisablehook__(unraisable)
+        usual(dropped)
 
 
 def _occupy_standard_descriptors() -> None:

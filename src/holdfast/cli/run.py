@@ -2,8 +2,8 @@
 
 C1  While waiting, a signal that ends the process raises an exception, so that nothing is left; then the process ends by
     that very signal. Python swallows an exception that is raised in the callback of a weak reference, and each import
-    has such a callback. So the signal is sent again (`_send_again_or` in __init__.py). It is noted as well, and the note is
-    checked between the acquisition and the start of the command.
+    has such a callback. So the signal is sent again (`_send_again_or` in __init__.py). It is noted as well, and the
+    note is checked between the acquisition and the start of the command.
 C2  From the acquisition on, these signals are blocked and received one by one (`sigwaitinfo`), so none falls between
     the lock and the command, or between the command's end and the release. CHLD has a handler, which is never called: a
     BSD kernel drops a blocked signal that would be ignored.

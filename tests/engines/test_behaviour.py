@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +17,13 @@ import holdfast
 from faces import Tasks, Threads
 from holdfast import AsyncLock, events, plugins
 from holdfast._core import wait
-from holdfast._drivers.sync import drive, wait_for
+from holdfast._drivers.sync import drive
 from holdfast._platform import environment
 from holdfast.engines import engine_of, remote
 from holdfast.engines.etcd.lock import EtcdHold
 from holdfast.engines.postgresql.lock import PostgresqlHold
 from holdfast.lock import announce
-from process.support import Peer, eventually
+from process.support import Peer, assert_that_a_child_ends, eventually
 from unit.ctrl_c import drop_statements
 
 
@@ -304,18 +303,7 @@ def test_a_child_forked_in_a_wait_behind_its_owner_ends_the_wait(prefix: str, mo
     eventually(lambda: lock.status().waiters)
     steps = lock._engine.acquire(environment(), lock._requests, None, (object(),))
     pending = next(steps)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.alarm(10)
-            wait_for(pending)
-            with pytest.raises(RuntimeError, match="acquire again in the child"):
-                next(steps)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_that_a_child_ends(steps, pending)
     steps.close()
     hold.release()
     waiter.join()

@@ -14,11 +14,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 import warm
+from holdfast._core.wait import Wait
+from holdfast._drivers.sync import wait_for
 
 T = TypeVar("T")
 
@@ -94,6 +98,23 @@ def eventually(condition: Callable[[], T], within: float = PATIENCE, what: str =
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what} did not come true within {within:g} s")
         time.sleep(0.002)
+
+
+def assert_that_a_child_ends(steps: Generator[Wait, None, object], pending: Wait | None = None) -> None:
+    """A child forked at this moment of an acquisition, or during the `pending` wait, does not go on waiting."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(10)
+            if pending is not None:
+                wait_for(pending)
+            with pytest.raises(RuntimeError, match="acquire again in the child"):
+                next(steps)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class Peer:

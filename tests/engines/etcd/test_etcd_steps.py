@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
 from collections.abc import Generator
 from typing import Any
@@ -24,7 +23,7 @@ from holdfast.engines.etcd import http as etcd_http
 from holdfast.engines.etcd import lock as etcd_lock
 from holdfast.engines.etcd.client import Turnstile
 from holdfast.engines.etcd.queue import Lease
-from process.support import descriptors, eventually
+from process.support import assert_that_a_child_ends, descriptors, eventually
 from unit.stepping import failing
 
 SOON = 5.0
@@ -299,18 +298,7 @@ def test_a_child_forked_before_its_turn_to_queue_up_ends_the_wait(url: str, monk
         turnstile.admits(attempt.queue.base, one)
     steps = attempt.acquire()
     pending = next(steps)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.alarm(10)
-            wait_for(pending)
-            with pytest.raises(RuntimeError, match="acquire again in the child"):
-                next(steps)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_that_a_child_ends(steps, pending)
     for one in before:
         turnstile.leave(attempt.queue.base, one)
     drive(drive(steps).held.releasing())

@@ -24,7 +24,7 @@ from holdfast.engines import remote
 from holdfast.engines.postgresql import connect as postgresql_pool
 from holdfast.engines.postgresql import connection as postgresql_connection
 from holdfast.engines.postgresql import lock as postgresql_lock
-from process.support import Peer, descriptors, eventually
+from process.support import Peer, assert_that_a_child_ends, descriptors, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -316,16 +316,7 @@ def test_a_wait_does_not_go_on_in_a_forked_child(postgres: Postgres) -> None:
     while not postgres.waiting():
         wait = next(steps)
         wait_for(Wait(wait.fds, min(wait.deadline, waits_for(0.05)), wait.signal, wait.writes))
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with pytest.raises(RuntimeError, match="acquire again in the child"):
-                next(steps)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_that_a_child_ends(steps)
     assert postgres.waiting() == 1
     steps.close()
     hold.release()

@@ -102,7 +102,7 @@ class _Waiter:
             if hub.fd < 0:
                 return ()  # forked just now, by a signal handler: the waiter finds out when it has waited
             self.crew = hub.crew()
-            hub.waiting[self] = None  # first: so whoever stops leading in between, lets this wait lead
+            hub.waiting[self] = None  # first, so that a leader which resigns in between can promote this wait
             leading = hub.leads(self)
             if leading and self.crew == _THREADS and not self._change:
                 return (hub.fd,)

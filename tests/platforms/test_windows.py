@@ -17,6 +17,8 @@ QUICK = ("acquire", "takeover", "hold", "kernel", "slots", "liveness", "asyncio_
 """Of the unit tests, what takes half a minute in all: `make windows-suite` runs the rest."""
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 Play = Callable[..., str]
+KILLED = 1
+"""The status of a process that Wine's server ends as it cannot go on serving it. A scene that fails says why."""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +46,13 @@ def windows() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
 @pytest.fixture
 def play(windows: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Play:
     """Play a scene in a directory of its own; returns its output."""
-    place = tmp_path / "locks"
-    place.mkdir()
 
     def run(scene: str, *words: object, **more: Any) -> str:
-        done = windows(SCENES, scene, *words, place, **more)
+        for place in tmp_path / "locks", tmp_path / "again":
+            place.mkdir()
+            done = windows(SCENES, scene, *words, place, **more)
+            if done.returncode != KILLED or done.stdout or done.stderr:
+                break
         assert (done.returncode, done.stdout.rstrip()[-4:]) == (0, "done"), done.stdout + done.stderr
         return done.stdout
 

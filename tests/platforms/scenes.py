@@ -27,8 +27,8 @@ import holdfast
 from holdfast import _platform
 
 ROUNDS, PROCESSES = 40, 4
-SOON = 20.0
-"""Seconds for anything that takes milliseconds on an idle machine."""
+SOON = 60.0
+"""Seconds for anything that takes milliseconds on an idle machine; a busy one takes several to start a process."""
 SCENES: dict[str, Callable[..., None]] = {}
 
 
@@ -53,6 +53,10 @@ def other(*words: object) -> subprocess.Popen[str]:
 
 started: list[subprocess.Popen[str]] = []
 """Processes that end with the scene: they have its streams, and a reader of its output reads to their end."""
+
+
+to_stop: list[Working] = []
+"""Commands of `holdfast run` that end with the scene, for the same reason."""
 
 
 def ready() -> None:
@@ -684,6 +688,7 @@ class Working:
         command = [sys.executable, *program, "run", *options, str(path), "--"]
         words = (sys.executable, __file__, "work", catches, str(self._said), str(self._told))
         self.run = subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL)
+        to_stop.append(self)
         await_(lambda: self.words()[-1:] == ["working"])
         self.command = int(self.words()[0])
         (self.guardian,) = [pid for pid in children(self.run.pid) if pid != self.command] or [0]
@@ -1762,5 +1767,7 @@ if __name__ == "__main__":
     finally:
         for one in started:
             one.kill()
+        for command in to_stop:
+            command.stop()
     if sys.argv[1] not in ("refused", "who", "hold", "increment", "turns", "work", "hold_later", "visit"):
         print("done")

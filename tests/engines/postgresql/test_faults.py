@@ -567,7 +567,7 @@ def _partition() -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        timeout=50,
+        timeout=150,
     )
     assert done.returncode == 0, done.stderr
     lost, next_in = map(float, done.stdout.split())

@@ -108,8 +108,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def set_error_path(error: OSError, path: str) -> None:
     """Set the error's path, where the system sets none (a step on a descriptor) or another name of ours."""
-    if isinstance(error, (HoldfastError, ConnectionError)):
-        return  # the first says so already; the second comes from a caller's function, and is not about a file
+    if isinstance(error, HoldfastError):
+        return  # it says so already
     if error.filename2 is not None:
         error.filename = error.filename2
         del error.filename2

@@ -515,7 +515,8 @@ class Acquirable(Resource):
                 held.require_same_process()
                 return hold
         except OSError as failed:
-            set_error_path(failed, self.path)
+            if self._engine.is_remote:  # the engine on files has set it, but not on what a caller's function has raised
+                set_error_path(failed, self.path)
             raise
         except (ImportError, NameError) as failed:
             if not _is_finalizing():

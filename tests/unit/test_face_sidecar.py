@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import gc
 import itertools
@@ -292,12 +293,36 @@ def test_an_unreadable_payload_is_none(face: Face, target: Path, lock: Path) -> 
     assert {thing.raw for thing in told if isinstance(thing, StaleSnapshot)} == {"\ufffdx"}
 
 
-def test_an_exception_of_a_callback_is_raised_and_leaves_nothing(face: Face, target: Path, lock: Path) -> None:
-    def fail(*_: object) -> Any:
-        raise LookupError("no process table")
+def _errors() -> list[Exception]:
+    """Exceptions of a callback: of its own, and such as a step of the engine may raise (attempt.py, CE1)."""
+    return [
+        LookupError("no process table"),
+        FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "/srv/report"),
+        FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/4711/cmdline"),
+        PermissionError(errno.EPERM, os.strerror(errno.EPERM)),
+        OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)),
+        OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
+        ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)),
+        TimeoutError("the register does not answer"),
+    ]
 
-    with pytest.raises(LookupError):
+
+ERRORS = pytest.mark.parametrize("number", range(len(_errors())), ids=[type(error).__name__ for error in _errors()])
+"""By number, as an exception belongs to one test."""
+
+
+@ERRORS
+def test_an_exception_of_a_callback_is_raised_and_leaves_nothing(
+    face: Face, target: Path, lock: Path, number: int
+) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    error = _errors()[number]
+    text = str(error)
+    with pytest.raises(type(error)) as raised:
         face.acquire(target, payload=fail)
+    assert raised.value is error
     assert not lock.exists()
     data = as_json(createdAt=moment(LONG))
     put(lock, data)
@@ -307,8 +332,11 @@ def test_an_exception_of_a_callback_is_raised_and_leaves_nothing(face: Face, tar
         {"should_remove_stale_lock": yes, "payload": fail, **REMOVE},
     ]
     for options in attempts:
-        with pytest.raises(LookupError):
+        with pytest.raises(type(error)) as raised:
             face.acquire(target, **options)
+        assert raised.value is error
+        assert str(error) == text
+        assert error.__cause__ is error.__context__ is None
         assert lock.read_bytes() == data
         assert sorted(target.parent.iterdir()) == [lock]
 
@@ -618,19 +646,25 @@ def test_ctrl_c_in_a_coroutine_is_raised(target: Path, lock: Path) -> None:
     assert not lock.exists()
 
 
+@ERRORS
 @pytest.mark.parametrize("name", CALLBACKS)
 def test_an_exception_of_a_coroutine_is_raised_and_leaves_nothing(
-    awaited: Face, target: Path, lock: Path, name: str
+    awaited: Face, target: Path, lock: Path, name: str, number: int
 ) -> None:
     async def fail(*_: object) -> Any:
         await asyncio.sleep(0)
-        raise LookupError("no process table")
+        raise error
+
+    error = _errors()[number]
+    text = str(error)
 
     data = as_json(createdAt=moment(LONG))
     put(lock, data)
     options: dict[str, Any] = {"should_remove_stale_lock": yes, **REMOVE, name: fail}
-    with pytest.raises(LookupError):
+    with pytest.raises(type(error)) as raised:
         awaited.acquire(target, **options)
+    assert raised.value is error
+    assert str(error) == text
     assert lock.read_bytes() == data
     assert list(target.parent.iterdir()) == [lock]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import Lock
 from holdfast._platform.values import Presence, Process
 from holdfast.engines.file.acquire import look, wait_until_free
 from holdfast.engines.file.hold import FileHold
@@ -227,6 +228,31 @@ def test_a_failing_judge_leaves_nothing_open(disk: Path, contend: Contend) -> No
     with pytest.raises(ZeroDivisionError):
         contender.run()
     assert not contender.env.open_descriptors()
+
+
+def test_an_error_of_a_judge_says_nothing_about_the_lock_file(disk: Path) -> None:
+    """CE1: it is not as if the lock file were gone."""
+
+    def judge(_status: Status) -> bool:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/4711/cmdline")
+
+    (disk / "l").write_bytes(sema_record(1, OLD))
+    lock = Lock(disk / "l", stale=judge, timeout=0)
+    calls: list[Callable[[], object]] = [lock.status, lock.wait, lock.acquire, lock.try_acquire]
+    for call in calls:
+        with pytest.raises(FileNotFoundError, match="4711"):
+            call()
+
+
+def test_an_error_of_a_payload_says_nothing_about_the_lock_file(disk: Path) -> None:
+    """CE1: it is not as if the path were taken."""
+
+    def payload() -> dict[str, object]:
+        raise FileExistsError(17, "File exists", "/srv/report")
+
+    with pytest.raises(FileExistsError, match="report"):
+        Lock(disk / "l", protocol="sidecar", payload=payload, timeout=0).acquire()
+    assert not list(disk.iterdir())
 
 
 def test_a_timestamp_in_the_future_has_age_zero_and_is_not_stale(

@@ -9,6 +9,9 @@ AE3  No event is made without a listener. An acquisition on the fast path has no
 AE4  A forked child reports nothing that its parent began or held.
 AE5  A hold has its events before another thread can join it: a loss that the other one finds is reported as one of
      them.
+
+CE1  An OSError of a caller's function is never taken for the failure of a step, which may mean that the lock is held,
+     or its file gone: it goes through the engine as a `CallersError`, and reaches the caller as it was raised.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from ..events import Event, deliver, has_listener, name_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
+    from typing import Any, NoReturn, Protocol, TypeVar
 
     from .._platform.interface import Environment
     from ..events import Kind
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
         acquired: float
         lost: bool
         recovered_from: Record | None
+
+    T = TypeVar("T")
 
 
 _numbers = itertools.count(1)
@@ -237,6 +242,30 @@ class AttemptEvents:
             raise
         if interruption is not None:
             raise interruption
+
+
+class CallersError(Exception):
+    """An OSError that a caller's function has raised, on its way to the caller (CE1)."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self._error = error
+
+    def unwrap(self) -> NoReturn:
+        """Raise it as the function has raised it."""
+        error, context = self._error, self._error.__context__
+        try:
+            raise error
+        finally:
+            error.__context__ = context
+
+
+def ask(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function that is the caller's, or calls one (CE1)."""
+    try:
+        return function(*arguments)
+    except OSError as error:
+        raise CallersError(error) from None
 
 
 class Refused(Exception):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 
-from ..._core.attempt import AttemptEvents, Refusal
+from ..._core.attempt import AttemptEvents, CallersError, Refusal
 from ..._core.messages import stale
 from ..._core.wait import Deadline, Wait
 from ..._platform.fork import forking
@@ -493,7 +493,10 @@ class AcquireAttempt:
         return Refusal(self._request.target, waited, self._statuses, attempt_events, own)
 
     def _statuses(self) -> tuple[Status, ...]:
-        return tuple([_describe_miss(self._env, f.request) if f.missed else f.status() for f in self.files])
+        try:
+            return tuple([_describe_miss(self._env, f.request) if f.missed else f.status() for f in self.files])
+        except CallersError as error:
+            error.unwrap()
 
     def who(self) -> Holder | None:
         """The holder, as far as the lock file tells; reading the kernel's tables would take milliseconds."""
@@ -552,6 +555,8 @@ def wait_until_free(
             attempt.require_no_deadlock()
             yield from attempt.watching()
         return None
+    except CallersError as error:
+        error.unwrap()
     except OSError as error:
         set_error_path(error, requests[0].target)
         raise
@@ -573,6 +578,8 @@ def look_at_all(env: Environment, requests: Sequence[FileRequest]) -> tuple[Stat
         statuses = [file.status() for file in attempt.files]
         found = waiters(env, first.request, first.seen if first.there else None, statuses[0])
         return tuple([status.replaced(waiters=found) for status in statuses])
+    except CallersError as error:
+        error.unwrap()
     except OSError as error:
         set_error_path(error, requests[0].target)
         raise

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 
+from ..._core.attempt import ask
 from ..._core.messages import OUT_OF_HAND, OUT_OF_REACH
 from ..._core.wait import Signal
 from ...liveness import Liveness
@@ -75,7 +76,7 @@ def judge(env: Environment, request: FileRequest, seen: Observation, assessed: A
         return Verdict(False, False, "this contender takes over nothing (stale='never')")
     if callable(stale):
         unjudged = describe(env, request, seen, assessed, Verdict(False, False, ""))
-        answer: object = stale(unjudged)
+        answer: object = ask(stale, unjudged)
         if isinstance(answer, Signal):
             return Verdict(False, False, "the caller has yet to answer", env.time() + ASK_AGAIN, asked=answer)  # V7
         if hasattr(answer, "__await__"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..._core.attempt import ask
 from ..._core.options import FASTEST_BEAT, Request, check_seconds, check_slots
 from ..._platform.fork import forking
 from ...events import is_async
@@ -145,7 +146,7 @@ class FileRequest(Request):
         marker = None
         if not self.unmarked:
             marker = marker_text(guarded and self.on_behalf_of is None, device, identity, now, lease or None, beat)
-        return self.protocol.compose(identity, now, self.tag, marker, self.more)
+        return ask(self.protocol.compose, identity, now, self.tag, marker, self.more)
 
 
 def slots_of(base: str | os.PathLike[str], slots: int, options: Options) -> tuple[FileRequest, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import stat
 
+from ..._core.attempt import ask
 from ..._core.wait import Signal, Steps, Wait
 from ..._platform.operations import let_go
 from ...errors import InvalidPath
@@ -165,7 +166,7 @@ def disconnected(env: Environment, path: str, error: OSError) -> str:
 
 def prepare(env: Environment, prepare: Callable[[], Signal | None]) -> Steps[None]:
     """Have the caller's function compose what it writes, now or when the signal is set (acquire.py, A6)."""
-    known = prepare()
+    known = ask(prepare)
     if known is not None:
         yield from answered(env, known)
 

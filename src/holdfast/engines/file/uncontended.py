@@ -11,7 +11,7 @@ FP1  Where steps fail while the server of the filesystem is away (GlusterFS), in
 
 from __future__ import annotations
 
-from ..._core.attempt import AttemptEvents, Refusal, Refused
+from ..._core.attempt import AttemptEvents, CallersError, Refusal, Refused
 from ..._core.hold import forked, give_back
 from ..._core.wait import Deadline, Steps, Wait
 from ..._platform.fork import forking, to_load
@@ -95,6 +95,8 @@ def acquire(
             attempt_events.gave_up()
         if isinstance(error, Refused):
             return error.refusal()
+        if isinstance(error, CallersError):
+            error.unwrap()
         raise
     if isinstance(result, Refusal):
         return result

@@ -170,8 +170,10 @@ class Awaited:
             return  # SC4
         try:
             name, result = _ask(questions)
-        except Exception as error:
+        except BaseException as error:
             answer.fail(error)
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise  # the loop ends with these
             return
         if name is None:
             answer.give(result)

@@ -318,6 +318,15 @@ def test_a_process_that_does_not_end_is_asked_nothing_else(serving: Callable[[st
     eventually(lambda: not processes_of(Path(adapter.command[-1])), what="the end of all that was killed")
 
 
+def test_a_process_that_talks_without_end_is_given_up(serving: Callable[[str], Adapter]) -> None:
+    adapter = serving("import sys\nwhile True: sys.stdout.write('held\\n' * 9999)\n")
+    asked = adapter.ask("try", "/x")
+    assert asked.answer(10).line == "held"
+    assert asked.ended(0) is None
+    adapter.end(asked)
+    eventually(lambda: not processes_of(Path(adapter.command[-1])), what="the end of all that was killed")
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ from subprocess import PIPE
 
 _LONGEST_LINE = 1 << 16
 _LONGEST_OUTPUT = 1 << 24
+_MOST_LINES = 1000
+"""Most lines that are read in search of the end of an operation: an adapter may talk without end."""
 _SHOWN = 2000
 """Most bytes of an adapter's output that a report shows."""
 
@@ -262,7 +264,7 @@ class Served(Running):
 
     def ended(self, within: float) -> int | None:
         deadline = time.monotonic() + within
-        while self._status is None and self._listen(deadline - time.monotonic()):
+        while self._status is None and len(self._said) < _MOST_LINES and self._listen(deadline - time.monotonic()):
             pass
         return self._status
 

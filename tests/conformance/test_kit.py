@@ -248,6 +248,14 @@ def test_an_adapter_that_never_stops_talking_fails(kit: Kit, tmp_path: Path) -> 
     assert (status, len(failures(results))) == (1, 1)
 
 
+def test_an_answer_that_is_nested_too_deep_fails(kit: Kit, tmp_path: Path) -> None:
+    script = tmp_path / "deep.py"
+    script.write_text("print('[' * 200000)\n")
+    status, results = kit.results("sema", "--only", "record:sema-canonical*", "--", sys.executable, script)
+    assert status == 1
+    assert failures(results).keys() == results.keys()
+
+
 # -- an adapter that serves --------------------------------------------------------------------------------------------
 
 

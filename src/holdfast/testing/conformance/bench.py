@@ -173,7 +173,7 @@ def _ending(status: int | None) -> str:
 def _parsed(text: str, data: bytes) -> dict[str, Any]:
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise Failed("one JSON object with the fields", f"it said {text[:200]!r}", data[:_SHOWN])

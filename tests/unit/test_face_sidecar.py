@@ -341,6 +341,24 @@ def test_an_exception_of_a_callback_is_raised_and_leaves_nothing(
         assert sorted(target.parent.iterdir()) == [lock]
 
 
+def test_a_callback_that_waits_for_another_lock_in_vain_says_which(face: Face, target: Path, disk: Path) -> None:
+    other = disk / "other.json"
+
+    def wait_for_it() -> dict[str, Any]:
+        sidecar.acquire_file_lock_sync(other, payload={}, timeout=0)
+        return {}
+
+    held = sidecar.acquire_file_lock_sync(other, payload={})
+    with pytest.raises(FileLockTimeout) as raised:
+        face.acquire(target, payload=wait_for_it, lock_path=disk / "l")
+    assert raised.value.normalized_target_path == str(other)
+    held.release()
+    with sidecar.acquire_file_lock_sync(target, payload={}, lock_path=disk / "l"):
+        with pytest.raises(FileLockTimeout) as raised:
+            face.acquire(target, lock_path=disk / "l")
+        assert raised.value.normalized_target_path == str(target)
+
+
 async def _coroutine(*_: object) -> dict[str, Any]:
     return {}
 

@@ -559,13 +559,16 @@ class Wanted:
             normalized_target_path=self.normalized_target_path,
         )
 
-    def refused(self, refusal: Refusal, _timeout: float | None = None) -> FileLockTimeout:
+    def refused(self, refusal: Refusal, _timeout: float | None = None) -> AcquireTimeout:
         """The error for a lock that could not be acquired in time."""
         waited = self.timeout if self._tries is None else refusal.waited if self._tries[0] else 0
         return self.timed_out(refused(refusal, waited))
 
-    def timed_out(self, error: AcquireTimeout) -> FileLockTimeout:
-        """The error in the words of fs-safe; it may also say that a file server does not answer."""
+    def timed_out(self, error: AcquireTimeout) -> AcquireTimeout:
+        """The error in the words of fs-safe; it may also say that a file server does not answer. That of a callback,
+        about another lock, stays as it is."""
+        if error.path != self.lock_path:
+            return error
         timeout = renamed(error, FileLockTimeout)
         timeout.normalized_target_path = self.normalized_target_path
         return timeout

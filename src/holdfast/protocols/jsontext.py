@@ -85,7 +85,8 @@ def plain(value: object, depth: int = 0) -> Any:
 
 
 def stringify(value: object) -> str:
-    """The text of JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay. ValueError if JSON lacks it."""
+    """The text of JavaScript's `JSON.stringify(value, null, 2)`, but surrogates stay, and fractions below 0.0001 have
+    Python's exponent. ValueError if JSON lacks it."""
     import json
 
     text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import time
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from holdfast import Lock
-from holdfast._platform.values import Presence, Process
+from holdfast._core.attempt import Refusal
+from holdfast._platform.values import LockOwner, Presence, Process
 from holdfast.engines.file.acquire import look, wait_until_free
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.request import FileRequest
 from holdfast.errors import LockStale
 from holdfast.liveness import Liveness
-from holdfast.model import Identity, Status, marker_text
+from holdfast.model import Holder, Identity, Status, marker_text
 from unit.stepping import Contend, Stepped, device_in, sema_record
 
 OLD, FRESH = 1000, 9e9
@@ -228,6 +230,25 @@ def test_a_failing_judge_leaves_nothing_open(disk: Path, contend: Contend) -> No
     with pytest.raises(ZeroDivisionError):
         contender.run()
     assert not contender.env.open_descriptors()
+
+
+@pytest.mark.needs("flock")
+def test_no_holder_is_looked_for_where_the_kernel_lock_is_free(disk: Path, contend: Contend) -> None:
+    """Looking into all processes takes seconds on a machine with many open files."""
+    (disk / "l").write_bytes(b"")
+    contender = contend(disk / "l")
+    env = contender.env
+    env.instead["lock_owners"] = lambda *_: [LockOwner(os.getpid(), exclusive=True)]
+    assert look(env, contender.request).holder == Holder()
+    refusal = contender.run()
+    assert isinstance(refusal, Refusal)
+    assert refusal.status.holder == Holder()
+    assert "lock_owners" not in env.steps
+    with open(disk / "l", "rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        status = look(env, contender.request)
+    assert status.holder is not None
+    assert status.holder.pid == os.getpid()
 
 
 def test_an_error_of_a_judge_says_nothing_about_the_lock_file(disk: Path) -> None:

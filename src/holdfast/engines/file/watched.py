@@ -43,6 +43,7 @@ from .takeover import complete, take_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..._platform.values import LockOwner
     from .lease import LeaseWatch
     from .publish import Blank
 
@@ -69,6 +70,8 @@ class WatchedFile:
         self.missed = False
         """Whether the path could not be created although the last look had found nothing at it."""
         self._seen: Observation | None = None
+        self._is_open = False
+        """Whether the last look could ask for its kernel lock."""
         self._watch: Watch | None = None
         self._pidfd: tuple[int, int] | None = None
         self._armed = False
@@ -118,6 +121,7 @@ class WatchedFile:
             self.seen = self._seen
             if strict:
                 require_same_protocol(self.request, self.seen)
+            self._is_open = self.seen.fd >= 0
             self.assessed = assess(self.env, self.seen)
             if self.seen.lease is not None:
                 self._look_at_lease(self.seen.lease)
@@ -208,12 +212,18 @@ class WatchedFile:
         tries = TRIES
         while True:
             status = within_reach(self.env, self.describe())
-            shown = with_heirs(self.env, status, lambda: self.env.lock_owners(self.seen.identity))
+            shown = with_heirs(self.env, status, self._lock_owners)
             tries -= 1
             if shown is status or not tries or self.seen.fd < 0 or not is_rewritten(self.env, self.request, self.seen):
                 return shown
             self.assessed = assess(self.env, self.seen)  # L13
             self.verdict = judge(self.env, self.request, self.seen, self.assessed)
+
+    def _lock_owners(self) -> list[LockOwner]:
+        """The owners of its kernel lock; none if the look has found that free. Looking into all processes may take
+        seconds."""
+        free = self._is_open and self.assessed.evidence.source != "guard"
+        return [] if free else self.env.lock_owners(self.seen.identity)
 
     @property
     def is_left_to_caller(self) -> bool:

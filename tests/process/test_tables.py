@@ -218,6 +218,8 @@ def test_a_lock_that_was_passed_on_is_attributed_to_its_new_holder(file: Path, s
     taker.say("close")
     taker.expect("closed")
     assert owners(file) == {(child, True, False)}
+    for few in (True, False):  # `ls` and `top`, which ask about many files, name the same process
+        assert LinuxEnvironment().proc_locks(few=few).owners(identity(file)) == [LockOwner(child, exclusive=True)]
 
 
 def test_the_guard_of_a_lock_is_shown(place: Path, spawn: Spawn) -> None:

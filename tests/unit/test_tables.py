@@ -357,6 +357,7 @@ def test_a_lock_that_changes_hands_while_the_table_is_read_has_one_owner(
     texts = [f"1: FLOCK  ADVISORY  {one} 08:01:77 0 EOF\n" for one in (before, after)]
     real = procfs.read
     monkeypatch.setattr(procfs, "read", lambda path: texts.pop(0) if path == "/proc/locks" else real(path))
+    monkeypatch.setattr(proc_locks.OpenFiles, "descriptors", lambda _process: None)
     tables = ProcLocks(lambda _pid: Process(Presence.RUNNING), procfs.mounts(), tables=True, few=few)
     assert tables.owners((os.makedev(8, 1), 77)) == [LockOwner(pid, exclusive=exclusive) for pid, exclusive in shown]
 

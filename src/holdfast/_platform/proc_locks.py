@@ -308,6 +308,7 @@ class ProcLocks:
         self._learned: set[int] = set()
         """Inodes whose lines have been parsed, if the files are few."""
         self._inodes: set[int] = set()
+        self._kept: dict[int, set[tuple[tuple[int, int], bool, int]] | None] = {}
         self._keepers: dict[tuple[tuple[int, int], bool, int], list[int]] | None = None
         self._watches: dict[tuple[int, int], dict[int, bool]] | None = None
         self._users: dict[int, int | None] = {}
@@ -370,20 +371,30 @@ class ProcLocks:
         return {entry.pid for entry in found if entry.pid and not entry.waiting}
 
     def _keepers_of(self, identity: tuple[int, int], entry: LockEntry) -> list[int | None]:
-        """The process that took the lock, if it lives; else those that are seen to have inherited it (W3)."""
+        """The processes to name for a lock (W3)."""
+        lock = (identity, entry.exclusive, entry.pid)
         if entry.pid and self._inspect(entry.pid).presence is Presence.RUNNING:
-            return [entry.pid]
+            kept = self._kept_by(entry.pid)
+            if kept is None or lock in kept:
+                return [entry.pid]
         if self._keepers is None:
             self._keepers = {}
             for pid in procfs.pids() if self._tables else ():
-                process = OpenFiles(pid)
-                for fd in process.descriptors() or ():
-                    for lock in entries(process.information(fd)):
-                        self._keepers.setdefault((lock.file, lock.exclusive, lock.pid), []).append(pid)
-        found = self._keepers.get((identity, entry.exclusive, entry.pid), [])
+                for one in self._kept_by(pid) or ():
+                    self._keepers.setdefault(one, []).append(pid)
+        found = self._keepers.get(lock)
         if not found and entry.pid and all(now != entry for now in _table(identity)):
             return []  # dropped since the table was read
-        return [*dict.fromkeys(found)] or [None]
+        return [*found] if found else [None]
+
+    def _kept_by(self, pid: int) -> set[tuple[tuple[int, int], bool, int]] | None:
+        """The locks that a process is seen to keep: file, access and taker; None if it may not be looked at."""
+        if pid not in self._kept:
+            process = OpenFiles(pid)
+            fds = process.descriptors()
+            found = (lock for fd in fds or () for lock in entries(process.information(fd)))
+            self._kept[pid] = None if fds is None else {(lock.file, lock.exclusive, lock.pid) for lock in found}
+        return self._kept[pid]
 
     def _locks_of(self, inode: int = 0) -> dict[tuple[int, int], list[LockEntry]]:
         """The locks, by file; at least those on files with this inode number."""

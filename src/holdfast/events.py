@@ -206,6 +206,11 @@ def fields(event: Event) -> dict[str, Any]:
     return {f"holdfast_{name}": getattr(event, name) for name in Event._fields}
 
 
+def encodable(text: str) -> str:
+    """The text for exporters, which encode it: bytes of a path that are not UTF-8 become `\\udcff` and so on."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def name_of(context: tuple[object, ...]) -> str:
     """The name of a caller: of its task, whose weak reference ends the tuple (asyncio.caller), or of its thread."""
     task: Any = context[-1]() if len(context) > 1 and callable(context[-1]) else None

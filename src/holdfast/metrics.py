@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from .events import Event, listen
+from .events import Event, encodable, listen
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
@@ -92,7 +92,7 @@ class _Exporter:
         labels = self._labels.get(event.number)
         if labels is None:
             name = self._name if isinstance(self._name, str) else str(self._name(event))
-            labels = self._labels[event.number] = event.protocol, name
+            labels = self._labels[event.number] = event.protocol, encodable(name)
         self._count(event, labels)
         self._follow(event, labels)
 

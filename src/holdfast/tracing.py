@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, TracerProvider, get_tracer
 
-from .events import Event, listen
+from .events import Event, encodable, listen
 
 _WAIT, _HOLD = "holdfast.wait", "holdfast.lock"
 
@@ -106,7 +106,11 @@ def _attributes(event: Event) -> dict[str, str | int]:
         found |= {"holder.pid": event.holder.pid, "holder.tag": event.holder.tag, "holder.host": event.holder.host}
     if event.recovered_from is not None:
         found["recovered_from.pid"] = event.recovered_from.pid
-    return {f"holdfast.{name}": value for name, value in found.items() if value is not None}
+    return {
+        f"holdfast.{name}": encodable(value) if isinstance(value, str) else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _nanoseconds(event: Event) -> int:

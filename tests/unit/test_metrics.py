@@ -100,6 +100,15 @@ def test_a_path_is_no_label(disk: Path, registry: CollectorRegistry) -> None:
     assert 'holdfast_acquired_total{name="mine",protocol="sema"} 1.0' in text
 
 
+def test_a_name_that_is_not_utf_8_does_not_break_the_page(disk: Path, registry: CollectorRegistry) -> None:
+    end = export(registry, name=lambda _event: "l\udcff")  # of a path, say
+    try:
+        with Lock(disk / "l"):
+            assert rb'name="l\\udcff"' in generate_latest(registry)
+    finally:
+        end()
+
+
 def test_a_waiter_is_counted_while_it_waits(disk: Path, value: Values) -> None:
     waiting = threading.Event()
     lock = Lock(disk / "l", on_event=lambda event: event.kind == "waiting" and waiting.set())

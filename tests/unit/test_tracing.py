@@ -84,6 +84,13 @@ def test_every_hold_makes_a_span(disk: Path, provider: TracerProvider, spans: Sp
     assert span.parent is None
 
 
+def test_a_path_that_is_not_utf_8_can_be_exported(disk: Path, spans: Spans) -> None:
+    with Lock(f"{disk}/l\udcff"):
+        pass
+    (span,) = spans()
+    assert attribute(span, "path") == f"{disk}/l\\udcff"
+
+
 def test_a_wait_makes_a_span_of_its_own(disk: Path, provider: TracerProvider, spans: Spans) -> None:
     """The lock is acquired and released in different threads, each with its own current span."""
     tracer = provider.get_tracer("test")

@@ -285,6 +285,18 @@ def test_without_events_locks_are_seen_by_the_clock(disk: Path, contend: Contend
     assert later(follower, "released").path == str(disk / "l")
 
 
+def test_without_events_locks_that_are_no_files_are_seen_by_the_clock(disk: Path, follow: Follow) -> None:
+    """Z13: a lock of proper-lockfile is a directory, and one of Emacs a link."""
+    follower = follow(disk, events=False)
+    follower.first_look()
+    (disk / "data.lock").mkdir()
+    (disk / ".#notes").symlink_to("somebody@elsewhere.5:1700000000")
+    found = follower.handle([("", "", "unknown")])
+    assert {(one.kind, one.path) for one in found} == {
+        ("acquired", f"{disk}/{name}") for name in ("data.lock", ".#notes")
+    }
+
+
 def test_after_lost_events_everything_is_looked_at(disk: Path, contend: Contend, follow: Follow) -> None:
     """Z13: after an overflow of the queue."""
     follower = follow(disk)

@@ -43,7 +43,7 @@ from ..engines.file.paths import waited_for
 from ..engines.file.queue import read_ticket
 from ..model import Holder, Status, Value, Waiter
 from ..protocols import get
-from . import detect
+from . import detect, kinds
 from .found import DEAD, EMPTY, FREE, LEFTOVER, MALFORMED, STALE, Found, Unreadable
 from .scan import DIRECTORIES, Survey, queues_of
 
@@ -366,8 +366,8 @@ def changed_files(
             found = env.stat(path)
         except OSError:
             continue
-        if not stat.S_ISREG(found.st_mode):
-            continue
+        if not (stat.S_ISREG(found.st_mode) or detect.is_named_so(name) or kinds.may_be(name, directory)):
+            continue  # nor a directory or a link that can be a lock (scan.py, E8, E9)
         identity = (found.st_dev, found.st_ino)
         sign = (identity, found.st_mtime, found.st_size, found.st_mode)
         there.add(path)

@@ -62,6 +62,8 @@ class _Exporter:
         self._pid = os.getpid()
         self._labels: dict[int, tuple[str, str]] = {}
         """The labels of each acquisition in progress or held, by its number."""
+        self._series: dict[tuple[str, str], None] = {}
+        """All labels that there have been."""
         self._waiting: set[int] = set()
         self._holding: set[int] = set()
         self._made: list[Counter | Gauge | Histogram] = []
@@ -93,6 +95,7 @@ class _Exporter:
         if labels is None:
             name = self._name if isinstance(self._name, str) else str(self._name(event))
             labels = self._labels[event.number] = event.protocol, encodable(name)
+            self._series[labels] = None
         self._count(event, labels)
         self._follow(event, labels)
 
@@ -102,8 +105,9 @@ class _Exporter:
         self._labels.clear()
         self._waiting.clear()
         self._holding.clear()
-        self._waiters.clear()
-        self._holds.clear()
+        for labels in [*self._series]:  # not by `clear`, which warns in the multiprocess mode
+            self._waiters.labels(*labels).set(0)
+            self._holds.labels(*labels).set(0)
 
     def _count(self, event: Event, labels: tuple[str, str]) -> None:
         counter = self._counters.get(event.kind)

@@ -186,6 +186,20 @@ def test_a_child_counts_its_own_holds_only(disk: Path, value: Values) -> None:
     assert value("holds") == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_child_counts_without_a_warning_in_the_multiprocess_mode(
+    disk: Path, value: Values, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(disk))  # asked for when a metric is made, and when it is cleared
+    with Lock(disk / "l"):
+
+        def child() -> list[float | None]:
+            with Lock(disk / "mine"):
+                return [value("holds"), value("acquired_total")]
+
+        assert elsewhere(child) == [1, 2]
+
+
 def test_exporting_twice_fails_whole(registry: CollectorRegistry) -> None:
     end = export(registry)
     before = len(events.listeners)

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -927,6 +928,16 @@ def test_a_file_is_known_by_its_name_and_number(tmp_path: Path, monkeypatch: pyt
         files = ProcFiles(tables=True)
         assert files.openers("same", (tmp_path / "same").stat().st_ino) == [os.getpid()]
         assert files.openers("same", (tmp_path / "same").stat().st_ino, writing=True) == []
+
+
+def test_a_file_in_memory_is_seen_open_and_locked(shm: Path) -> None:
+    """`/dev/shm` is below `/dev`, but has files as other directories do. PF5: only its descriptor tells whose it is."""
+    with open(shm / "l", "w") as file:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        found = os.fstat(file.fileno())
+        assert ProcFiles(tables=True).openers("l", found.st_ino, writing=True) == [os.getpid()]
+        (lock,) = [one for one in ProcFiles(tables=True).locks() if one.path == file.name]
+        assert (lock.kind, lock.pid) == ("ofd", os.getpid())
 
 
 TABLE = """\

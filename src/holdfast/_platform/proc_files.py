@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 
-_NO_FILE = ("socket:", "pipe:", "anon_inode:", "/dev/", "/memfd:")
+_NO_FILE = ("socket:", "pipe:", "anon_inode:", "/memfd:", "/dev/null", "/dev/pts/", "/dev/urandom", "/dev/dri/")
+"""Beginnings of the targets of descriptors that processes have by the dozen, and that nobody locks."""
 _DELETED = " (deleted)"
 _PF_EXITING = 0x4
 _TICK = 0.01

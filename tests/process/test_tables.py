@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,9 @@ import pytest
 import abilities
 from holdfast._admin.found import Found
 from holdfast._admin.scan import Survey
+from holdfast._platform import procfs
 from holdfast._platform.linux import LinuxEnvironment
+from holdfast._platform.proc_files import ProcFiles
 from holdfast._platform.values import LockOwner
 from process.support import Peer, descriptors, eventually
 
@@ -220,6 +227,24 @@ def test_a_lock_that_was_passed_on_is_attributed_to_its_new_holder(file: Path, s
     assert owners(file) == {(child, True, False)}
     for few in (True, False):  # `ls` and `top`, which ask about many files, name the same process
         assert LinuxEnvironment().proc_locks(few=few).owners(identity(file)) == [LockOwner(child, exclusive=True)]
+
+
+@root
+def test_a_process_whose_first_thread_has_ended_is_shown(file: Path) -> None:
+    """The kernel shows its descriptors by another thread only. (Another user may not look at any of them.)"""
+    child = os.fork()
+    if child == 0:
+        fcntl.flock(os.open(file, os.O_RDWR), fcntl.LOCK_EX)
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        ctypes.CDLL(None).pthread_exit(None)  # this thread alone
+    try:
+        eventually(lambda: procfs.stat_fields(child)[0] == "Z")
+        assert owners(file) == {(child, True, False)}
+        assert LinuxEnvironment().proc_locks().owners(identity(file)) == [LockOwner(child, exclusive=True)]
+        assert ProcFiles(tables=True).openers(file.name, file.stat().st_ino) == [child]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_the_guard_of_a_lock_is_shown(place: Path, spawn: Spawn) -> None:

@@ -79,8 +79,8 @@ class ProcFiles:
     def openers(self, name: str, inode: int, *, writing: bool = False) -> list[int]:
         """The processes that have a file with this name and number open; `writing`: open for writing."""
         found = []
-        for pid, fd, _ in self._by_name().get(name, ()):
-            about = procfs.read(f"/proc/{pid}/fdinfo/{fd}")
+        for pid, information, _ in self._by_name().get(name, ()):
+            about = procfs.read(information)
             number, flags = _INODE.search(about), _FLAGS.search(about)
             if flags is None or (number is not None and int(number[1]) != inode):  # closed, or another (PF4)
                 continue
@@ -89,22 +89,23 @@ class ProcFiles:
         return found
 
     def _by_name(self) -> dict[str, list[tuple[int, str, str]]]:
-        """All descriptors that lead to files, by the name of the file (PF2)."""
+        """All descriptors that lead to files, by the name of the file (PF2): each with its process, the path of its
+        `fdinfo`, and the path of the file."""
         if self._open is None:
             self._begin()
             self._open, self._cut, count = {}, False, 0
             for pid in procfs.pids() if self.known else ():
-                for fd, target in self._descriptors(pid):
+                for information, target in self._descriptors(pid):
                     count += 1
                     if count <= _MOST_NAMES:
                         name = target.removesuffix(_DELETED).rpartition("/")[2]
-                        self._open.setdefault(name, []).append((pid, fd, target))
+                        self._open.setdefault(name, []).append((pid, information, target))
             self._cut = count > _MOST_NAMES
         return self._open
 
     def _descriptors(self, pid: int) -> Iterator[tuple[str, str]]:
         try:
-            fds = os.listdir(f"/proc/{pid}/fd")
+            shown, fds = procfs.descriptors(pid)
         except PermissionError:
             if not _ends(pid):
                 self._hide(pid)
@@ -113,11 +114,11 @@ class ProcFiles:
             return
         for fd in fds:
             try:
-                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+                target = os.readlink(f"{shown}/fd/{fd}")
             except OSError:
                 continue
             if not target.startswith(_NO_FILE):
-                yield fd, target
+                yield f"{shown}/fdinfo/{fd}", target
 
     def _hide(self, pid: int) -> None:
         """Take note that a process may not be looked at: nothing is known of its user's files any more (PF3)."""
@@ -178,8 +179,8 @@ class ProcFiles:
         files = {entry.file for entry in table}
         keepers: dict[LockEntry, dict[int, None]] = {}
         paths: dict[tuple[int, int], str] = {}
-        for pid, fd, target in opened:
-            for entry in parse_locks(procfs.read(f"/proc/{pid}/fdinfo/{fd}")):
+        for pid, information, target in opened:
+            for entry in parse_locks(procfs.read(information)):
                 if entry.file in files:
                     paths.setdefault(entry.file, target)
                     keepers.setdefault(entry, {})[pid] = None

@@ -128,30 +128,32 @@ class OpenFiles:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._shown = f"/proc/{pid}"
         self._mounts: dict[str, procfs.Mount] | None = None
 
     def descriptors(self) -> list[str] | None:
         """The descriptors of the process; None if it may not be looked at, or is gone."""
         try:
-            return os.listdir(f"/proc/{self.pid}/fd")
+            self._shown, fds = procfs.descriptors(self.pid)
         except OSError:
             return None
+        return fds
 
     def information(self, fd: str, *, events: bool = False) -> str:
         """The `fdinfo` of a descriptor that leads to a file (`events`: to an inotify instance); empty for others."""
         try:
-            target = os.readlink(f"/proc/{self.pid}/fd/{fd}")
+            target = os.readlink(f"{self._shown}/fd/{fd}")
         except OSError:
             return ""
         # Most descriptors are of another kind, and reading about them would be most of the work.
         wanted = target == _INSTANCE if events else not target.startswith(_NO_FILE)
-        return procfs.read(f"/proc/{self.pid}/fdinfo/{fd}") if wanted else ""
+        return procfs.read(f"{self._shown}/fdinfo/{fd}") if wanted else ""
 
     def mount(self, information: str) -> tuple[int, str]:
         """The superblock's device and the type of the filesystem that a descriptor is on."""
         found = _MOUNT_ID.search(information)
         if self._mounts is None:
-            listed = procfs.parse_mounts(procfs.read(f"/proc/{self.pid}/mountinfo"))
+            listed = procfs.parse_mounts(procfs.read(f"{self._shown}/mountinfo"))
             self._mounts = {mount.number: mount for mount in listed}
         mount = self._mounts.get(found[1] if found else "")
         return (-1, "") if mount is None else (mount.device, mount.kind)
@@ -162,7 +164,7 @@ class OpenFiles:
         if (inode and int(inode[1]) != identity[1]) or self.mount(information)[1] not in _SUBVOLUMES:
             return False
         try:
-            found = os.stat(f"/proc/{self.pid}/fd/{fd}")
+            found = os.stat(f"{self._shown}/fd/{fd}")
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == identity

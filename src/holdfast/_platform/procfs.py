@@ -63,6 +63,19 @@ def words(pid: int, most: int) -> list[bytes] | None:
         return None
 
 
+def descriptors(pid: int) -> tuple[str, list[str]]:
+    """The directory of `/proc` that shows the descriptors of a process, and these; OSError if it may not be looked at.
+    If its first thread has ended, that shows none, and another one all."""
+    shown = f"/proc/{pid}"
+    fds = os.listdir(f"{shown}/fd")
+    for thread in () if fds else os.listdir(f"{shown}/task"):
+        at = f"{shown}/task/{thread}"
+        fds = os.listdir(f"{at}/fd")
+        if fds:
+            return at, fds
+    return shown, fds
+
+
 def comm(pid: int) -> str:
     """The name of a process's program, for people; empty if unknown."""
     return read(f"/proc/{pid}/comm").encode("latin-1").decode("utf-8", "replace").strip()

@@ -46,6 +46,11 @@ class Playing:
     def turn(self) -> None:
         next(self.steps)
 
+    def settle(self) -> None:
+        """Go on until nothing is looked at again soon (RP2)."""
+        while (wait := next(self.steps)).deadline < time.monotonic() + 1.0:
+            wait_for(wait)
+
 
 @pytest.fixture
 def playing(environments: Environments) -> Iterator[Callable[..., Playing]]:
@@ -167,6 +172,46 @@ def test_a_directory_that_was_made_anew_is_watched(
     holder.crash()
     one.until(lambda: not (place / "new").exists())
     assert one.told == [str(place / "new")]
+
+
+def number_again(path: Path, number: int) -> None:
+    if path.stat().st_ino != number:
+        pytest.skip("this filesystem does not give the number of a removed file to the next one at once")
+
+
+def test_a_directory_that_gets_the_number_of_the_last_one_is_watched(
+    disk: Path, playing: Callable[..., Playing], contend: Contend
+) -> None:
+    """RP4: removed and made anew between two turns, as on ext4."""
+    place = disk / "locks"
+    place.mkdir()
+    number = place.stat().st_ino
+    one = playing(place)
+    place.rmdir()
+    place.mkdir()
+    number_again(place, number)
+    one.settle()
+    holder = contend(place / "l")
+    holder.get()
+    holder.crash()
+    one.until(lambda: not (place / "l").exists())
+
+
+def test_a_lock_file_that_gets_the_number_of_the_last_one_is_watched(
+    disk: Path, playing: Callable[..., Playing], contend: Contend
+) -> None:
+    """RP3: released and acquired between two turns."""
+    path = disk / "l"
+    held = contend(path).get()
+    number = path.stat().st_ino
+    one = playing(disk)
+    held.release()
+    holder = contend(path)
+    holder.get()
+    number_again(path, number)
+    one.settle()
+    holder.crash()
+    one.until(lambda: not path.exists())
 
 
 def test_a_flood_of_events_does_not_hide_a_death(disk: Path, playing: Callable[..., Playing], contend: Contend) -> None:

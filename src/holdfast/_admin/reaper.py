@@ -101,6 +101,7 @@ class Reaper:
             return
         for key in self._watches.changed() if self._watches is not None else ():
             if key == self._own_key:
+                self._watch_directory()  # it may have been made anew, with the same number
                 self._list_soon(now)
             for path in self._paths.get(key, ()):
                 self._due[path] = (now, _SOON)
@@ -149,8 +150,13 @@ class Reaper:
         self._all_at = self._list_at = 0.0
         if self._env.events_reach(f"{self._directory}/."):
             self._watches = self._env.watch_set()
-        self._own_key = self._arm(self._directory)
+        self._watch_directory()
         return True
+
+    def _watch_directory(self) -> None:
+        before, self._own_key = self._own_key, self._arm(self._directory)
+        if before not in (None, self._own_key) and self._watches is not None:
+            self._watches.discard(before)
 
     def _let_go(self) -> None:
         watches, self._watches, self._own_key = self._watches, None, None
@@ -211,14 +217,11 @@ class Reaper:
         return stat.S_ISREG(found.st_mode) and detect.may_be_record(found.st_size) and not unfinished
 
     def _watch(self, path: str) -> None:
-        """Watch the file that the path names now, if it is another one than before (RP3)."""
-        found = self._env.stat(path)
-        there = (found.st_dev, found.st_ino)
-        if self._inodes.get(path) == there and self._keys.get(path) is not None:
-            return
-        self._unwatch(path)
-        key = self._arm(path)
-        self._keys[path], self._inodes[path] = key, there
+        """Watch the file that the path names now (RP3). It may be another one, though it has the same number."""
+        found, key = self._env.stat(path), self._arm(path)
+        if key is None or key != self._keys.get(path):
+            self._unwatch(path)
+        self._keys[path], self._inodes[path] = key, (found.st_dev, found.st_ino)
         if key is not None:
             self._paths.setdefault(key, set()).add(path)
 

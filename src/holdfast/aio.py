@@ -268,7 +268,7 @@ class AsyncLeaving(Leaving):
                 await self.hold.__aexit__(kind, error, traceback)
             elif self.entered is not None:
                 await self._exit(self.entered, kind, error, traceback)
-            self.entered = self.hold = None
+            self.hold = None
         except BaseException:
             self._end()  # now: the traceback keeps this object
             raise

@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Hashable, Mapping
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
     from ._core.hold import HoldRef, HoldState
@@ -277,15 +277,17 @@ class Hold(BaseHold):
 class Leaving:
     """A `with` statement's exit: kept while it is inside, called when it is left, and then dropped (operations.py, J5).
 
-    Called by hand, it is the `__exit__` of the lock.
+    Called by hand, it is the `__exit__` of the lock, as often as that is called.
     """
 
-    __slots__ = ("__weakref__", "_exit", "entered", "hold")
+    __slots__ = ("__weakref__", "_exit", "entered", "hold", "place")
 
-    def __init__(self, entered: Any, leave: Callable[..., Any]) -> None:
+    def __init__(self, entered: Any, leave: Callable[..., Any], place: tuple[int, int]) -> None:
         self.entered = entered
-        """The lock that was entered. None once it has been left: the collector may end this object before the generator
-        that it then calls."""
+        """The lock that was entered. None once this has been dropped: the collector may end this object before the
+        generator that then calls it."""
+        self.place = place
+        """The frame that has looked it up, and the instruction there."""
         self._exit = leave
         self.hold: Any = None
         """The hold, once the statement has been entered."""
@@ -298,7 +300,7 @@ class Leaving:
                 self.hold.__exit__(kind, error, traceback)
             elif self.entered is not None:
                 self._exit(self.entered, kind, error, traceback)
-            self.entered = self.hold = None
+            self.hold = None
         except BaseException:
             self._end()  # now: the traceback keeps this object
             raise
@@ -324,7 +326,8 @@ class Exit:
     def __get__(self, entered: object | None, kind: type | None = None) -> Callable[..., Any]:
         if entered is None:
             return self._function
-        leaving = self.statement(entered, self._function)
+        frame = sys._getframe(1)
+        leaving = self.statement(entered, self._function, (id(frame), frame.f_lasti))
         _last.leaving = weak_reference(leaving)
         return leaving
 
@@ -336,14 +339,26 @@ class _Last(_local):
 _last = _Last()
 
 
+_ENTRY = 8
+"""Bytes of code from where a `with` looks up `__exit__` to where it calls `__enter__`: none up to Python 3.13, where it
+is one instruction. By hand, it takes more."""
+
+
 def leaving(entered: object) -> Leaving | None:
-    """The `Leaving` of the with statement that is entering `entered`; None if it is entered by hand."""
+    """The `Leaving` of the with statement that is entering `entered`; None if it is entered by hand, by whoever may
+    have looked up its `__exit__` before."""
     last = _last.leaving
     if last is None:
         return None
     _last.leaving = None
     statement = last()
-    return statement if statement is not None and statement.entered is entered else None
+    if statement is None or statement.entered is not entered:
+        return None
+    looked, at = statement.place
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and id(frame) != looked:
+        frame = frame.f_back  # the `__enter__` of a subclass
+    return statement if frame is not None and 0 <= frame.f_lasti - at <= _ENTRY else None
 
 
 def keep(env: GenericEnvironment, ref: HoldRef) -> None:

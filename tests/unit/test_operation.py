@@ -335,6 +335,46 @@ def test_a_look_at_an_exit_releases_nothing(shm: Path) -> None:
     assert not os.path.exists(shm / "l")
 
 
+@pytest.mark.parametrize("face", [Lock, AsyncLock])
+def test_an_exit_that_was_looked_up_before_an_entry_by_hand_ends_it_whenever_it_is_called(face: Any, shm: Path) -> None:
+    async def by_hand() -> None:
+        lock = face(str(shm / "l"))
+        names = ("__enter__", "__exit__") if face is Lock else ("__aenter__", "__aexit__")
+        enter, leave = (getattr(lock, name) for name in names)
+        for _ in range(2):
+            hold = enter() if face is Lock else await enter()
+            hold.ensure_held()
+            done = leave(None, None, None)
+            assert face is Lock or await done is None
+            assert not os.path.exists(shm / "l")
+        seen = getattr(lock, names[1])
+        hold = enter() if face is Lock else await enter()
+        del seen  # as when a function ends that has only looked whether there is one
+        hold.ensure_held()
+        leave_later = getattr(lock, names[1])
+        done = leave(None, None, None)  # and not by the one that was looked up last
+        assert face is Lock or await done is None
+        hold = enter() if face is Lock else await enter()
+        done = leave_later(None, None, None)
+        assert face is Lock or await done is None
+        assert not os.path.exists(shm / "l")
+
+    asyncio.run(by_hand())
+
+
+def test_a_with_of_a_subclass_that_enters_more_is_released_by_its_end(shm: Path, env: Any) -> None:
+    class Logged(Lock):
+        def __enter__(self) -> Any:
+            hold = super().__enter__()
+            hold.ensure_held()
+            return hold
+
+    with Logged(str(shm / "l")):
+        assert env.operations.entered
+    assert not env.operations.entered
+    assert not os.path.exists(shm / "l")
+
+
 def test_a_descriptor_is_a_number_to_other_code(shm: Path) -> None:
     with Lock(str(shm / "l")) as hold:
         fd = hold._held.fd

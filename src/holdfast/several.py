@@ -158,11 +158,12 @@ def acquire_all(locks: Iterable[Acquirable], timeout: float | None = UNSET, *, c
     TypeError for an AsyncLock: await `holdfast.aio.acquire_all`.
     """
     wanted = checked(locks, Acquirable, "is for asyncio; await holdfast.aio.acquire_all for it")
-    plan = _planned(wanted, limit_of(wanted, timeout))
+    limit = limit_of(wanted, timeout)
     if not wanted:
         return finished(Holds, {})
     env = environment()
     ends = None if cancel is None else Cancellation(cancel, wanted[0].path, wanted[0].protocol)
+    plan = _planned(wanted, limit, ends)
     operation = env.operations.begin(env)
     got: dict[int, Any] = {}
     try:
@@ -209,14 +210,16 @@ def limit_of(wanted: Sequence[Resource], timeout: float | None) -> float | None:
     return min(own, default=None) if timeout is UNSET else check_timeout(timeout)
 
 
-def give_up_of_all(wanted: Sequence[Resource], limit: float | None) -> Apart | None:
+def give_up_of_all(wanted: Sequence[Resource], limit: float | None, cancel: Cancellation | None = None) -> Apart | None:
     """The `Apart` by which a plan, which looks at the directories, can give up waiting for their servers; None where
     there are none."""
-    return next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True))), None)
+    return next((apart for lock in wanted if (apart := give_up_of(lock, limit, acquires=True, cancel=cancel))), None)
 
 
-def _planned(wanted: Sequence[Resource], limit: float | None) -> Plan:
-    apart = give_up_of_all(wanted, limit)
+def _planned(wanted: Sequence[Resource], limit: float | None, cancel: Cancellation | None) -> Plan:
+    if cancel is not None:
+        cancel.check()  # a plan may make directories
+    apart = give_up_of_all(wanted, limit, cancel)
     return Plan(wanted, limit) if apart is None else apart.call(lambda: Plan(wanted, limit))
 
 

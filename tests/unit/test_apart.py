@@ -267,9 +267,17 @@ def test_either_the_thread_or_the_caller_cleans_up(when: str, server: Server) ->
 
 @pytest.mark.parametrize("kind", ["event", "descriptor"])
 @pytest.mark.parametrize("when", ["the server is silent", "the lock is held"])
-def test_a_cancelled_caller_waits_neither_for_a_server_nor_for_a_lock(kind: str, when: str, server: Server) -> None:
+@pytest.mark.parametrize("how", ["alone", "with others"])
+def test_a_cancelled_caller_waits_neither_for_a_server_nor_for_a_lock(
+    how: str, kind: str, when: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AP3; CX1 and CX2 of sync.py."""
     lock = Lock(f"{server.directory}/l")
+    acquire: Callable[..., object] = lock.acquire
+    if how == "with others":
+        acquire = partial(holdfast.acquire_all, [lock])
+        # The plan asks the server as well.
+        monkeypatch.setattr("holdfast.several._directory", lambda request: (0, environment().stat(request.directory)))
     event, (reader, writer) = threading.Event(), os.pipe()
     holder = lock.acquire() if when == "the lock is held" else None
     if holder is None:
@@ -287,7 +295,7 @@ def test_a_cancelled_caller_waits_neither_for_a_server_nor_for_a_lock(kind: str,
     canceller.start()
     try:
         took, text = seconds(
-            lambda: lock.acquire(PATIENCE, cancel=event if kind == "event" else reader), holdfast.AcquireCancelled
+            lambda: acquire(PATIENCE, cancel=event if kind == "event" else reader), holdfast.AcquireCancelled
         )
         assert took < PATIENCE
         assert "was cancelled" in text

@@ -175,7 +175,7 @@ def test_a_trigger_already_set_keeps_even_a_free_lock_from_being_tried(tmp_path:
         with pytest.raises(AcquireCancelled, match="nothing of it is left"):
             call(cancel=trigger.cancel)
     with pytest.raises(AcquireCancelled):
-        acquire_all([Lock(tmp_path / "a"), Lock(tmp_path / "b")], cancel=trigger.cancel)
+        acquire_all([Lock(tmp_path / "a" / "b", parents=True), Lock(tmp_path / "b")], cancel=trigger.cancel)
     assert leftovers(tmp_path) == []
 
 
@@ -205,6 +205,8 @@ def test_an_object_that_cannot_cancel_is_refused(tmp_path: Path) -> None:
     for wrong in ("event", 1.5, True, object(), threading.Lock()):
         with pytest.raises(TypeError, match=r"a threading\.Event"):
             lock.acquire(cancel=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"a threading\.Event"):
+            acquire_all([Lock(tmp_path / "a" / "b", parents=True)], cancel=wrong)  # type: ignore[arg-type]
     if hasattr(select, "poll"):
         source, sink = os.pipe()
         os.close(sink)

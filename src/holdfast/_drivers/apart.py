@@ -263,7 +263,7 @@ class Apart:
                     self._check()
                 at[:] = (Step(self, lambda: next(steps)),)
                 at[0].begin()
-                if not self._has_ended(at[0], self._cancel):
+                if not self._has_ended(at[0]):
                     raise self.no_answer(time.monotonic() - at[0].began)
                 wait(at[0].outcome())
         except StopIteration as done:
@@ -289,18 +289,18 @@ class Apart:
         if self._cancel is not None:
             self._cancel.check()
 
-    def _has_ended(self, step: Step, cancel: Cancellation | None) -> bool:
+    def _has_ended(self, step: Step) -> bool:
         """Whether the step ends in time. A cancellation is an exception (AP3), noticed within `LOOK_EVERY`."""
         notice = self._notice()
         while True:
-            until = notice.bounded(self.until if cancel is None else min(self.until, time.monotonic() + LOOK_EVERY))
+            look_at = INFINITY if self._cancel is None else time.monotonic() + LOOK_EVERY
+            until = notice.bounded(min(self.until, look_at))
             if step.wait(until):
                 return True
             if time.monotonic() >= self.until:
                 return False
             self._tell(notice, step.began)
-            if cancel is not None:
-                cancel.check()
+            self._check()
 
     def _notice(self) -> Deadline:
         return Deadline(self.env, self.request, None, unannounced=self._unannounced)
@@ -347,7 +347,7 @@ class Apart:
         step = Step(self, function)
         try:
             step.begin()
-            if not (self._has_ended(step, None) if meanwhile is None else step.wait_while_it_runs(meanwhile)):
+            if not (self._has_ended(step) if meanwhile is None else step.wait_while_it_runs(meanwhile)):
                 raise self.no_answer(time.monotonic() - step.began)
             result: T = step.outcome()
             return result

@@ -934,8 +934,14 @@ def release_own(lock: Resource) -> bool:
     """Release this process's holds of the lock, whichever handles they have; False if there are none."""
     held = look_at(file_request(lock), lambda env, request: own_hold(env, request.path))
     refs = [] if held is None else held.refs.copy()
+    lost = None
     for ref in refs:
-        Hold(ref).release()
+        try:
+            Hold(ref).release()
+        except LockLost as error:
+            lost = error
+    if lost is not None:
+        raise lost
     return bool(refs)
 
 

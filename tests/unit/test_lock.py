@@ -278,6 +278,27 @@ def test_each_handle_of_an_owner_is_told_of_the_loss(
             thread.join(PATIENCE)  # it logs what was raised, and reads this file for that
 
 
+def test_the_release_of_each_handle_of_an_owner_tells_of_the_loss(face: Any, path: Path) -> None:
+    holds = [face.Lock(path, owner="me").acquire() for _ in range(3)]
+    holds.pop().release()
+    path.write_text("another's")
+    for hold in holds:
+        with pytest.raises(LockLost, match="written over"):
+            hold.release()
+        hold.release()
+    assert path.read_text() == "another's"
+    path.unlink()
+    mine = semats.Semaphore(path)
+    holds = [Lock(path, protocol="semats", owner="me").acquire() for _ in range(3)]
+    path.write_text("another's")
+    with pytest.raises(LockLost):
+        mine.release()
+    for hold in holds:
+        hold.release()
+    assert path.read_text() == "another's"
+    path.unlink()
+
+
 def test_a_thread_inside_holds_though_its_owner_releases_in_another(path: Path) -> None:
     """One thread releases while the other enters again: a thread inside always holds."""
     failures: list[BaseException] = []

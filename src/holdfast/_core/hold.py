@@ -195,6 +195,23 @@ class HoldState:
         self.check()  # reports the loss, without the mutex
         return None
 
+    def _leave(self, ref: HoldRef) -> bool:
+        """Whether this handle has given up its share, because it is not the last one. LockLost if the lock is lost."""
+        lost = None
+        try:
+            self.ensure()
+        except LockLost as error:
+            lost = error
+        except (NotHeld, OSError):
+            pass  # released meanwhile; or the last one's release meets the same error
+        with self.mutex:
+            if self.refs == [ref] or ref not in self.refs:
+                return False
+            self.refs.remove(ref)
+        if lost is not None:
+            raise lost
+        return True
+
     @property
     def inert(self) -> bool:
         """Whether this process is a forked child of the one that acquired (H1)."""

@@ -190,6 +190,8 @@ class RemoteHold(HoldState):
         ended = mine = False
         try:
             try:
+                if ref is not None and len(self.refs) > 1 and self._leave(ref):
+                    return
                 with self.mutex:
                     if self.released or (ref is not None and ref not in self.refs):
                         return

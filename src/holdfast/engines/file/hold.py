@@ -119,6 +119,8 @@ class FileHold(HoldState):
             if operations.is_inside():
                 gave = []
                 operations.give_way(gave)  # operations.py, J7
+            if ref is not None and len(self.refs) > 1 and self._leave(ref):
+                return
             with self.mutex:
                 if self.released:
                     return

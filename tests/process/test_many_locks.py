@@ -200,3 +200,45 @@ def test_a_takeover_at_the_limit_keeps_the_dead_holders_record(spawn: Callable[.
     assert len(said) > 1
     process.finish()
     assert not os.path.exists(path)
+
+
+@pytest.mark.needs("unnamed", "events")
+def test_a_process_that_has_closed_all_descriptors_goes_on(spawn: Callable[..., Peer], path: str) -> None:
+    """K11 of background.py. Its log of new names (N8) is begun anew as well."""
+    process = spawn(
+        """
+        import contextlib, threading
+        import holdfast._platform.linux
+        from holdfast import LockLost
+        holdfast._platform.linux._WORTH_A_LOG = 0
+        hold = Lock(path).acquire()
+        while holdfast.lock._keeper.wakes == float("inf"):
+            time.sleep(0.01)
+        os.closerange(3, 256)  # while the keeper sleeps for long
+        with contextlib.suppress(LockLost):
+            hold.release()
+        lost = threading.Semaphore(0)
+        lock = Lock(path, timeout=30, heartbeat=0.05, on_lost=lambda _: lost.release())
+        for _ in range(2):
+            hold = lock.acquire()
+            before = open(path).read()
+            while open(path).read() == before:
+                time.sleep(0.01)
+            say("is kept")
+            os.closerange(3, 256)
+            lost.acquire()
+            with contextlib.suppress(LockLost):
+                hold.release()
+        with lock as hold:
+            os.unlink(path)
+            lost.acquire()
+            say("was told")
+            with contextlib.suppress(LockLost):
+                hold.release()
+        """,
+        path,
+    )
+    for word in ("is kept", "is kept", "was told"):
+        process.expect(word, within=60)
+    process.finish()
+    assert os.listdir(os.path.dirname(path)) == []

@@ -28,6 +28,8 @@ K9  At exit, holds at a server that may not answer are released in a thread of i
 K10 If no thread can be started (RLIMIT_NPROC, a cgroup's pids.max, no memory), that is reported once, and each later
     hold and each later look at a hold tries again. A caller that waits for something else meanwhile, as `run` does,
     comes back each second, and its thread does what is due, until there is a keeper's thread.
+K11 A caller may close all descriptors of the process (`os.closerange`), as in hold.py, FH5. The thread then goes on
+    with a new doorbell, and without events. One that sleeps on the old doorbell is replaced.
 """
 
 from __future__ import annotations
@@ -299,8 +301,20 @@ class Keeper:
     def _ring(self) -> None:
         if self._bell is not None:
             self._bell.set()
-        else:
+            return
+        try:
             ring(self._doorbell)
+        except OSError:  # its other end is still there for the sleeping thread, which nobody wakes any more
+            self._drop_doorbell()
+            self._end_watches()
+            self._thread = None
+            self._is_served()
+
+    def _drop_doorbell(self) -> None:
+        """Forget the doorbell, which a caller has closed (K11)."""
+        for fd in self._doorbell or ():
+            self._env.disown(fd)
+        self._doorbell = None
 
     def _run(self) -> None:
         try:
@@ -313,8 +327,10 @@ class Keeper:
                     self._thread, self.wakes = None, INFINITY
 
     def _keep_all(self) -> None:
-        generation = self._env.generation
-        while generation == self._env.generation:
+        import threading
+
+        generation, this = self._env.generation, threading.current_thread()
+        while generation == self._env.generation and self._thread is this:  # else it was replaced (K11)
             try:
                 wait = self._turn()
             except Exception as error:  # K5; a full descriptor table, for one
@@ -323,13 +339,13 @@ class Keeper:
             if wait is None:
                 return
             wait_for(wait)
-            with self._mutex:
-                if self._awaited and self._watches is not None:
-                    self._watches.woken()
-                self._awaited = False
 
     def _turn(self) -> Wait | None:
         """Do what is due. The next wait, or None to end the thread (K1)."""
+        with self._mutex:
+            awaited, self._awaited = self._awaited, False
+            if awaited and self._watches is not None:
+                self._watches.woken()
         self._answer()
         now = time.monotonic()
         with self._mutex:
@@ -364,7 +380,10 @@ class Keeper:
                 look = list(self._unwatched)
                 self._next_look = now + min(held.request.check_every for held in look)
             if self._watches is not None:  # in any case: an untaken change would keep the descriptor readable
-                look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
+                try:
+                    look += [self._watched[key] for key in self._watches.changed() if key in self._watched]
+                except OSError:
+                    self._end_watches()
             beat = [held for held in list(self._kept) if _is_nearly_due(held, now)] if now >= self._due else []
         for held in look:
             self._attend(held, self._look)
@@ -394,6 +413,18 @@ class Keeper:
             os.read(self._doorbell[0], 1024)
         except BlockingIOError:
             pass
+        except OSError:
+            with self._mutex:
+                self._drop_doorbell()
+                self._doorbell = self._env.pipe()
+
+    def _end_watches(self) -> None:
+        """Look at all holds each second from now on: no event comes any more (K11)."""
+        for held in self._watched.values():
+            self._kept[held] = None
+            self._look_at(held)
+        self._watched.clear()
+        self._watches, self._awaited = None, False
 
     def _until_next_wake(self, events: tuple[int, ...] = ()) -> Wait:
         self.wakes = self._next_wake

@@ -418,7 +418,8 @@ class DirectoryLogs:
     def __init__(self, descriptors: Descriptors) -> None:
         self.mutex = threading.RLock()
         self._logs: dict[int, DirectoryLog] = {}
-        self.is_reading = False
+        self._descriptors = descriptors
+        self.is_reading = self.is_closed = False
         self.doubts = 0
         self.fd: int = descriptors.open(_libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK, lasting=True)
         if self.fd < 0:
@@ -440,6 +441,9 @@ class DirectoryLogs:
                 data = os.read(self.fd, _SMALL)
             except BlockingIOError:
                 data = b""
+            except OSError:  # closed by a caller, as in hold.py, FH5
+                data, self.is_closed = b"", True
+                self._descriptors.disown(self.fd)
             if data != expected:
                 if len(data) > _SMALL - _LARGEST_EVENT:
                     data += self._rest()

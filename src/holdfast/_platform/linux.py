@@ -259,6 +259,8 @@ class LinuxEnvironment(PosixEnvironment):
         return hub.watch_set() if hub is not None else None
 
     def directory_log(self, directory: str) -> DirectoryLog | None:
+        if self._directory_logs is not None and self._directory_logs.is_closed:
+            self._directory_logs, self._logs = None, {}
         return self._logs.get(directory)
 
     def listed(self, directory: str, seconds: float) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cli.support import PATIENCE, World, eventually
 from holdfast import Lock
 from holdfast._platform import environment
-from holdfast.cli import keepers
+from holdfast.cli import release
 
 STAY = "import sys; print('held', flush=True); sys.stdin.read()"
 LOCK = ("-p", "proper-lockfile")
@@ -100,13 +100,13 @@ def test_the_next_holder_is_not_taken_for_the_keeper_that_was_ended(
     shell.hear("held")
     next_holds = []
 
-    def end(watched: int, real: Callable[[int], bool] = keepers._end_process) -> bool:
+    def end(watched: int, real: Callable[[int], bool] = release._end_process) -> bool:
         ended = real(watched)
         next_holds.append(lock.acquire(timeout=PATIENCE))
         return ended
 
-    monkeypatch.setattr(keepers, "_end_process", end)
-    assert keepers.end_keeper(lock, environment().identity(shell.pid))
+    monkeypatch.setattr(release, "_end_process", end)
+    assert release.end_keeper(lock, environment().identity(shell.pid))
     next_holds[0].ensure_held()
     next_holds[0].release()
 

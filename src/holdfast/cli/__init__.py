@@ -17,18 +17,26 @@ from .outcome import Ended, die_of, end_quickly, end_with_reader, failed, hide, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from ..model import Status
     from .options import Namespace
 
-_MODULES = {"break": "breaking", "protocols": "which", **dict.fromkeys(("try", "acquire", "release"), "shell")}
+_MODULES = {"break": "breaking", "protocols": "which", "try": "shell", "acquire": "shell"}
 """Modules whose name is not that of their command; the function is always named after the command, as `ls_`."""
 
 _COLLECT_AFTER = 50_000
 """New objects after which Python looks for reference cycles. A command makes few of those: with Python's usual 700, a
 list of many locks takes 5 % longer, and a start 2 %."""
 
+_NOT_ON_SERVERS = {
+    "clean": "there is nothing to clean on a server, which forgets clients that are gone. For a living holder, use "
+    "break",
+    "reap": "there is nothing to reap on a server, which frees the locks of clients that are gone",
+    "top": "top shows lock files only; for locks on a server, use holdfast ls or holdfast watch",
+    "timeline": "events are read from a file; holdfast watch --record FILE records those of locks on a server",
+}
+"""What commands for files alone say of a URL."""
 _PATHS = ("place", "peer", "directory", "events", "output", "record", "log")
 """Options and operands that name a file or a directory; a LOCK is checked by `Lock` itself."""
 
@@ -125,21 +133,23 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def perform(options: Namespace) -> int:
-    """Run the command by the function named after it, in server.py or else in its own module."""
-    from .locks import is_on_server, refuse_empty
+    """Run the command by the function named after it."""
+    from .locks import is_url, refuse_empty
 
-    named = (*_PATHS, "lock") if options.command == "beads" else _PATHS
-    for place in (*getattr(options, "places", ()), *(getattr(options, one, None) for one in named)):
+    command, places = options.command, getattr(options, "places", ())
+    named = (*_PATHS, "lock") if command == "beads" else _PATHS
+    for place in (*places, *(getattr(options, one, None) for one in named)):
         refuse_empty(place)
-    name = f"{options.command}_"
-    command = _function("server", name) if is_on_server(options) else None
-    status: int = (command or _function(_MODULES.get(options.command, options.command), name))(options)
-    return status
+    subjects = *places, getattr(options, "directory", None), getattr(options, "events", None)
+    if command in _NOT_ON_SERVERS and any(map(is_url, subjects)):
+        raise ValueError(_NOT_ON_SERVERS[command])
+    return _function(_MODULES.get(command, command), f"{command}_")(options)
 
 
-def _function(module: str, name: str) -> Any:
+def _function(module: str, name: str) -> Callable[..., int]:
     # Not by `importlib`, which would have to be loaded first.
-    return getattr(__import__(f"{__package__}.{module}", fromlist=[name]), name, None)
+    found: Callable[..., int] = getattr(__import__(f"{__package__}.{module}", fromlist=[name]), name)
+    return found
 
 
 def parse(arguments: list[str]) -> Namespace:
@@ -169,8 +179,7 @@ def _drop_in(name: str, *words: str) -> int:
     """Run a command with argument rules of its own, for scripts written for the original."""
     # An acquisition that cannot be reported is an error, and given back.
     _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
-    status: int = _function(name, name)([*words])
-    return status
+    return _function(name, name)([*words])
 
 
 def _command_to_break(options: Namespace | None, status: Status) -> str:

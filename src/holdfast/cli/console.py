@@ -18,8 +18,8 @@ from ..errors import set_error_path
 from ..events import Event, listen
 from ..model import Holder, Record, Status, Value, Waiter
 from .locks import is_url
-from .options import Namespace, split
-from .outcome import DONE, HELD, Screen, problem_at, say, screen, show, wrapped
+from .options import split
+from .outcome import Screen, problem_at, say, screen, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from .._admin.found import Found
-    from ..lock import Lock
 
 Cell = str | tuple[str, str]
 """Text, or text with the name of its style."""
@@ -335,24 +334,6 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
             folded = wrapped(whole, room)
         found += [f"{name if number == 0 else '':<{_NAMES - 1}} {line}" for number, line in enumerate(folded or [""])]
     return "\n".join(line.rstrip() for line in found)
-
-
-def tell_released(options: Namespace, lock: Lock, before: Status, result: str) -> int:
-    """Report that the lock is free, now or even before; the exit status."""
-    if options.json:
-        show(as_json(result, before))
-    if options.verbose:
-        say(f"{lock.path}: {result}")
-    return DONE
-
-
-def tell_refused(options: Namespace, before: Status, why: str) -> int:
-    """Report why the lock stays as it is; the exit status."""
-    if options.json:
-        show(as_json("refused", before, why=why))
-    else:
-        say(why)
-    return HELD
 
 
 class Recording:

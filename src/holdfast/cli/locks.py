@@ -41,15 +41,6 @@ def is_url(text: str | None) -> bool:
     return text is not None and bool(scheme_of(text))
 
 
-def is_on_server(options: Namespace) -> bool:
-    """Whether a command is about one lock on a server, or the locks there."""
-    # Several LOCKs, and slots, are dealt with by the command's own module.
-    if len(getattr(options, "locks", ())) > 1 or getattr(options, "slots", None) is not None:
-        return False
-    words = [getattr(options, name, None) for name in ("lock", "place", "directory", "events")]
-    return any(map(is_url, [*words, *getattr(options, "places", ())]))
-
-
 def refuse_empty(path: str | None) -> None:
     """Raise InvalidPath for an empty path, as a variable that is not set makes it."""
     if path == "":  # made absolute, it would be the working directory

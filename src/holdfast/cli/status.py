@@ -18,9 +18,9 @@ from ..liveness import Liveness
 from ..lock import Lock, file_request
 from ..model import Status
 from ..protocols import is_persistent
-from . import perform, slots
-from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of
-from .locks import each_of, leave_to_its_program, lock_options, nowhere, rooted
+from . import slots
+from .console import as_json, holder_text, of_survey, rows_of, rows_of_content, rows_of_waiters, text_of, url_id_of
+from .locks import each_of, is_url, leave_to_its_program, lock_options, nowhere, rooted
 from .options import Namespace
 from .outcome import DONE, FAILED, failed, show
 from .outcome import HELD as HELD_CODE
@@ -35,7 +35,10 @@ def status_(options: Namespace) -> int:
     """Show what is known of the lock; changes nothing. The wait for a silent file server is bounded."""
     if len(options.locks) > 1:
         return _status_of_each(options)
-    code, text = seen_at(options.lock, lambda: _status(options))
+    if is_url(options.lock) and options.slots is None:
+        code, text = _status_on_server(options)
+    else:
+        code, text = seen_at(options.lock, lambda: _status(options))
     if text is not None:
         show(text)
     return code
@@ -48,7 +51,7 @@ def _status_of_each(options: Namespace) -> int:
         if number and not options.json and not options.quiet:
             show("")
         try:
-            worst = max(worst, perform(one))
+            worst = max(worst, status_(one))
         except Exception as error:
             worst = max(worst, failed(error, one))
     return worst
@@ -89,6 +92,24 @@ def _status(options: Namespace) -> tuple[int, str | None]:
         text = text_of(rows)
     if other is not None or is_out_of_reach(status):
         return FAILED, text  # as for a contender: waiting does not help, either
+    return HELD_CODE if status.locked else DONE, text
+
+
+def _status_on_server(options: Namespace) -> tuple[int, str | None]:
+    """A lock on a server, as `status` shows a file. Fields that only files have are null or empty."""
+    status, text = Lock(options.lock, **lock_options(options)).status(), None
+    result, its_id = "held" if status.locked else "free", url_id_of(status)
+    if options.json:
+        more: dict[str, object] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
+        more.update(kind=None, slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
+        text = as_json(result, status, **more, next=advice(status) if status.locked else None)
+    elif not options.quiet:
+        rows = rows_of(status)
+        token = None if status.record is None else status.record.fields.get("token")
+        rows[2:2] = [(name, str(value)) for name, value in (("id", its_id), ("token", token)) if value is not None]
+        if options.verbose and status.data:
+            rows += rows_of_content("content", status.data)
+        text = text_of(rows)
     return HELD_CODE if status.locked else DONE, text
 
 

@@ -546,7 +546,9 @@ def test_the_command_has_the_group_session_and_terminal_of_run(world: World, pat
 def test_a_loss_found_while_the_guardian_takes_the_locks_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """G7: the keeper's thread finds the loss just after this thread has seen none."""
     told: list[bytes] = []
-    life = module._Life([], [object()], [0], module.Terms(1.0, module.COMMAND, None), -1, -1)  # type: ignore[list-item]
+    guardian = module.Guardian([], module.Terms(1.0, module.COMMAND, None))
+    guardian.guarded = [object()]  # type: ignore[list-item]
+    life = module._Life(guardian, [0], -1, -1)
     life._wake = -1
 
     class Taken:

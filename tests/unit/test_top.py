@@ -258,7 +258,9 @@ def test_another_size_redraws_the_whole_screen_and_is_no_key(disk: Path, follow:
     full = Paper()
     board._draw(full)  # type: ignore[arg-type]
     full.pressed = [RESIZED]
-    assert board._obey(Signals(), full) is None  # type: ignore[arg-type]
+    signals = Signals()
+    assert board._obey(signals, full) is None  # type: ignore[arg-type]
+    signals.close()
     assert (full.is_new, board._view.helping, board._wanted) == (True, True, 0.0)
 
 

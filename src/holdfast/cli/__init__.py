@@ -109,7 +109,9 @@ def _dispatch(arguments: list[str]) -> int:
         env.asks_first = True
         if arguments[:1] in (["sema"], ["semats"]):
             say_how_to_break(lambda status: _command_to_break(None, status))
-            return _drop_in(*arguments)
+            # An acquisition that cannot be reported is an error, and given back.
+            _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(arguments))
+            return _function(arguments[0], arguments[0])(arguments[1:])
         options = parse(arguments)
         say_how_to_break(lambda status: _command_to_break(options, status))
         _require_calls(options.command, getattr(options, "step", ""))
@@ -173,13 +175,6 @@ def _require_calls(command: str, step: str) -> None:
                 f"{command} needs a call that this system does not have ({missing}). Hold the lock in the program "
                 "itself, or between `holdfast try` and `holdfast release`"
             )
-
-
-def _drop_in(name: str, *words: str) -> int:
-    """Run a command with argument rules of its own, for scripts written for the original."""
-    # An acquisition that cannot be reported is an error, and given back.
-    _heed_signals(quiet_end=not {"try", "acquire", "try-acquire"}.intersection(words))
-    return _function(name, name)([*words])
 
 
 def _command_to_break(options: Namespace | None, status: Status) -> str:

@@ -39,7 +39,7 @@ from ..errors import EngineUnavailable, HoldfastError
 from ..lock import Lock
 from ..model import Value
 from .console import dumped
-from .locks import is_url, rooted
+from .locks import is_url, unfolded
 from .options import Namespace
 from .outcome import DONE, FAILED, Screen, masked, say, screen, show
 
@@ -130,8 +130,8 @@ def doctor_(options: Namespace) -> int:
         if options.peer or options.listen or options.host:
             raise ValueError("--peer, --listen and --with are for directories, not for servers")
         return _tell(options, "url", masked(options.place), findings_of(options.place))
-    directory = _absolute(options.place)
-    places = [directory, *([_absolute(options.peer)] if options.peer else [])]
+    directory = unfolded(options.place)
+    places = [directory, *([unfolded(options.peer)] if options.peer else [])]
     apart = next(filter(None, [at_place(environment(), place) for place in places]), None)
     can: Abilities | None = None
     have: Limits | None = None
@@ -161,11 +161,6 @@ def _looked_at(directory: str) -> tuple[list[Finding], Abilities, Limits]:
     return [*findings, *of_other_programs(surveyed)], can, have
 
 
-def _absolute(place: str) -> str:
-    directory = rooted(place)
-    return directory if ".." in directory.split("/") else os.path.normpath(directory)
-
-
 def _between(options: Namespace, directory: str) -> list[Finding]:
     """Findings from a test of the directory against another mount of it, or against another machine."""
     if not (options.peer or options.host or options.listen):
@@ -175,7 +170,7 @@ def _between(options: Namespace, directory: str) -> list[Finding]:
     env = environment()
     if options.peer:
         os.scandir(options.peer).close()  # a mistyped directory is an error of its own
-        return drive(peer.of_mounts(env, directory, _absolute(options.peer)))
+        return drive(peer.of_mounts(env, directory, unfolded(options.peer)))
     if options.host:
         return drive(peer.of_machines(env, directory, options.host, options.timeout))
     if not options.quiet:

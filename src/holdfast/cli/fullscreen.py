@@ -211,21 +211,25 @@ def _apart(out: int) -> int | None:
 
 
 class Signals:
-    """Signals that end this process: while this is `open`, they are kept for `take`. One that comes again before that,
-    because a look takes too long, is obeyed at once."""
+    """Signals that end, stop, continue or resize: while this is `open`, they are kept for `take`. An ending one that
+    comes again before that, because a look takes too long, is obeyed at once."""
 
-    _ENDING: tuple[str, ...] = ("SIGINT", "SIGTERM", "SIGBREAK")
-    _OTHERS: tuple[str, ...] = ()
+    _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
+    _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
 
     def __init__(self) -> None:
-        self.wakers: tuple[int, ...] = ()
+        self._pipe = wakeup_pipe() if IS_THERE else ()
+        self.wakers = self._pipe[:1]
         """Descriptors that are ready when a signal has come, where a signal alone does not end a wait."""
+        self._woken = -1
         self._before: dict[int, object] = {}
         self._pending: dict[int, None] = {}
         self.hushed = False
         """Set while the terminal is restored: no signal interrupts that."""
 
     def open(self) -> None:
+        if self._pipe:
+            self._woken = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for name in (*self._ENDING, *self._OTHERS):
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
@@ -240,6 +244,11 @@ class Signals:
 
     def take(self) -> list[int]:
         """The signals that have come, each once, in their order."""
+        try:
+            for fd in self.wakers:
+                os.read(fd, 4096)
+        except BlockingIOError:
+            pass
         found = [*self._pending]
         for number in found:
             del self._pending[number]
@@ -250,51 +259,22 @@ class Signals:
 
     def stop(self) -> list[int]:
         """Stop as other processes do at Ctrl-Z; return, once continued, the other signals that have come."""
-        return []
-
-    def close(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
-        self._before.clear()
-
-
-class PosixSignals(Signals):
-    """Signals that stop, continue or resize, as well. They only wake the poll of a pipe."""
-
-    _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-    _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._fd, self._written = wakeup_pipe()
-        self.wakers = (self._fd,)
-        self._woken = -1
-
-    def open(self) -> None:
-        self._woken = signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
-        super().open()
-
-    def take(self) -> list[int]:
-        try:
-            found = [*dict.fromkeys(os.read(self._fd, 4096))]
-        except BlockingIOError:
-            found = []
-        self._pending.clear()
-        return found
-
-    def stop(self) -> list[int]:
         mine = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, mine)
         return [number for number in self.take() if number != signal.SIGCONT]
 
     def close(self) -> None:
-        super().close()
-        signal.set_wakeup_fd(self._woken)
-        for fd in (self._fd, self._written):
-            os.close(fd)
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        self._before.clear()
+        if self._pipe:
+            signal.set_wakeup_fd(self._woken)
+            for fd in self._pipe:
+                os.close(fd)
+        self._pipe = self.wakers = ()
 
 
-def opened() -> tuple[PosixSignals, FullScreen]:
+def opened() -> tuple[Signals, FullScreen]:
     """The signals of the terminal of stdout, and that terminal, which must be able (`is_able`)."""
-    return PosixSignals(), FullScreen(sys.stdout.fileno(), sys.stdout.encoding, colours=screen(sys.stdout).colours)
+    return Signals(), FullScreen(sys.stdout.fileno(), sys.stdout.encoding, colours=screen(sys.stdout).colours)

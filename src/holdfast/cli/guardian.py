@@ -70,9 +70,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
-    from .._core.hold import HoldState
-    from ..engines.file.hold import FileHold
-
 _PAUSES = (0.02, 0.2)
 """Seconds between looks: the first, and the longest."""
 _UNSEEN = -1
@@ -198,9 +195,9 @@ class Guardian:
     """The guardian as `run` sees it."""
 
     def __init__(self, holds: Sequence[Hold], terms: Terms) -> None:
-        self._held = [state_of(hold) for hold in holds]
-        self._guarded = [guarded_hold(hold) for hold in holds]  # None for a lock that it cannot keep without `run`
-        self._terms = terms
+        self.held = [state_of(hold) for hold in holds]
+        self.guarded = [guarded_hold(hold) for hold in holds]  # None for a lock that it cannot keep without `run`
+        self.terms = terms
         self.pid = 0  # 0: it has not begun, or has ended
         self.has_begun = False
         self.missed = 0
@@ -210,7 +207,7 @@ class Guardian:
     @property
     def keeps(self) -> bool:
         """Whether it can keep the locks without `run`."""
-        return None not in self._guarded
+        return None not in self.guarded
 
     def start(self, command: list[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
         """Start the guardian, which starts the command; the command's pid, or 0 if it was killed before it could tell.
@@ -221,7 +218,7 @@ class Guardian:
         fds: list[int] = []
         pipes: list[int] = []
         try:
-            for one in self._guarded:
+            for one in self.guarded:
                 fd = -1 if one is None else os.dup(one.fd)
                 fds.append(fd)  # one by one: if the next one fails, this one is closed
                 if one is not None and one.lease is not None:
@@ -235,8 +232,7 @@ class Guardian:
             if self.pid == 0:
                 os.close(self._news)
                 os.close(self._words)
-                life = _Life(self._held, self._guarded, fds, self._terms, tell, heard)
-                life.live(command, environment, mask, missed)
+                _Life(self, fds, tell, heard).live(command, environment, mask, missed)
         except OSError as error:
             raise NoGuardian(error.errno, error.strerror) from error
         finally:
@@ -271,7 +267,7 @@ class Guardian:
 
     def left(self) -> list[Member]:
         """Processes that still have to end before the lock is free."""
-        return _unfinished(self._terms.until, os.getsid(0), self.pid)
+        return _unfinished(self.terms.until, os.getsid(0), self.pid)
 
     def keep(self) -> None:
         """Leave the lock to the guardian; `run` has let go of it (G6)."""
@@ -313,20 +309,10 @@ class Guardian:
 class _Life:
     """The guardian's side."""
 
-    def __init__(
-        self,
-        held: Sequence[HoldState],
-        kept: Sequence[FileHold | None],
-        fds: Sequence[int],
-        terms: Terms,
-        tell: int,
-        heard: int,
-    ) -> None:
-        self._held, self._kept = held, kept
+    def __init__(self, guardian: Guardian, fds: Sequence[int], tell: int, heard: int) -> None:
+        self._held, self._kept, self._terms = guardian.held, guardian.guarded, guardian.terms
         self._fds = [fd for fd in fds if fd >= 0]
-        self._terms = terms
-        self._tell_fd = tell
-        self._heard = heard
+        self._tell_fd, self._heard = tell, heard
         self._run = os.getppid()
         self._session = os.getsid(0)
         self._command = 0  # its pid, until it has been reaped
@@ -339,11 +325,10 @@ class _Life:
         status = 1
         try:
             gc.disable()  # it would touch, and so copy, each page that is shared with `run`
-            if self._start(command, environment, mask, missed):
+            if self._start(command, environment, mask, missed):  # if not, `run` has been told why, or is gone
                 self._settle_in(command)
-                status = self._watch()
-            else:
-                status = 0  # `run` has been told why, or is gone
+                self._watch()
+            status = 0
         finally:
             os._exit(status)
 
@@ -379,11 +364,9 @@ class _Life:
         about = f"of run {self._run} ({command[0].rpartition('/')[2]}): {paths}"
         self._held[0].env.setproctitle(NAME, about)  # type: ignore[attr-defined]
 
-    def _watch(self) -> int:
-        """Serve `run` while it lives. `run` sees to `--limit` itself, but is continued for that, in case it is stopped.
-
-        The exit status of the guardian.
-        """
+    def _watch(self) -> None:
+        """Serve `run` while it lives, then be the holder if need be. `run` sees to `--limit` itself, but is continued
+        for that, in case it is stopped."""
         is_over = False
         while True:
             self._reap()
@@ -397,15 +380,14 @@ class _Life:
                 if fd == self._woken:
                     continue  # a signal: `run` passes on what it gets itself
                 if _DISMISS in word:
-                    return 0
-                if _KEEP in word:
-                    return self._hold(self._terms.until, killed=False)
-                if not word:
-                    return self._hold(COMMAND if self._terms.until == COMMAND else ALL, killed=True)
+                    return
+                if not word or _KEEP in word:
+                    self._hold(killed=not word)
+                    return
                 self._seen = True
                 self._tell(*((LEFT, 0) if self._reap() else (NONE, 0)))
                 if not self._has_children:
-                    return 0
+                    return
 
     def _reap(self) -> bool:
         """Reap the processes that have ended, but see G5; whether any is left."""
@@ -459,12 +441,13 @@ class _Life:
 
     # -- without `run` -------------------------------------------------------------------------------------------------
 
-    def _hold(self, until: str, *, killed: bool) -> int:
+    def _hold(self, *, killed: bool) -> None:
         """Be the holder until the work has ended; a lost lock or the end of the time ends the work (G3, G7).
 
         `killed`: `run` was killed. By default more has to end then, as nobody knows what was meant to outlive it.
         """
         self._seen = True
+        until = ALL if killed and self._terms.until != COMMAND else self._terms.until
         holds = self._take()
         tree = Tree(self._terms.kill_after, frozenset())
         while True:
@@ -485,7 +468,6 @@ class _Life:
                 self._pass_on(number)
         for hold in reversed(holds):
             finish(hold, killed=killed)
-        return 0
 
     def _take(self) -> list[Hold]:
         """The holds, in this process, except those that went with `run`."""

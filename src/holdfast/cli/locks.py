@@ -80,6 +80,11 @@ def rooted(place: str) -> str:
     return place if place[:1] == os.sep == "/" else os.path.join(os.getcwd(), place)
 
 
+def unfolded(place: str) -> str:
+    """The absolute path of a place to look at: a `..` stays, as the kernel resolves it through links."""
+    return rooted(place) if ".." in place.split("/") else absolute(place)
+
+
 def absolute(place: str) -> str:
     """The path of a file or directory as the engine writes it: with slashes on every system."""
     return os.path.abspath(place).replace(os.sep, "/")

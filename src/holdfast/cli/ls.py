@@ -18,7 +18,7 @@ from ..engines import engine_of
 from ..errors import EngineUnavailable, HoldfastError
 from ..model import Holder
 from .console import OF_STATE, WIDEST_PADDED, Cell, Column, age_of, as_json, lines, of_survey, user_name, work_of
-from .locks import absolute, is_url, rooted
+from .locks import absolute, is_url, unfolded
 from .options import Namespace
 from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
 from .outcome import HELD as HELD_CODE
@@ -166,7 +166,7 @@ def _of_place(
     if is_url(place):
         yield from _on_server(place)
         return
-    path = rooted(place) if ".." in place.split("/") else absolute(place)
+    path = unfolded(place)
     try:
         os.lstat(path)
         if os.path.isdir(path):

@@ -312,12 +312,9 @@ def content(history: History, source: str) -> dict[str, Any]:
         who = people.setdefault((one.pid, one.host, one.tag, one.command), len(people))
         row = [one.lock, int(one.holding), _ms(one.start - zero), _ms(one.stop - one.start), who, one.end]
         rows.append(row if one.recovered_from is None else [*row, one.recovered_from])
-    everything: dict[bool, list[float]] = {True: [], False: []}
-    each: list[dict[bool, list[float]]] = [{True: [], False: []} for _ in history.locks]
+    each: list[list[Spell]] = [[] for _ in history.locks]
     for one in spells:
-        if one.end != "open":
-            everything[one.holding].append(one.stop - one.start)
-            each[one.lock][one.holding].append(one.stop - one.start)
+        each[one.lock].append(one)
     waits = sorted(
         (number for number, one in enumerate(spells) if not one.holding),
         key=lambda number: spells[number].start - spells[number].stop,
@@ -325,19 +322,20 @@ def content(history: History, source: str) -> dict[str, Any]:
     return {
         "source": source, "zero": _ms(zero), "events": history.events, "bad": history.bad, "named": history.named,
         "locks": [[path, protocol, _figures(each[number])] for number, (path, protocol) in enumerate(history.locks)],
-        "all": _figures(everything), "people": list(people), "spells": rows,
+        "all": _figures(spells), "people": list(people), "spells": rows,
         "marks": [[lock, _ms(time - zero)] for lock, time in history.marks],
         "longest": waits[:_LONGEST],
     }  # fmt: skip
 
 
-def _figures(took: dict[bool, list[float]]) -> list[Any]:
-    """Number and durations of the holds and of the waits."""
+def _figures(spells: Iterable[Spell]) -> list[Any]:
+    """Number and durations of the holds and of the waits that have ended."""
+    ended = [one for one in spells if one.end != "open"]
     found: list[Any] = []
     for holding in (True, False):
-        figures = percentiles(took[holding])
-        values = None if figures is None else [round(value, 6) for value in figures.values()]
-        found.append([len(took[holding]), values])
+        took = [one.stop - one.start for one in ended if one.holding is holding]
+        figures = percentiles(took)
+        found.append([len(took), figures and [round(value, 6) for value in figures.values()]])
     return found
 
 

@@ -279,8 +279,8 @@ def held_up(original, here):
     return call
 
 k._fork = held_up(k._fork, "fork")
-k._FileLife._settle_in = held_up(k._FileLife._settle_in, "settle")
-k._FileLife._take = held_up(k._FileLife._take, "take")
+k.detach = held_up(k.detach, "settle")
+k.take = held_up(k.take, "take")
 k.Keeper.__init__ = held_up(k.Keeper.__init__, "start")
 k.Keeper.go = held_up(k.Keeper.go, "go")
 from holdfast.cli import main

@@ -67,10 +67,10 @@ def lines(
         if widest or not column.optional:
             floors[number] = widest
             widths[number] = max(len(column.title), widest)
-    if on.width is None:
-        widths = {number: min(width, WIDEST_PADDED) for number, width in widths.items()}
-    else:
-        widths = _fitted(columns, widths, on.width)
+            if on.width is None or column.cut:
+                widths[number] = min(widths[number], on.width or WIDEST_PADDED)
+    if on.width is not None:
+        _fit_into(on.width, columns, widths)
     titles = [(column.title, len(column.title), "") for column in columns]
     return [on.paint(_line(columns, widths, titles, on), "bold"), *(_line(columns, widths, row, on) for row in cells)]
 
@@ -85,25 +85,21 @@ def _measured(cell: Cell) -> tuple[str, int, str]:
 _NEVER_LESS = 4
 
 
-def _fitted(columns: Sequence[Column], widths: dict[int, int], width: int) -> dict[int, int]:
-    """Smaller widths: first cuttable columns shrink to their `least`, then whole columns go, then one shrinks more."""
+def _fit_into(width: int, columns: Sequence[Column], widths: dict[int, int]) -> None:
+    """Make the table as narrow: first cuttable columns shrink to their `least`, then whole columns go, then one shrinks
+    more."""
     while (over := sum(widths.values()) + _GAP * (len(widths) - 1) - width) > 0:
         loose = [n for n in widths if columns[n].cut and widths[n] > columns[n].least]
-        if loose:
-            # The widest shrinks to the width of the next one.
-            sizes = sorted((widths[n] for n in loose), reverse=True)
-            largest = next(n for n in loose if widths[n] == sizes[0])
-            step = sizes[0] - (sizes[1] if len(sizes) > 1 else 0) or 1
-            widths[largest] = max(columns[largest].least, widths[largest] - min(over, step))
-            continue
         last = max(widths, key=lambda n: (columns[n].drop, n))
-        if not columns[last].drop:
+        if loose:
+            widths[max(loose, key=widths.__getitem__)] -= 1
+        elif columns[last].drop:
+            del widths[last]
+        else:
             at = max((n for n in widths if columns[n].cut), key=widths.__getitem__, default=None)
             if at is not None:
                 widths[at] = max(_NEVER_LESS, widths[at] - over)
             break
-        del widths[last]
-    return widths
 
 
 def _line(columns: Sequence[Column], widths: dict[int, int], cells: Sequence[tuple[str, int, str]], on: Screen) -> str:

@@ -9,8 +9,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from .._admin.doctor import (
@@ -28,7 +27,7 @@ from .._admin.doctor import (
 )
 from .._admin.scan import Survey
 from .._core.messages import printable
-from .._drivers.apart import Apart, at_place
+from .._drivers.apart import read_at
 from .._drivers.sync import drive
 from .._platform import environment
 from .._platform.interface import Abilities, Limits
@@ -42,8 +41,6 @@ from .console import dumped
 from .locks import is_url, unfolded
 from .options import Namespace
 from .outcome import DONE, FAILED, Screen, masked, say, screen, show
-
-T = TypeVar("T")
 
 NAME = "holdfast-doctor"
 """Name of the lock that is acquired as a test."""
@@ -132,23 +129,17 @@ def doctor_(options: Namespace) -> int:
         return _tell(options, "url", masked(options.place), findings_of(options.place))
     directory = unfolded(options.place)
     places = [directory, *([unfolded(options.peer)] if options.peer else [])]
-    apart = next(filter(None, [at_place(environment(), place) for place in places]), None)
-    can: Abilities | None = None
-    have: Limits | None = None
+    remote = next((place for place in places if environment().may_block(f"{place}/.")), directory)
+    can = have = None
     try:
-        findings, can, have = _answered(apart, lambda: _looked_at(directory))
+        findings, can, have = read_at(remote, lambda: _looked_at(directory))
     except EngineUnavailable as error:
         findings = [Finding("server", UNUSABLE, str(error), "no lock there can be acquired until it answers")]
     except OSError as error:
         findings = [_impossible(directory, error)]
     else:
-        findings += _answered(apart, lambda: _between(options, directory))
+        findings += read_at(remote, lambda: _between(options, directory))
     return _tell(options, "directory", directory, findings, abilities=_plain(can), limits=_plain(have))
-
-
-def _answered(apart: Apart | None, look: Callable[[], T]) -> T:
-    """The result of `look`; EngineUnavailable if a file server does not answer."""
-    return look() if apart is None else apart.call(look, meanwhile=bool)
 
 
 def _looked_at(directory: str) -> tuple[list[Finding], Abilities, Limits]:

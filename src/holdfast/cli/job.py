@@ -49,16 +49,7 @@ from .guardian import COMMAND, Terms, finish
 from .locks import each_of, lock_of, semaphore_of
 from .options import Namespace
 from .outcome import CONTROL_C, FAILED, not_started, say
-from .run import (
-    acquire,
-    environment_of,
-    let_go,
-    limit_reached,
-    locks_for,
-    refused,
-    tell_acquired,
-    work_under,
-)
+from .run import acquire, all_of, environment_of, let_go, limit_reached, locks_for, refused, tell_acquired, work_under
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,9 +143,8 @@ class _Command:
             job.let_go()
         elif self._left():
             if not quiet:
-                paths = " and ".join(hold.path for hold in holds)
-                stay = "stay" if len(holds) > 1 else "stays"
-                say(f"{paths} {stay} held until the processes that the command left running have ended (--until)")
+                stay = all_of(holds, "stays", "stay")
+                say(f"{stay} held until the processes that the command left running have ended (--until)")
             if self._guardian is not None and self._guardian.lives:
                 for hold in holds:
                     let_go(hold)  # JG6
@@ -271,12 +261,8 @@ def _guardian_of(holds: Sequence[Hold], job: Job, options: Namespace, terms: Ter
         say(f"the command has no guardian ({error.strerror}): if this process ends, so does the command")
         return None
     guardian = _Guardian(process)
-    told = {
-        "held": [(one.path, one.identity) for one in held],
-        "job": job.name,
-        "options": vars(options),
-        "left": terms.left(),
-    }
+    files = [(one.path, one.identity) for one in held]
+    told = {"held": files, "job": job.name, "options": vars(options), "left": terms.left()}
     return guardian if guardian.begin(json.dumps(told)) else None
 
 

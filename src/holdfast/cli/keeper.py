@@ -193,8 +193,13 @@ class _FileLife(_Life):
         """Be the keeper, to the end of the process. Status 0: the lock file is no longer ours, by release or loss."""
         status = 1
         try:
-            self._settle_in(tell, heard)
-            hold = self._take()
+            detach({self._fd, self._owner.fd, tell, heard})
+            self._woken, self._wake = wakeup_pipe()
+            self._heed_signals()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            self._held.request.beat_every = self._pace
+            hold = take(self._held, self._fd, self._ring)
+            self._show_title(hold.path)
             try:
                 os.write(tell, _READY)
             except BrokenPipeError:
@@ -205,20 +210,6 @@ class _FileLife(_Life):
             status = _released(hold)
         finally:
             os._exit(status)
-
-    def _settle_in(self, tell: int, heard: int) -> None:
-        """Start a session without a terminal, and close whatever others could wait for."""
-        detach({self._fd, self._owner.fd, tell, heard})
-        self._woken, self._wake = wakeup_pipe()
-        self._heed_signals()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-    def _take(self) -> Hold:
-        """The command's hold, in this process."""
-        self._held.request.beat_every = self._pace
-        hold = take(self._held, self._fd, self._ring)
-        self._show_title(hold.path)
-        return hold
 
 
 def _fork(path: str, instead: str = "") -> int:
@@ -307,7 +298,6 @@ class _ServerLife(_Life):
 
     def live(self) -> NoReturn:
         """Be the keeper, to the end of the process."""
-
         import threading
 
         from .._drivers.agent import settle
@@ -342,19 +332,16 @@ class _ServerLife(_Life):
             return self._owner.tell_ended(lock.path, options)
         try:
             tell_acquired(lock, options, self._owner.pid, os.getpid(), hold.token)
-            self._settle_in(hold, inherited)
+            # Now let go of what is the caller's. Not earlier: a certificate may be in one of its descriptors.
+            leave_place()
+            close(inherited)
+            self._heed_signals()
+            self._show_title(hold.path)
             self._say(DONE)
             self._wait()
         finally:
             _released(hold)  # a server that cannot be told frees it by itself
         return FAILED  # the command has ended by now, unless it was not told of the lock
-
-    def _settle_in(self, hold: Hold, inherited: list[int]) -> None:
-        """Let go of what is the caller's. Not earlier: a certificate may be in one of its descriptors."""
-        leave_place()
-        close(inherited)
-        self._heed_signals()
-        self._show_title(hold.path)
 
     def _heed_command(self) -> None:
         """Have the keeper give up (S7). In a thread of its own, because the main one may be waiting for the lock."""

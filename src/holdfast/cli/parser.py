@@ -613,8 +613,8 @@ class Parser(argparse.ArgumentParser):
         return f" {pairs[-1][1]} is the value of {pairs[-1][0]}" if pairs else ""
 
     def format_help(self) -> str:
-        formatter: _Formatter = self._get_formatter()  # type: ignore[assignment]
-        return _with_protocols(super().format_help(), formatter.folded)
+        self.epilog = _with_protocols(self.epilog or "")
+        return super().format_help()
 
     def actions(self) -> list[argparse.Action]:
         """Options and operands, in the order of the help."""
@@ -622,7 +622,7 @@ class Parser(argparse.ArgumentParser):
 
     def notes(self) -> str:
         """The text below the options, as it is written, without the examples."""
-        return _with_protocols(self._notes, str).rstrip()
+        return _with_protocols(self._notes).rstrip()
 
 
 def _belongs_to(flag: str) -> str:
@@ -632,11 +632,11 @@ def _belongs_to(flag: str) -> str:
     return f" {flag} is an option of {', '.join(owners)}" if owners else ""
 
 
-def _with_protocols(text: str, folded: Callable[[str], str]) -> str:
+def _with_protocols(text: str) -> str:
     if "PROTOCOLS" not in text:
         return text  # and no installed package is looked at
     lines = [f"  {name:<15}  {PROTOCOLS.get(name, '')}".rstrip() for name in protocols.names()]
-    return text.replace("PROTOCOLS", folded("\n".join(["protocols (-p):", *lines])))
+    return text.replace("PROTOCOLS", "\n".join(["protocols (-p):", *lines]))
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -644,9 +644,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
-
-    def folded(self, text: str) -> str:
-        return folded(text, self._width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002
         return folded(text, width)

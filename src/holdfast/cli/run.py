@@ -211,6 +211,11 @@ def _release(hold: Hold, child: Work, status: int, options: Namespace) -> int:
     return status
 
 
+def all_of(holds: Sequence[Hold], verb: str, verb_of_several: str) -> str:
+    """The paths, and what happens to them."""
+    return f"{' and '.join(hold.path for hold in holds)} {verb_of_several if len(holds) > 1 else verb}"
+
+
 def limit_reached(holds: Iterable[Hold], options: Namespace) -> str:
     """The message when the time of `--limit` is up."""
     from .._core.messages import span
@@ -222,7 +227,6 @@ class _Child:
     """The command, which a guardian has started (C4)."""
 
     def __init__(self, options: Namespace) -> None:
-        self._command: list[str] = options.cmd
         self._options = options
         self._guardian: Guardian | None = None
         self._pid = 0
@@ -245,13 +249,13 @@ class _Child:
         guardian = self._guardian = Guardian(holds, terms)
         heed_children()
         try:
-            self._pid = guardian.start(self._command, environment_of(holds), mask)
+            self._pid = guardian.start(options.cmd, environment_of(holds), mask)
         except NoGuardian as error:
-            say(f"{self._command[0]} was not started: its guardian process could not be started ({error.strerror})")
+            say(f"{options.cmd[0]} was not started: its guardian process could not be started ({error.strerror})")
             return FAILED
         except OSError as error:
             guardian.dismiss()
-            return not_started(self._command, error)
+            return not_started(options.cmd, error)
         tree.root = guardian.pid
         if not self._pid:
             os.waitpid(guardian.pid, 0)  # G4: its children are ours now
@@ -262,21 +266,22 @@ class _Child:
             self._is_lost_sight_of = not self._pid and not tree.adopts
         elif not tree.adopts:
             self._known = look_at(self._pid)
-        return self._wait(holds, received_with(heeded), tree, terms)
+        return self._wait(holds, received_with(heeded), guardian, tree, terms)
 
-    def _wait(self, holds: Iterable[Hold], signals: set[int], tree: Tree, terms: Terms) -> int:
+    def _wait(self, holds: Iterable[Hold], signals: set[int], guardian: Guardian, tree: Tree, terms: Terms) -> int:
         leads = os.getsid(0) == os.getpid()
-        assert self._guardian is not None
-        self._guardian.await_news(_KEPT_AFTER)
-        self._reap(tree)
+        guardian.await_news(_KEPT_AFTER)
+        self._reap(guardian, tree)
         if self._status is None:
             for hold in holds:
                 keep_from_now(hold)
         while True:
-            self._reap(tree)
+            self._reap(guardian, tree)
             left = terms.left()
             if left == 0 and self._status is None and not self.over:
-                self._stop_for_limit(holds)
+                self.over = True
+                why = limit_reached(holds, self._options)
+                say(f"{why}. Sending TERM to the command, and to all that it has started")
             pause = tree.stop(self._pid) if self.told or self.over else None
             if self._status is not None and pause is None:
                 return self._status
@@ -289,20 +294,17 @@ class _Child:
             number, by_terminal = next_signal(signals, sooner(pause, attend()))
             if number in (0, signal.SIGCHLD):
                 continue
-            if self._has_missed(number) or not by_terminal or (number == signal.SIGHUP and leads):  # C3
+            if self._has_missed(guardian, number) or not by_terminal or (number == signal.SIGHUP and leads):  # C3
                 self._signal(number)
 
-    def _has_missed(self, number: int) -> bool:
+    def _has_missed(self, guardian: Guardian, number: int) -> bool:
         """Whether the command cannot have got this signal, even if it came from the terminal (C3)."""
-        assert self._guardian is not None
-        missed, bit = self._guardian.missed, 1 << number
-        self._guardian.missed = missed & ~bit
+        missed, bit = guardian.missed, 1 << number
+        guardian.missed = missed & ~bit
         return bool(missed & bit) or is_group_of_its_own(self._pid)
 
-    def _reap(self, tree: Tree) -> None:
+    def _reap(self, guardian: Guardian, tree: Tree) -> None:
         """See what has ended: the command, by news of its guardian; the guardian; or processes left to us (CT1)."""
-        guardian = self._guardian
-        assert guardian is not None
         with self._reaping:  # C5
             while (news := guardian.news())[0]:
                 kind, value = news
@@ -333,7 +335,8 @@ class _Child:
         """Stop because the command has; have it go on when we do (C6)."""
         self._has_stopped = False
         before, ours = foreground(), os.getpgrp()
-        if is_stopped(self._pid) and _is_job() and before in (ours, os.getpgid(self._pid)):
+        # A shell that looks at us as its job would see that we have stopped.
+        if is_stopped(self._pid) and is_group_of_its_own(os.getppid()) and before in (ours, os.getpgid(self._pid)):
             signal.pthread_kill(get_ident(), signal.SIGSTOP)  # this very thread goes no further
             if is_stopped(self._pid):
                 if foreground() == ours != before:
@@ -351,16 +354,15 @@ class _Child:
         left = guardian.left()
         if not left:
             return False
-        paths = " and ".join(hold.path for hold in holds)
         if not guardian.keeps:
             if not quiet:
-                are = "are" if len(holds) > 1 else "is"
-                say(f"{paths} {are} released, although {named(left)} not ended, which the command has left running: "
+                are = all_of(holds, "is", "are")
+                say(f"{are} released, although {named(left)} not ended, which the command has left running: "
                     "only this process could have kept it")  # fmt: skip
             return False
         if not quiet:
-            stay = "stay" if len(holds) > 1 else "stays"
-            say(f"{paths} {stay} held until {named(left)} ended, which the command has left running (--until)")
+            stay = all_of(holds, "stays", "stay")
+            say(f"{stay} held until {named(left)} ended, which the command has left running (--until)")
         for hold in holds:
             let_go(hold)
         guardian.keep()
@@ -381,10 +383,6 @@ class _Child:
                         os.kill(self._pid, number)
                 except PermissionError:
                     say(f"{name_of(number)} was not passed on: process {self._pid} now belongs to another user")
-
-    def _stop_for_limit(self, holds: Iterable[Hold]) -> None:
-        self.over = True
-        say(f"{limit_reached(holds, self._options)}. Sending TERM to the command, and to all that it has started")
 
     def stop_for_loss(self, lost: LockLost) -> None:
         """Have the work end, as the lock is no longer ours. Called from another thread."""
@@ -472,17 +470,8 @@ def _next_of_unknown_sender(signals: set[int], pause: float | None) -> tuple[int
     return number, number in (signal.SIGINT, signal.SIGQUIT) and foreground() == os.getpgrp()
 
 
-def _is_job() -> bool:
-    """Whether our parent looks at us as a shell looks at its jobs: it would see that we have stopped."""
-    parent = os.getppid()
-    try:
-        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
-    except OSError:
-        return False
-
-
 def is_group_of_its_own(pid: int) -> bool:
-    """Whether a process has left our process group, though not our session: `timeout` does so."""
+    """Whether a process of our session is in another process group: `timeout` leaves ours, a shell gives us our own."""
     try:
         return bool(pid) and os.getpgid(pid) != os.getpgrp() and os.getsid(pid) == os.getsid(0)
     except OSError:
@@ -506,9 +495,7 @@ def foreground(group: int = 0) -> int:
 
 
 def _spoken(status: int) -> str:
-    if status >= 0:
-        return f"status {status}"
-    return f"signal {name_of(-status)}"
+    return f"status {status}" if status >= 0 else f"signal {name_of(-status)}"
 
 
 def name_of(number: int) -> str:

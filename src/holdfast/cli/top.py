@@ -504,14 +504,10 @@ class Board:
         self._view.resized()
         self._wanted = 0.0
 
-    # -- when ----------------------------------------------------------------------------------------------------------
-
     def _due(self, full: Display) -> float:
         if full.retry is not None:
             return self._clock.monotonic() + full.retry
         return max(self._wanted, self._earliest)
-
-    # -- what ----------------------------------------------------------------------------------------------------------
 
     def _draw(self, full: Display) -> None:
         began = self._clock.monotonic()

@@ -31,7 +31,7 @@ COMMAND = f"""{ACQUIRE}
 holdfast.cli holdfast.cli.detached holdfast.cli.locks holdfast.cli.options holdfast.cli.outcome
 """
 RUN = f"{COMMAND} holdfast.cli.run holdfast.cli.guardian holdfast._platform.libc holdfast._platform.tree"
-TRY = f"{COMMAND} holdfast.cli.shell holdfast.cli.keeper holdfast.cli.owner"
+TRY = f"{COMMAND} holdfast.cli.acquire holdfast.cli.keeper holdfast.cli.owner"
 STANDARD = {
     *("__future__", "_functools", "_operator", "atexit", "errno", "fcntl", "itertools"),
     *("select", "_ctypes", "gc"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..model import Status
     from .options import Namespace
 
-_MODULES = {"break": "breaking", "protocols": "which", "try": "shell", "acquire": "shell"}
+_MODULES = {"break": "breaking", "protocols": "which", "try": "acquire"}
 """Modules whose name is not that of their command; the function is always named after the command, as `ls_`."""
 
 _COLLECT_AFTER = 50_000

@@ -50,7 +50,7 @@ class _Breaking:
 
     def refuse(self, why: str, code: int = HELD) -> int:
         if self.options.json:
-            show(as_json("refused", self.status, id=self.id, why=why))
+            show(as_json(self.status, "refused", id=self.id, why=why))
         else:
             say(f"{self.status.path} was not {self.done}: {why}")
         return code
@@ -60,7 +60,7 @@ class _Breaking:
 
     def end(self, result: str) -> int:
         if self.options.json:
-            show(as_json(result, self.status, id=self.id))
+            show(as_json(self.status, result, id=self.id))
         elif not self.options.quiet:
             say(f"{self.status.path}: {result}")
         return DONE

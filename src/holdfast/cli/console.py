@@ -23,7 +23,7 @@ from .outcome import Screen, problem_at, say, screen, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any, TextIO
 
     from .._admin.found import Found
@@ -185,16 +185,17 @@ def state(status: Status) -> str:
     return "held" if status.locked else "stale" if status.stale else "free"
 
 
-def as_json(result: str, status: Status, **more: Any) -> str:
-    """The status as one line of JSON. Its fields are documented in docs/cli.md."""
-    return dumped(object_of(result, status, **more))
+def as_json(status: Status, result: str | None = None, /, **more: Any) -> str:
+    """The status as one line of JSON. Its fields are documented in docs/cli.md. `result`: of a command that does more
+    than look."""
+    return dumped(object_of(status, result, **more))
 
 
-def object_of(result: str, status: Status, **more: Any) -> dict[str, Any]:
+def object_of(status: Status, result: str | None = None, /, **more: Any) -> dict[str, Any]:
     """The object of `as_json`, to be nested in a larger one."""
     record, holder = status.record, status.holder
     return {
-        "result": result,
+        "result": result or ("held" if status.locked else "free"),
         "path": status.path,
         "protocol": status.protocol or None,
         "state": state(status),
@@ -358,9 +359,9 @@ class Recording:
             raise
 
 
-def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
-    """Record the events of this process's locks, with the command that it runs, until the result is called. An event
-    that cannot be recorded changes nothing for the command; the first is reported."""
+def record_events(path: str, command: list[str], host: str) -> None:
+    """Record the events of this process's locks from now on, with the command that it runs. An event that cannot be
+    recorded changes nothing for the command; the first is reported."""
     record = Recording(path)
     words = " ".join(command)
     missed: list[Event] = []
@@ -373,7 +374,7 @@ def recorded(path: str, command: list[str], host: str) -> Callable[[], None]:
                 missed.append(event)
                 say(f"{problem_at(path, error)}; events are missing from it")
 
-    return listen(add)
+    listen(add)
 
 
 def as_line(event: Event, command: str, host: str) -> str:

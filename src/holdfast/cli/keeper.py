@@ -72,7 +72,7 @@ def tell_acquired(lock: Lock, options: Namespace, owner: int, keeper: int | None
         # The keeper watches its file, and the kernel's table still names this process as the owner of the guard.
         waiters = tuple(one for one in status.waiters if one.pid != keeper)
         status = status.replaced(waiters=waiters)
-        show(as_json("acquired", status, owner_pid=owner, keeper_pid=keeper, token=token))
+        show(as_json(status, "acquired", owner_pid=owner, keeper_pid=keeper, token=token))
     if options.verbose:
         say(f"acquired {lock.path} for process {owner}" + (f", kept by process {keeper}" if keeper else ""))
     tell_bound(options, owner)
@@ -83,7 +83,7 @@ def tell_held(lock: Lock, options: Namespace, error: AcquireTimeout) -> int:
     if options.json:
         from .console import as_json
 
-        show(as_json("held", lock.status()))
+        show(as_json(lock.status(), "held"))
     elif not options.quiet:
         say(str(error))
         tell_if_ours(options, error.holder)

@@ -41,6 +41,11 @@ def is_url(text: str | None) -> bool:
     return text is not None and bool(scheme_of(text))
 
 
+def is_pattern(place: str) -> bool:
+    """Whether a place may stand for several, as in a shell."""
+    return not is_url(place) and any(sign in place for sign in "*?[")
+
+
 def refuse_empty(path: str | None) -> None:
     """Raise InvalidPath for an empty path, as a variable that is not set makes it."""
     if path == "":  # made absolute, it would be the working directory

@@ -18,12 +18,11 @@ from ..engines import engine_of
 from ..errors import EngineUnavailable, HoldfastError
 from ..model import Holder
 from .console import OF_STATE, WIDEST_PADDED, Cell, Column, age_of, as_json, lines, of_survey, user_name, work_of
-from .locks import absolute, is_url, unfolded
+from .locks import absolute, is_pattern, is_url, unfolded
 from .options import Namespace
 from .outcome import DONE, FAILED, masked, problem_at, say, screen, show
 from .outcome import HELD as HELD_CODE
 
-_MAGIC = frozenset("*?[")
 _ORDERS: dict[str, Callable[[Found], tuple[object, ...]]] = {
     "path": lambda one: (one.status.path,),
     "age": lambda one: (one.status.age is None, -(one.status.age or 0.0), one.status.path),
@@ -122,8 +121,7 @@ class _Listing:
 
 def as_object(one: Found) -> str:
     """A find as one line of JSON: the fields of `status --json`, and those of a survey."""
-    status = one.status
-    return as_json("held" if status.locked else "free", status, condition=one.condition, **of_survey(one))
+    return as_json(one.status, condition=one.condition, **of_survey(one))
 
 
 def _everything(places: Sequence[str], listing: _Listing, options: Namespace) -> Iterator[Found | Unreadable | str]:
@@ -207,7 +205,7 @@ def _of_place_in_time(
 def _expanded(place: str) -> list[str]:
     """A pattern as a shell would expand it, with `**`. Nothing if the place itself is to be examined: a file of that
     very name exists, or a file server does not answer."""
-    if is_url(place) or _MAGIC.isdisjoint(place):
+    if not is_pattern(place):
         return []
     from glob import glob
 

@@ -76,7 +76,7 @@ def release_(options: Namespace) -> int:
 def _tell_released(options: Namespace, lock: Lock, before: Status, result: str) -> int:
     """Report that the lock is free, now or even before; the exit status."""
     if options.json:
-        show(as_json(result, before))
+        show(as_json(before, result))
     if options.verbose:
         say(f"{lock.path}: {result}")
     return DONE
@@ -85,7 +85,7 @@ def _tell_released(options: Namespace, lock: Lock, before: Status, result: str) 
 def _tell_refused(options: Namespace, before: Status, why: str) -> int:
     """Report why the lock stays as it is; the exit status."""
     if options.json:
-        show(as_json("refused", before, why=why))
+        show(as_json(before, "refused", why=why))
     else:
         say(why)
     return HELD

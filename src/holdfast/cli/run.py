@@ -116,10 +116,10 @@ def run(options: Namespace) -> int:
 def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
     """The locks to hold while the command runs; their events are recorded from now on, if that was asked for."""
     if options.record is not None:
-        from .console import recorded
+        from .console import record_events
 
         refuse_empty(options.record)
-        recorded(options.record, options.cmd, environment().identity().host)
+        record_events(options.record, options.cmd, environment().identity().host)
     make = lock_of if options.slots is None else semaphore_of
     return [make(one, on_lost=on_lost) for one in each_of(options)]
 

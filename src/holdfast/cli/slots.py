@@ -35,7 +35,7 @@ def status_of(options: Namespace, *, counted: bool = True) -> tuple[int, str | N
     semaphore = Semaphore(options.lock, options.slots, **lock_options(options))
     status, text = semaphore.status(), None
     if options.json:
-        text = as_json("held" if status.locked else "free", semaphore, status, counted=counted)
+        text = as_json(semaphore, status, counted=counted)
     elif not options.quiet:
         rows = _rows(semaphore, status, counted=counted)
         if options.verbose:
@@ -47,15 +47,15 @@ def status_of(options: Namespace, *, counted: bool = True) -> tuple[int, str | N
     return HELD if status.locked else DONE, text
 
 
-def as_json(result: str, semaphore: Semaphore, status: SemaphoreStatus, *, counted: bool = True) -> str:
-    """The status as one line of JSON. Its fields are documented in docs/cli.md."""
-    slots = [object_of("held" if one.locked else "free", one) for one in status]
+def as_json(semaphore: Semaphore, status: SemaphoreStatus, result: str | None = None, *, counted: bool = True) -> str:
+    """The status as one line of JSON, like `console.as_json`."""
+    slots, state_now = [*map(object_of, status)], "held" if status.locked else "free"
     waiters: list[dict[str, Any]] = slots[0]["waiters"]
     for one in slots:
         del one["waiters"]
     found = {
-        "result": result, "path": semaphore.path, "protocol": semaphore.protocol,
-        "state": "held" if status.locked else "free", "free": status.free, "counted": counted,
+        "result": result or state_now, "path": semaphore.path, "protocol": semaphore.protocol,
+        "state": state_now, "free": status.free, "counted": counted,
         "slots": slots, "waiters": waiters,
     }  # fmt: skip
     return dumped(found)

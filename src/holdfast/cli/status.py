@@ -80,7 +80,7 @@ def _status(options: Namespace) -> tuple[int, str | None]:
     keepers = survey.owners(status.path) if status.locked else []
     text = None
     if options.json:
-        text = as_json("held" if status.locked else "free", status, **_more(status, found, keepers))
+        text = as_json(status, **_more(status, found, keepers))
     elif not options.quiet:
         rows = _rows(status, found, keepers)
         note = _note(status, found, given) if other is None else str(mismatch(file_request(lock), other))
@@ -98,11 +98,11 @@ def _status(options: Namespace) -> tuple[int, str | None]:
 def _status_on_server(options: Namespace) -> tuple[int, str | None]:
     """A lock on a server, as `status` shows a file. Fields that only files have are null or empty."""
     status, text = Lock(options.lock, **lock_options(options)).status(), None
-    result, its_id = "held" if status.locked else "free", url_id_of(status)
+    its_id = url_id_of(status)
     if options.json:
-        more: dict[str, object] = {"condition": result, "content_protocol": None, "uid": None, "user": None}
-        more.update(kind=None, slot=None, id=its_id, kernel_lock=[], stale_for=[], heartbeat=None)
-        text = as_json(result, status, **more, next=advice(status) if status.locked else None)
+        unknown = dict.fromkeys(("content_protocol", "uid", "user", "kind", "slot", "heartbeat"))
+        found, then = "held" if status.locked else "free", advice(status) if status.locked else None
+        text = as_json(status, condition=found, **unknown, id=its_id, kernel_lock=[], stale_for=[], next=then)
     elif not options.quiet:
         rows = rows_of(status)
         token = None if status.record is None else status.record.fields.get("token")
@@ -118,7 +118,7 @@ def _status_of_another(options: Namespace, found: Found) -> tuple[int, str | Non
     status, text = found.status, None
     if options.json:
         more = {**_more(status, found, []), "content_protocol": None, "id": None, "next": found.advice}
-        text = as_json("held" if status.locked else "free", status, **more)
+        text = as_json(status, **more)
     elif not options.quiet:
         rows = _rows_of_another(found)
         if options.verbose:

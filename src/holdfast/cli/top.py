@@ -236,19 +236,11 @@ def table(rows: Sequence[Row], now: float, on: Screen, floors: dict[int, int] | 
     cells = [cells_of(row, now) for row in rows]
     columns = list(_COLUMNS)
     if width is not None:
-        cells = [[_short(cell, width, at) for at, cell in enumerate(row)] for row in cells]
         longest = max((len(row.path) for row in rows), default=0)
         # A path says most, so it gives way last.
         least = max(1, min(max(16, min(longest, width // 3)), width - _BESIDE_PATH))
         columns[_PATH] = columns[_PATH].replaced(least=least)
     return lines(columns, cells, on, floors)
-
-
-def _short(cell: Cell, width: int, at: int) -> Cell:
-    """The cell, with no more of a long text than a screen can show."""
-    if not isinstance(cell, str) or len(cell) <= width:
-        return cell
-    return cell[-width - 1 :] if at == _PATH else cell[: width + 1]
 
 
 HELP = """\

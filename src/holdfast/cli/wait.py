@@ -72,7 +72,7 @@ class _Lock:
         self.path, self.wait = self._lock.path, self._lock.wait
 
     def as_json(self, result: str) -> str:
-        return as_json(result, self._lock.status())
+        return as_json(self._lock.status(), result)
 
     def why_held(self) -> str:
         """Why the wait was in vain, by a look after it."""
@@ -96,7 +96,7 @@ class _Slots:
         self.path, self.wait = self._semaphore.path, self._semaphore.wait
 
     def as_json(self, result: str) -> str:
-        return slots.as_json(result, self._semaphore, self._semaphore.status())
+        return slots.as_json(self._semaphore, self._semaphore.status(), result)
 
     def why_held(self) -> str:
         return slots.why_held(self._semaphore, self._semaphore.status())
@@ -135,7 +135,7 @@ class _OfAnother:
         say(f"waiting for {self.path} ({seen.status.protocol}'s): {told(seen)}")
 
     def as_json(self, result: str) -> str:
-        return as_json(result, Lock(self.path).status() if self._left is None else self._left.status)
+        return as_json(Lock(self.path).status() if self._left is None else self._left.status, result)
 
     def why_held(self) -> str:
         from .foreign import told

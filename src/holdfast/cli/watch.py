@@ -23,14 +23,13 @@ from .._platform import environment
 from ..engines import engine_of
 from ..model import Status, Waiter
 from .console import Recording, line_of, url_id_of
-from .locks import absolute, is_url
+from .locks import absolute, is_pattern, is_url
 from .options import Namespace
 from .outcome import DONE, die_of, say, show
 
 _LONGEST_WAIT = 3600.0
 _MOMENT = 0.002
 """Seconds for which events are gathered, so that a storm of them costs one look at each file."""
-_MAGIC = frozenset("*?[")
 _ENDED: int = getattr(select, "POLLERR", 0) | getattr(select, "POLLHUP", 0)
 
 
@@ -49,7 +48,7 @@ def follow(places: Iterable[str]) -> Follower:
     follower = Follower(env, env.folder_watch())
     for place in places:
         is_there = seen_at(place, partial(os.path.lexists, place))  # its server has to answer
-        if not _MAGIC.isdisjoint(place) and not is_there:
+        if is_pattern(place) and not is_there:
             for directory, pattern in _expanded(place):
                 follower.add(directory, pattern, pattern=pattern is not None)
             continue
@@ -67,7 +66,7 @@ def _expanded(place: str) -> list[tuple[str, str | None]]:
     from glob import escape, glob
 
     where, name = os.path.split(absolute(place))
-    parents = [where] if _MAGIC.isdisjoint(where) else sorted(glob(f"{where}/", recursive=True))
+    parents = sorted(glob(f"{where}/", recursive=True)) if is_pattern(where) else [where]
     found: list[tuple[str, str | None]] = []
     for parent in map(absolute, parents):
         if name != "**":

@@ -10,6 +10,7 @@ import argparse
 import re
 from collections.abc import Iterable
 from importlib import import_module
+from shlex import quote
 
 from .. import protocols
 from ..model import Value
@@ -141,11 +142,6 @@ def completion_(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _quoted(text: str) -> str:
-    """The text quoted for a POSIX shell."""
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def _flags(options: Iterable[Option]) -> str:
     return " ".join(flag for option in options for flag in option.flags)
 
@@ -254,9 +250,9 @@ def bash(found: list[Command]) -> str:
         for option in command.options:
             if option.metavar is not None:
                 names = chosen.setdefault(option.choices, []) if option.choices else taken.setdefault(option.takes, [])
-                names += [f"{_pattern(command)}{_quoted(' ' + flag)}" for flag in option.flags]
-    values = [f"        {'|'.join(names)})\n            words={_quoted(' '.join(w))} ;;" for w, names in chosen.items()]
-    options = [f"            {_pattern(c)}) words={_quoted(_flags(c.options))} ;;" for c in found]
+                names += [f"{_pattern(command)}{quote(' ' + flag)}" for flag in option.flags]
+    values = [f"        {'|'.join(names)})\n            words={quote(' '.join(w))} ;;" for w, names in chosen.items()]
+    options = [f"            {_pattern(c)}) words={quote(_flags(c.options))} ;;" for c in found]
     return _filled(
         _BASH, found, COMMANDS=" ".join(_FIRST), TOP=_flags(TOP), SECONDS="\n".join(seconds),
         VALUES="\n".join(values), FILES="|".join(taken["files"]), PROCESSES="|".join(taken["processes"]),
@@ -266,7 +262,7 @@ def bash(found: list[Command]) -> str:
 
 def _pattern(command: Command) -> str:
     """A pattern for `key` that fits this command; a drop-in takes any second word."""
-    return f"{_quoted(command.name + ' ')}*" if command.text else _quoted(command.name)
+    return f"{quote(command.name + ' ')}*" if command.text else quote(command.name)
 
 
 def _filled(template: str, found: list[Command], **values: str) -> str:
@@ -274,7 +270,7 @@ def _filled(template: str, found: list[Command], **values: str) -> str:
     (loose,) = [command for command in found if command.name == _LOOSE]
     values["LOOSE"] = loose.name
     values["TAKES"] = _flags(option for option in loose.options if option.metavar is not None)
-    values["RUNNERS"] = "|".join(_quoted(command.name) for command in found if command.runs)
+    values["RUNNERS"] = "|".join(quote(command.name) for command in found if command.runs)
     return re.sub(r"@([A-Z]+)@", lambda name: values[name[1]], template)
 
 
@@ -361,7 +357,7 @@ def zsh(found: list[Command]) -> str:
         lines = " \\\n                ".join(["_arguments -s", *map(_zsh_option, command.options), "'*:file:_files'"])
         options.append(f"        ({_pattern(command)})\n            {lines} ;;")
     return _filled(
-        _ZSH, found, COMMANDS="\n".join(f"            {_quoted(f'{n}:{_colons(s)}')}" for n, s in _FIRST.items()),
+        _ZSH, found, COMMANDS="\n".join(f"            {quote(f'{n}:{_colons(s)}')}" for n, s in _FIRST.items()),
         TOP=" ".join(map(_zsh_option, TOP)), SECONDS="\n".join(seconds), OPTIONS="\n".join(options),
     )  # fmt: skip
 
@@ -377,7 +373,7 @@ def _zsh_option(option: Option) -> str:
         what += f":{option.metavar}:" + (f"({' '.join(option.choices)})" if option.choices else given)
     others = " ".join(option.flags)
     forms = [f"{flag}=" if flag.startswith("--") and option.metavar is not None else flag for flag in option.flags]
-    return " ".join(_quoted(f"({others}){form}{what}") for form in forms)
+    return " ".join(quote(f"({others}){form}{what}") for form in forms)
 
 
 # -- fish --------------------------------------------------------------------------------------------------------------

@@ -177,31 +177,32 @@ def _acquire(options: _Options, lock: Lock) -> None:
 
 def _release(options: _Options, lock: Lock) -> dict[str, object]:
     """Remove the lock if this very process acquired it (a program that has become this command), or by force."""
-    refused: list[_Refused] = []
+    refused: _Refused | None = None
 
     def agreed(seen: Observation, assessed: Assessment) -> bool:
-        refused[:] = [] if options.force else _why_not(seen, assessed)
-        return not refused
+        nonlocal refused
+        refused = None if options.force else _why_not(seen, assessed)
+        return refused is None
 
     kind = kind_of(lock.path)
     if kind is Kind.OTHER:
         if not options.force and not os.path.isdir(lock.path):
             raise _unknown_holder()
         os.unlink(lock.path)  # a directory says that it is one
-    elif kind is Kind.NOTHING or (not remove(lock, agreed) and not refused):
+    elif kind is Kind.NOTHING or (not remove(lock, agreed) and refused is None):
         raise _Refused("NOT_LOCKED", "Lock not held")
-    if refused:
-        raise refused[0]
+    if refused is not None:
+        raise refused
     return {"status": "released"}
 
 
-def _why_not(seen: Observation, assessed: Assessment) -> list[_Refused]:
+def _why_not(seen: Observation, assessed: Assessment) -> _Refused | None:
     if seen.record is None:
-        return [_unknown_holder()]
+        return _unknown_holder()
     if _is_ours(seen, assessed):
-        return []
+        return None
     pid = seen.record.pid
-    return [_Refused("PERMISSION_DENIED", f"Lock held by different process (PID {pid})", holderPid=pid)]
+    return _Refused("PERMISSION_DENIED", f"Lock held by different process (PID {pid})", holderPid=pid)
 
 
 def _unknown_holder() -> _Refused:

@@ -505,9 +505,6 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("-o", "--close"), "--until command"),
     "--wait": "--timeout",
     "-s": "--shared",
-}
-"""Options, by the names that flock(1) and others have for them."""
-_OTHER_WAYS = {
     **dict.fromkeys(("-x", "-e", "--exclusive"), "a lock is exclusive, unless it is shared: leave this out"),
     **dict.fromkeys(("-F", "--no-fork"), "run stays while CMD runs, to pass signals on: leave this out"),
     **dict.fromkeys(
@@ -515,7 +512,7 @@ _OTHER_WAYS = {
     ),
     "--blocking": "to wait is the default: leave this out",
 }
-"""Advice about options of other tools that have no counterpart here."""
+"""Options of flock(1) and others: those that mean the same here, or advice about one that has no counterpart."""
 _WAYS_OF_TRY = {
     **dict.fromkeys(("-w", "--timeout", "--wait"), "try does not wait; acquire does, with -w DURATION"),
     **dict.fromkeys(("-n", "--nonblock", "--nb", "--nowait", "--no-wait"), "try never waits: leave this out"),
@@ -560,21 +557,20 @@ class Parser(argparse.ArgumentParser):
 
     def _hint(self, message: str) -> str:
         """A hint at the word that may have been meant instead of an unknown one; else empty."""
-        _, unknown, words = message.partition("unrecognized arguments: ")
-        if unknown:
+        what, _, words = message.partition(": ")
+        hint = ""
+        if what == "unrecognized arguments":
             hint = self._hint_at_option(words)
-        else:
-            before, _, choices = message.partition(" (choose from ")
-            given = before.partition("invalid choice: ")[2].strip("'")
+        elif what == "the following arguments are required":
+            hint = self._hint_at_lock() if words.startswith("LOCK") else ""
+            hint = f" `{self.prog} --help` lists them" if words.startswith("COMMAND") else hint
+        elif words.startswith("invalid choice: "):
+            before, _, choices = words.partition(" (choose from ")
+            given = before.partition(": ")[2].strip("'")
             known = choices.rstrip(")").replace("'", "").split(", ")
             meant = _OTHER_WORDS.get(given, given)
             could = [*known, *(flag for action in self._actions for flag in action.option_strings)]
             hint = f" Did you mean {meant}?" if meant.partition(" ")[0] in could else did_you_mean(given, known)
-            hint = hint if given else ""
-        if message.startswith("the following arguments are required: LOCK"):
-            hint = self._hint_at_lock()
-        elif message.startswith("the following arguments are required: COMMAND"):
-            hint = f" `{self.prog} --help` lists them"
         return f".{hint}" if hint else ""
 
     def _hint_at_option(self, unknown: str) -> str:
@@ -594,13 +590,13 @@ class Parser(argparse.ArgumentParser):
         """A hint for users of flock(1), or for those who take `try` for a command that may wait."""
         if self.prog == "holdfast try" and given in _WAYS_OF_TRY:
             return f" {_WAYS_OF_TRY[given]}"
-        meant, way = _OTHER_OPTIONS.get(given, ""), _OTHER_WAYS.get(given, "")
+        meant = _OTHER_OPTIONS.get(given, "")
         flag = meant.partition(" ")[0]
         if flag in flags:
             return f" Did you mean {meant}?"
-        if "--protocol" not in flags:
-            return ""  # a command that takes no lock
-        return _belongs_to(flag) if flag else f" In holdfast, {way}" if way else ""
+        if not meant or "--protocol" not in flags:
+            return ""  # of no other tool, or for a command that takes no lock
+        return _belongs_to(flag) if flag.startswith("-") else f" In holdfast, {meant}"
 
     def _hint_at_lock(self) -> str:
         """Where LOCK may have gone: its name looks like an option, or is taken for the value of one."""

@@ -65,12 +65,10 @@ class History(Value):
 def read(lines: Iterable[bytes]) -> History:
     """The history that these lines of JSON tell, in any order."""
     events: list[dict[str, Any]] = []
-    bad = 0
-    named: list[str] = []
+    problems: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        problem = None
         try:
             event = json.loads(line)
             problem = _problem(event)
@@ -78,15 +76,13 @@ def read(lines: Iterable[bytes]) -> History:
             problem = "it is not JSON" if line.endswith(b"\n") else "it is not JSON: the last line is cut off"
         if problem is None:
             events.append(event)
-            continue
-        bad += 1
-        if len(named) < _MOST_NAMED:
-            named.append(f"line {number}: {problem}")
+        else:
+            problems.append(f"line {number}: {problem}")
     events.sort(key=lambda event: float(event["time"]))
     teller = _Teller()
     for event in events:
         teller.hear(event)
-    return History(*teller.told(), len(events), bad, named)
+    return History(*teller.told(), len(events), len(problems), problems[:_MOST_NAMED])
 
 
 def _problem(event: Any) -> str | None:

@@ -46,7 +46,7 @@ from ..errors import AcquireTimeout, LockLost
 from ..lock import Hold, attend, guarded_hold, keep_from_now, requests_of
 from .detached import held_here
 from .guardian import COMMAND, Terms, finish
-from .locks import each_of, lock_of, semaphore_of
+from .locks import locks_of
 from .options import Namespace
 from .outcome import CONTROL_C, FAILED, not_started, say
 from .run import acquire, all_of, environment_of, let_go, limit_reached, locks_for, refused, tell_acquired, work_under
@@ -287,8 +287,7 @@ class _Life:
         self._terms = Terms(options.kill_after, options.until, told["left"])
         self._job = Job(told["job"])
         self._command: int | None = None
-        make = lock_of if options.slots is None else semaphore_of
-        requests: dict[str, Any] = {one.path: one for each in each_of(options) for one in requests_of(make(each))}
+        requests: dict[str, Any] = {one.path: one for lock in locks_of(options) for one in requests_of(lock)}
         os.chdir(os.path.dirname(os.path.abspath(sys.executable)))  # JG4: the caller's can be removed
         self._locks = [(requests[path], tuple(identity)) for path, identity in told["held"]]
 

@@ -200,11 +200,7 @@ class _FileLife(_Life):
             self._held.request.beat_every = self._pace
             hold = take(self._held, self._fd, self._ring)
             self._show_title(hold.path)
-            try:
-                os.write(tell, _READY)
-            except BrokenPipeError:
-                pass  # the command was killed: its other pipe says so, too
-            os.close(tell)
+            _tell(tell, _READY)
             keep_from_now(hold)  # only now, as the command need not wait for this code to load
             self._wait(heard)
             status = _released(hold)
@@ -218,6 +214,15 @@ def _fork(path: str, instead: str = "") -> int:
     except OSError as error:
         why = f"its keeper process could not be started ({error.strerror}){instead}"
         raise ChildProcessError(f"{path} was not acquired: {why}") from error
+
+
+def _tell(fd: int, word: bytes) -> None:
+    """Tell the command, once."""
+    try:
+        os.write(fd, word)
+    except BrokenPipeError:
+        pass  # it was killed: its other pipe says so, too
+    os.close(fd)
 
 
 def _say_go(fd: int) -> bool:
@@ -352,8 +357,4 @@ class _ServerLife(_Life):
     def _say(self, status: int) -> None:
         tell, self._tell = self._tell, -1
         if tell >= 0:
-            try:
-                os.write(tell, bytes([status]))
-            except BrokenPipeError:
-                pass  # the command was killed: its other pipe says so, too
-            os.close(tell)
+            _tell(tell, bytes([status]))

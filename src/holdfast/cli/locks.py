@@ -146,6 +146,12 @@ def semaphore_of(options: Namespace, **more: Any) -> Semaphore:
     return announced(Semaphore(options.lock, options.slots, **lock_options(options), **more), options)
 
 
+def locks_of(options: Namespace, **more: Any) -> list[Lock | Semaphore]:
+    """A lock for each LOCK; with `--slots`, a semaphore."""
+    make = lock_of if options.slots is None else semaphore_of
+    return [make(one, **more) for one in each_of(options)]
+
+
 def announced(lock: R, options: Namespace) -> R:
     """The lock, whose wait is announced after a second, unless with `--quiet`."""
     announce(lock, None if options.quiet else _WaitingNotice(lock, options))

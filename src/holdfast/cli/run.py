@@ -35,7 +35,7 @@ from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import Hold, Lock, Semaphore, attend, keep_from_now, release_all, requests_of, state_of
 from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, PASSED_ON, STOPPED, Guardian, NoGuardian, Terms, Tree, named
-from .locks import each_of, lock_of, refuse_empty, semaphore_of
+from .locks import locks_of, refuse_empty
 from .options import Namespace
 from .outcome import FAILED, LOST, Ended, die_of, failed, not_started, say, signal
 
@@ -120,8 +120,7 @@ def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list
 
         refuse_empty(options.record)
         record_events(options.record, options.cmd, environment().identity().host)
-    make = lock_of if options.slots is None else semaphore_of
-    return [make(one, on_lost=on_lost) for one in each_of(options)]
+    return locks_of(options, on_lost=on_lost)
 
 
 def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequence[Hold]:

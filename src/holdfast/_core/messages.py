@@ -359,6 +359,12 @@ def advice(status: Status) -> str:
     return f"Check where it was written; if its holder is gone, break the lock ({way})"
 
 
+def unbreakable(status: Status) -> str:
+    """Why the file of a kernel lock that is held is not removed."""
+    why = "Such a lock is the kernel's, and ends with its holder; without the file, others would get in beside it"
+    return f"{sentence(status)}. {why}. {advice(status)}"
+
+
 def brief_command(command: str) -> str:
     """A command line as people think of it: without the interpreter and its directory."""
     words = command.split()

@@ -10,7 +10,7 @@ import sys
 
 from .._admin.found import EMPTY
 from .._admin.scan import Survey, id_of, name_of
-from .._core.messages import advice, sentence
+from .._core.messages import sentence, unbreakable
 from .._drivers.apart import seen_at
 from .._drivers.sync import drive
 from .._platform import environment
@@ -40,6 +40,7 @@ class _Breaking:
         "Its holder is alive. Removing the file does not stop it, and another process could acquire the lock beside "
         "it: end the holder instead, or, if you are sure, use --force"
     )
+    warning = "Its holder is alive and is not stopped: another process can get in beside it."
 
     def __init__(self, options: Namespace, status: Status, its_id: str | None) -> None:
         self.options = options
@@ -84,7 +85,8 @@ class _Breaking:
         if why := self._may_not():
             return self.refuse(why)  # so there is nothing to ask
         print(text_of([*rows_of(self.status), ("id", self.id or "")], sys.stderr), file=sys.stderr)
-        self.warn()
+        if self.warning and self.status.liveness is Liveness.ALIVE:
+            print(self.warning, file=sys.stderr)
         print(f"Type {_WORD!r} to {self.aim}: ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if not answer:
@@ -96,10 +98,6 @@ class _Breaking:
 
     def _may_not(self) -> str | None:
         return None if self.options.force else self.needs_force()
-
-    def warn(self) -> None:
-        if self.status.liveness is Liveness.ALIVE:
-            print("Its holder is alive and is not stopped: another process can get in beside it.", file=sys.stderr)
 
     def remove(self) -> int:
         """Remove the file if its id is still the wanted one."""
@@ -146,12 +144,10 @@ class _Breaking:
 class _OnServer(_Breaking):
     done, aim = "broken", "end this hold"
     means = "Its holder is alive: end that process, or, if you are sure, use --force"
+    warning = ""  # its holder hears of it
 
     def needs_force(self) -> str | None:
         return f"{sentence(self.status)}. {self.means}" if self.status.evidence.proven else None
-
-    def warn(self) -> None:
-        pass  # its holder hears of it
 
 
 def break_(options: Namespace) -> int:
@@ -160,8 +156,11 @@ def break_(options: Namespace) -> int:
     if is_url(options.lock):
         return _break_on_server(options)
     one = seen_at(options.lock, lambda: _looked_at(options))
-    if is_persistent(one.status.protocol):
-        return _refuse_kernel_lock(one)
+    status = one.status
+    if is_persistent(status.protocol):
+        if not status.locked and not status.holders:
+            return one.end("not held")
+        return one.refuse(unbreakable(status))
     if one.id is None:
         other = seen_at(options.lock, lambda: elsewhere(options))
         return one.refuse(f"nothing is there, but {other}; name that file") if other else one.end("not held")
@@ -190,16 +189,6 @@ def _status(options: Namespace) -> Status:
         why = f"{options.lock} is not a lock file of a known protocol; if it is a lock file, name its protocol (-p)"
         raise InvalidPath(why, path=options.lock)
     return found.status
-
-
-def _refuse_kernel_lock(one: _Breaking) -> int:
-    status = one.status
-    if not status.locked and not status.holders:
-        return one.end("not held")
-    return one.refuse(
-        f"{sentence(status)}. Such a lock is the kernel's, and ends with its holder; without the file, others would "
-        f"get in beside it. {advice(status)}"
-    )
 
 
 def _break_on_server(options: Namespace) -> int:

@@ -16,7 +16,7 @@ R4  A holder that had queued keeps its ticket (queue.py, Q4), and the next waite
 
 from __future__ import annotations
 
-from ..._core.messages import advice, sentence
+from ..._core.messages import unbreakable
 from ..._core.wait import Steps, Wait
 from ...errors import HoldfastError, set_error_path
 from ...liveness import Liveness
@@ -104,8 +104,7 @@ def _require_unheld(env: Environment, request: FileRequest) -> None:
     if status.locked or status.holders:
         raise request.error(
             HoldfastError,
-            f"{request.path} was not removed: {sentence(status)}. Such a lock is the kernel's, and ends with its "
-            f"holder; without the file, others would get in beside it. {advice(status)}",
+            f"{request.path} was not removed: {unbreakable(status)}",
             holder=status.holder,
         )
 

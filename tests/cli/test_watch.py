@@ -147,6 +147,19 @@ def test_no_command_runs_if_its_record_cannot_be_opened(world: World, path: Path
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [("run l -- touch ran", "./l"), ("run --slots 2 l -- touch ran", "l.1.lock"), ("watch l", "l"), ("watch l", "")],
+)
+def test_the_lock_file_itself_is_no_record(world: World, words: str, file: str) -> None:
+    """It would be a lock that nobody can acquire any more."""
+    command, *others = words.split()
+    done = world.do(command, "--record", file, *others)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert ("is the lock file; the events need a file of their own" if file else "the path is empty") in done.stderr
+    assert [*world.directory.iterdir()] == []
+
+
 def test_a_record_that_cannot_be_written_is_named(world: World, path: Path, held: int) -> None:
     """Once, though many events are missing; the running command is not affected."""
     no_space = "holdfast: /dev/full: No space left on device"

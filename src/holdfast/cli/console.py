@@ -14,16 +14,16 @@ import sys
 
 from .._core.messages import advice, brief_command, duration, first_holder, moment, printable, since_when
 from .._platform import environment
-from ..errors import set_error_path
+from ..errors import InvalidPath, set_error_path
 from ..events import Event, listen
 from ..model import Holder, Record, Status, Value, Waiter
-from .locks import is_url
+from .locks import is_url, refuse_empty
 from .options import split
 from .outcome import Screen, problem_at, say, screen, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any, TextIO
 
     from .._admin.found import Found
@@ -336,12 +336,15 @@ def text_of(rows: list[tuple[str, str]], stream: TextIO | None = None) -> str:
 class Recording:
     """A file of events. One write in append mode adds each line, so lines of several processes never mix."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, locks: Iterable[str] = ()) -> None:
         from .._drivers.apart import seen_at
         from .._platform.handles import open_to_append
 
+        refuse_empty(path)
         self._path = path
         self._place = os.path.abspath(path)  # now: the working directory may be removed later
+        if self._place in map(os.path.abspath, locks):
+            raise InvalidPath(f"{path} is the lock file; the events need a file of their own", path=path)
         self._seen_at = seen_at
         try:
             self._fd = seen_at(path, lambda: open_to_append(path))
@@ -359,10 +362,10 @@ class Recording:
             raise
 
 
-def record_events(path: str, command: list[str], host: str) -> None:
+def record_events(path: str, command: list[str], host: str, locks: Iterable[str]) -> None:
     """Record the events of this process's locks from now on, with the command that it runs. An event that cannot be
     recorded changes nothing for the command; the first is reported."""
-    record = Recording(path)
+    record = Recording(path, locks)
     words = " ".join(command)
     missed: list[Event] = []
 

@@ -35,7 +35,7 @@ from ..errors import AcquireTimeout, EngineUnavailable, LockLost
 from ..lock import Hold, Lock, Semaphore, attend, keep_from_now, release_all, requests_of, state_of
 from .detached import LONGEST_WAIT, sooner
 from .guardian import ENDED, PASSED_ON, STOPPED, Guardian, NoGuardian, Terms, Tree, named
-from .locks import locks_of, refuse_empty
+from .locks import locks_of
 from .options import Namespace
 from .outcome import FAILED, LOST, Ended, die_of, failed, not_started, say, signal
 
@@ -115,12 +115,13 @@ def run(options: Namespace) -> int:
 
 def locks_for(options: Namespace, on_lost: Callable[[LockLost], object]) -> list[Lock | Semaphore]:
     """The locks to hold while the command runs; their events are recorded from now on, if that was asked for."""
+    locks = locks_of(options, on_lost=on_lost)
     if options.record is not None:
         from .console import record_events
 
-        refuse_empty(options.record)
-        record_events(options.record, options.cmd, environment().identity().host)
-    return locks_of(options, on_lost=on_lost)
+        paths = [one.path for lock in locks for one in requests_of(lock)]
+        record_events(options.record, options.cmd, environment().identity().host, paths)
+    return locks
 
 
 def acquire(locks: Sequence[Lock | Semaphore], timeout: float | None) -> Sequence[Hold]:

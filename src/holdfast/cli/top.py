@@ -351,7 +351,7 @@ def top_(options: Namespace) -> int:
         live = False
     if options.json:
         return _as_json(places, options)
-    record = Recording(options.record) if options.record is not None else None
+    record = Recording(options.record, places) if options.record is not None else None
     follower = follow(places)
     if live:
         return Board(follower, places, options.sort, backwards=options.reverse).run(record)

@@ -153,7 +153,7 @@ def _watch_server(options: Namespace) -> int:
 
 def _teller(options: Namespace) -> Callable[[list[LockEvent]], None]:
     """A function that prints events, and records them if that was asked for."""
-    record = Recording(options.record) if options.record is not None else None
+    record = Recording(options.record, options.places) if options.record is not None else None
 
     def tell(found: list[LockEvent]) -> None:
         lines = [as_line(one) for one in found]

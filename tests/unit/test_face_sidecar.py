@@ -688,19 +688,22 @@ def test_an_exception_of_a_coroutine_is_raised_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("awaited")
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_a_cancellation_that_a_callback_raises_ends_the_acquisition(target: Path, lock: Path, name: str) -> None:
+def test_a_cancellation_that_a_callback_raises_ends_the_acquisition(
+    target: Path, lock: Path, name: str, error: type[BaseException]
+) -> None:
     """As of a task whose result it asks for; also where the steps run in a thread."""
 
     def fail(*_: object) -> Any:
-        raise asyncio.CancelledError
+        raise error
 
     async def main() -> None:
         options: dict[str, Any] = {"payload": {}, "should_remove_stale_lock": yes, **REMOVE, name: fail}
         await asyncio.wait_for(sidecar.acquire_file_lock(target, **options), 5)
 
     put(lock, as_json(createdAt=moment(LONG)))
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(error):
         asyncio.run(main())
 
 

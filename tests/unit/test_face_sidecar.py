@@ -992,6 +992,27 @@ def test_a_root_that_was_exchanged_is_not_locked_in(face: Face, disk: Path) -> N
     assert not list(root.iterdir())
 
 
+def test_a_root_on_a_server_does_not_block_the_event_loop(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def realpath(path: str) -> str:
+        threads.append(threading.current_thread())
+        return path
+
+    async def main() -> None:
+        options: dict[str, Any] = {"lock_root": disk, "lock_path": disk / "l", "payload": {}}
+        async with await sidecar.acquire_file_lock(tmp_path / "state.json", **options):
+            pass
+
+    monkeypatch.setattr(type(environment()), "may_block", lambda _self, path: path.startswith(str(disk)))
+    monkeypatch.setattr("holdfast.sidecar.options.os.path.realpath", realpath)
+    asyncio.run(main())
+    assert threads
+    assert threading.main_thread() not in threads
+
+
 def test_a_coroutine_is_refused_as_a_parsed_payload(face: Face, target: Path, lock: Path) -> None:
     put(lock, b"x", LONG)
     for parse in COROUTINES[-2:]:

@@ -440,7 +440,8 @@ async def _acquire(target: Path, options: FileLockOptions, key: str | None = Non
         raise wanted.refused(hold)
     try:
         await functions.close()
-        wanted.check_root()
+        if options.get("lock_root") is not None:
+            await _aside(wanted.check_root, target, options)
         return FileLockHandle(wanted, hold)
     except BaseException:
         release_now(hold)
@@ -448,15 +449,20 @@ async def _acquire(target: Path, options: FileLockOptions, key: str | None = Non
 
 
 async def _wanted(target: Path, options: FileLockOptions, functions: Awaited, key: str | None) -> Wanted:
-    """The checked request; made in a thread where following links may have to wait for a server."""
+    """The checked request."""
+    return await _aside(partial(Wanted, target, options, functions, key, _holds), target, options)
+
+
+async def _aside(call: Callable[[], T], target: Path, options: FileLockOptions) -> T:
+    """The result of `call`, in a thread where following links may have to wait for a server."""
     from .._drivers.asyncio import in_thread
 
-    make = partial(Wanted, target, options, functions, key, _holds)
+    paths = [target, options.get("lock_root")]
     try:
-        slow = environment().may_block(os.path.abspath(os.fsdecode(target)))
+        slow = any(environment().may_block(os.path.abspath(os.fsdecode(path))) for path in paths if path is not None)
     except ValueError:
         slow = False  # it has a NUL, and is refused
-    return await in_thread(make) if slow else make()
+    return await in_thread(call) if slow else call()
 
 
 async def _with_lock(

@@ -29,7 +29,7 @@ from holdfast._admin.found import DEAD, HELD, STALE, Found
 from holdfast._admin.scan import Survey
 from holdfast._core.attempt import Refusal
 from holdfast._drivers.sync import drive
-from holdfast.engines.file.acquire import look
+from holdfast.engines.file.acquire import look, wait_until_free
 from holdfast.engines.file.directory import DirectoryHold
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
@@ -400,7 +400,7 @@ def test_a_contender_that_saw_a_stale_lock_settles_after_making_its_own(contende
 def test_a_directory_that_is_not_empty_is_left_alone(
     contender: Directory, lock: Path, environments: Environments
 ) -> None:
-    """DL5: by contenders, and by `ls` and `clean`."""
+    """DL5: by contenders, and by `ls` and `clean`. A mere look calls it held, too, and so does a wait."""
     left(lock)
     (lock / "data").touch()
     age(lock)
@@ -408,6 +408,12 @@ def test_a_directory_that_is_not_empty_is_left_alone(
     assert not isinstance(one.run(), FileHold)
     assert isinstance(one.result, Refusal)
     assert "not empty" in str(one.result.statuses[0].reason)
+    status = look(one.env, one.request)
+    assert (status.locked, status.stale) == (True, False)
+    assert "not empty" in status.reason
+    with pytest.raises(StopIteration) as done:
+        next(wait_until_free(one.env, (one.request,), 0.0, ()))
+    assert isinstance(done.value.value, Refusal)
     env = environments()
     assert not list(Survey(env).directory(str(lock.parent)))
     assert not list(leftovers(env, Survey(env), str(lock.parent), approved=True))

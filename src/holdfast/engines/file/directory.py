@@ -62,6 +62,8 @@ _FINE, _COARSE = 1_000_000, 1_000_000_000
 """Nanoseconds that are added to a new time that would equal the old one (DL3)."""
 _COARSEST = 2_000_000_000
 """Nanoseconds: the resolution of a time on vfat."""
+_NOT_EMPTY = "it is not empty, so it may be somebody's data"
+"""The reason by DL5."""
 
 
 class DirectoryHold(FileHold):
@@ -255,7 +257,7 @@ def take_over(env: Environment, request: FileRequest, seen: Observation, verdict
         seen.blocked = "this user may not open the directory"
         return None
     if names:
-        seen.blocked = "it is not empty, so it may be somebody's data"  # DL5
+        seen.blocked = _NOT_EMPTY
         return None
     held, removed = _take(env, request, seen)
     if removed:
@@ -338,7 +340,17 @@ class WatchedDirectory(WatchedFile):
         there = super().look(strict=strict)
         if there and self.verdict.reclaim:
             self._was_stale = True
+            if self._has_content():
+                self.seen.blocked = _NOT_EMPTY
+                self.verdict = judge(self.env, self.request, self.seen, self.assessed)
         return there
+
+    def _has_content(self) -> bool:
+        """Whether there is anything in it (DL5); False if that cannot be known, as a takeover will tell."""
+        try:
+            return bool(self.env.list_directory(self.seen.fd if self.seen.fd >= 0 else self.request.path))
+        except OSError:
+            return False
 
     def attempt(self) -> Steps[FileHold | None]:
         env, request = self.env, self.request

@@ -16,6 +16,7 @@ from holdfast._core.attempt import Refusal
 from holdfast._core.messages import refused, waiting
 from holdfast._core.wait import Wait
 from holdfast._drivers.sync import drive
+from holdfast.engines.file.acquire import look
 from holdfast.engines.file.hold import FileHold
 from holdfast.engines.file.remove import break_lock
 from holdfast.errors import InvalidPath
@@ -234,13 +235,16 @@ def test_an_announcement_left_by_a_crash_does_not_stop_takeovers(
 def test_a_file_that_announces_no_removal_is_left_alone_and_named(
     kind: str, dead: Path, lock: Path, reclaim: Path, contend: Contend
 ) -> None:
-    """Y10: neither a takeover, nor a break, nor a new lock beside it removes it."""
+    """Y10: neither a takeover, nor a break, nor a new lock beside it removes it. A mere look says so, too."""
     os.mkfifo(reclaim) if kind == "FIFO" else reclaim.write_text("mine")
     os.utime(reclaim, (0, 0))
     refusal = contend(dead, **SIDECAR).run()
     assert isinstance(refusal, Refusal)
     assert f"{reclaim} is in the way" in str(refused(refusal, 0))
     breaker = contend(dead, **SIDECAR)
+    status = look(breaker.env, breaker.request)
+    assert status.locked
+    assert f"{reclaim} is in the way" in status.reason
     with pytest.raises(FileExistsError, match="is in the way"):
         drive(break_lock(breaker.env, breaker.request))
     lock.unlink()

@@ -340,17 +340,13 @@ class WatchedDirectory(WatchedFile):
         there = super().look(strict=strict)
         if there and self.verdict.reclaim:
             self._was_stale = True
-            if self._has_content():
-                self.seen.blocked = _NOT_EMPTY
-                self.verdict = judge(self.env, self.request, self.seen, self.assessed)
         return there
 
-    def _has_content(self) -> bool:
-        """Whether there is anything in it (DL5); False if that cannot be known, as a takeover will tell."""
+    def _obstacle(self) -> str | None:
         try:
-            return bool(self.env.list_directory(self.seen.fd if self.seen.fd >= 0 else self.request.path))
+            return _NOT_EMPTY if self.env.list_directory(self.seen.fd) else None
         except OSError:
-            return False
+            return None  # as far as is known: a takeover will tell
 
     def attempt(self) -> Steps[FileHold | None]:
         env, request = self.env, self.request

@@ -61,6 +61,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.010
 _MOMENT = 0.020
 """Seconds within which others act on their last look (takeover.SETTLE)."""
 _OURS = stat.S_ISVTX
+_IN_THE_WAY = "{} is in the way: it announces no removal of the lock, so move it away"
 _PATIENCE = 0.1
 """Seconds that a new lock waits for rivals; then it is given back and tried again, as the caller may want to stop."""
 
@@ -289,7 +290,7 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
     """Take over a crash's leftover (Y3, Y4); None if it may be in use. FileExistsError by Y10."""
     try:
         found = env.stat(path)
-        if _may_announce(found.st_mode) and (stat.S_ISDIR(found.st_mode) or _has_record(env, path)):
+        if _is_announcement(env, path, found.st_mode):
             old = abs(env.time() - found.st_mtime) >= _OLD
             if not env.guards:
                 if not old:
@@ -299,7 +300,22 @@ def _adopt(env: Environment, path: str) -> Announcement | None:
             return _take_guard(env, path, surely=old) if old or found.st_mode & _OURS else None
     except OSError:
         return None  # gone, recreated by another process, or not ours to touch
-    raise FileExistsError(errno.EEXIST, f"{path} is in the way: it announces no removal of the lock, so move it away")
+    raise FileExistsError(errno.EEXIST, _IN_THE_WAY.format(path))
+
+
+def in_the_way(env: Environment, request: FileRequest) -> str | None:
+    """The reason why nobody can announce a removal (Y10); None without one, or if that cannot be known."""
+    if not request.protocol.reclaim_suffix:
+        return None
+    path = request.path + request.protocol.reclaim_suffix
+    try:
+        return None if _is_announcement(env, path, env.stat(path).st_mode) else _IN_THE_WAY.format(path)
+    except OSError:
+        return None
+
+
+def _is_announcement(env: Environment, path: str, mode: int) -> bool:
+    return stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and _has_record(env, path))
 
 
 def _has_record(env: Environment, path: str) -> bool:

@@ -35,6 +35,7 @@ from .inspect import (
     require_same_protocol,
     reread,
 )
+from .interop import in_the_way
 from .policy import Verdict, describe, judge, missing, was_released, with_heirs, within_reach
 from .publish import discard, prepared, publish
 from .request import FileRequest
@@ -126,9 +127,17 @@ class WatchedFile:
             if self.seen.lease is not None:
                 self._look_at_lease(self.seen.lease)
             self.verdict = judge(self.env, self.request, self.seen, self.assessed)
+            if self.verdict.reclaim:
+                self.seen.blocked = self._obstacle()
+                if self.seen.blocked is not None:
+                    self.verdict = judge(self.env, self.request, self.seen, self.assessed)
             if self.env.knows_mounts and self.env.storage(self.request.path, self.seen.identity[0]).pins:
                 forget(self.env, self.seen)  # WF4
         return self.there
+
+    def _obstacle(self) -> str | None:
+        """The reason why nobody can take over this lock, which may be taken over; None if there is none."""
+        return None if self.seen.unfinished else in_the_way(self.env, self.request)
 
     def _look_at_lease(self, lease: float) -> None:
         """Note for how long the record has not changed (lease.py, LE2)."""

@@ -230,7 +230,7 @@ def _log(event: Event) -> None:
 
 
 def _line(event: Event) -> str:
-    """The event for people, on one line whatever the path contains."""
+    """The event for people, on one line whatever its path and context contain."""
     words = [f"{event.kind} {event.path!r}"]
     if event.slot is not None:
         words.append(f"slot {event.slot}")
@@ -242,7 +242,8 @@ def _line(event: Event) -> str:
         words.append(f"after {event.held:.6f} s")
     elif event.waited:
         words.append(f"after {event.waited:.6f} s of waiting")
-    return f"{' '.join(words)} ({event.context}, {event.number})"
+    context = event.context if event.context.isprintable() else repr(event.context)
+    return f"{' '.join(words)} ({context}, {event.number})"
 
 
 _tell: Callable[[str], object] | None = None

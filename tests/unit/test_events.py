@@ -547,6 +547,17 @@ def test_a_loss_that_another_thread_finds_names_the_thread_of_the_holder(
         holds[0].release()
 
 
+def test_a_log_line_stays_one_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """U3: whatever a thread or task is called."""
+    caplog.set_level(logging.DEBUG, "holdfast")
+    thread = threading.Thread(target=lambda: Lock(path).acquire().release(), name="one\ntwo")
+    thread.start()
+    thread.join()
+    assert len(caplog.messages) == 2
+    assert not any("\n" in message for message in caplog.messages)
+    assert caplog.records[0].holdfast_context == "one\ntwo"  # type: ignore[attr-defined]
+
+
 def test_a_callback_may_use_locks(path: Path, disk: Path) -> None:
     """U2, AE2: other locks, and the lock that the event is about."""
     told: list[Event] = []

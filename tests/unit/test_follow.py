@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast._platform.inotify import FolderWatch
 from holdfast.engines.file.queue import RECORD
 from holdfast.errors import LockLost
 from process.support import Peer, eventually, inotify_instance
+from unit.elsewhere import elsewhere, needs_root
 from unit.stepping import Contend, Stepped, sema_record
 
 Follow = Callable[..., "Follower"]
@@ -295,6 +297,29 @@ def test_without_events_locks_that_are_no_files_are_seen_by_the_clock(disk: Path
     assert {(one.kind, one.path) for one in found} == {
         ("acquired", f"{disk}/{name}") for name in ("data.lock", ".#notes")
     }
+
+
+@needs_root
+@pytest.mark.parametrize("events", [True, False])
+def test_locks_in_the_root_directory_are_followed(disk: Path, follow: Follow, *, events: bool) -> None:
+    """They have the paths by which `ls` and their holders name them."""
+
+    def look() -> list[tuple[str, str]]:
+        (disk / "early").write_bytes(sema_record(1, 1))
+        follow(disk, events=events).first_look()
+        import_module("holdfast._platform.storage")  # all that is needed is loaded now
+        os.chroot(disk)
+        follower = follow(Path("/"), events=events)
+        found = follower.first_look()
+        Path("/late").write_bytes(sema_record(1, 1))
+        found += news(follower) if events else follower.handle([("", "", "unknown")])
+        os.unlink("/early")
+        os.unlink("/late")
+        found += news(follower) if events else follower.handle([("", "", "unknown")])
+        return [(one.kind, one.path) for one in found if one.kind != "stale"]
+
+    wanted = [("held", "/early"), ("acquired", "/late"), ("released", "/early"), ("released", "/late")]
+    assert elsewhere(look) == wanted
 
 
 def test_after_lost_events_everything_is_looked_at(disk: Path, contend: Contend, follow: Follow) -> None:

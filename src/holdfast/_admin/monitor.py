@@ -306,7 +306,8 @@ class _KernelLocksOnly(ProcLocks):
 
 class WatchScope:
     """Directories that are followed, by path, with the names of the locks that are meant; None: all of them. `polled`:
-    those where no events come from. `missing`: those that could not be listed any more, and why."""
+    those where no events come from. `missing`: those that could not be listed any more, and why. The root directory is
+    empty here: a path is that of its directory, a slash and a name."""
 
     def __init__(self) -> None:
         self.directories: dict[str, set[str] | None] = {}
@@ -347,7 +348,7 @@ def changed_files(
     """The files to look at in a directory, and its queues, found by listing it: files that are new, written or gone
     since the last time; `held`; or locked by the kernel since. `seen` is brought up to date."""
     try:
-        listed = env.list_directory(directory)
+        listed = env.list_directory(directory or "/")
         scope.missing.pop(directory, None)
     except OSError as error:
         listed = []
@@ -667,7 +668,7 @@ class Follower:
         """Follow a directory, or whatever can be a lock of that name in it. OSError if there is no such directory."""
         self._env.list_directory(directory)
         reached = self._env.events_reach(f"{directory}/x") and self.watch is not None and self.watch.add(directory)
-        self.scope.add(directory, name, polled=not reached, pattern=pattern)
+        self.scope.add(directory.rstrip("/"), name, polled=not reached, pattern=pattern)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -678,7 +679,7 @@ class Follower:
         self._dues["sweep"] = now + (POLL_EVERY if self.scope.polled else SWEEP_EVERY)
         survey = Survey(self._env)
         for directory in self.scope.directories:
-            for one in survey.directory(directory):
+            for one in survey.directory(directory or "/"):
                 if isinstance(one, Unreadable) or not self.scope.wanted(*one.status.path.rpartition("/")[::2]):
                     continue
                 since = one.status.holder.since if one.status.holder else None
@@ -701,7 +702,8 @@ class Follower:
         fresh: dict[TicketId, None] = {}
         left: dict[TicketId, None] = {}
         everything = False
-        for directory, name, what in changes:
+        for where, name, what in changes:
+            directory = where.rstrip("/")
             path = f"{directory}/{name}"
             if what == "unknown" or (directory in self.scope.directories and not name):
                 everything = True
@@ -944,7 +946,7 @@ class Follower:
 
     def _sweep_directory(self, directory: str, *, first_look: bool = False) -> None:
         if self.watch is not None and directory not in self.scope.polled:
-            self.watch.add(directory)  # it may be another directory of that name by now
+            self.watch.add(directory or "/")  # it may be another directory of that name by now
         dirty, queues = changed_files(self._passive, directory, self.scope, self._seen, self.held)
         standing = set()
         for line in queues:

@@ -388,7 +388,7 @@ def _as_json(places: Sequence[str], options: Namespace) -> int:
     rows: list[Row] = []
     status = DONE
     for directory in followed.directories:
-        for one in survey.directory(directory):
+        for one in survey.directory(directory or "/"):
             if not isinstance(one, Found):
                 say(problem_at(one.path, one.error))
                 status = FAILED

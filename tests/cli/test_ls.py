@@ -259,6 +259,13 @@ def test_a_table_fits_and_is_aligned(width: int | None) -> None:
         assert all(len(line) + sum(character in "日本語" for character in line) <= width for line in found)
 
 
+@pytest.mark.parametrize("path", ["/e\u0301", "/\u0e17\u0e35\u0e48", "/\u0e17\u0e35\u0e48\u20e3"], ids=ascii)
+def test_signs_above_and_below_a_letter_take_no_column(path: str) -> None:
+    """An accent, vowel signs of Thai, an enclosing mark: each after a letter of one column."""
+    title, row = lines(COLUMNS, [["1", path, "tag"]], Screen())
+    assert row.index("tag") - len(path) + 2 == title.index("TAG")
+
+
 def test_a_long_cell_moves_its_column_in_every_row() -> None:
     """In a pipe, up to the longest possible name. A longer cell moves only its own row."""
     long, longer = "x" * 255, "y" * 256

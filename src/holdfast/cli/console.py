@@ -157,9 +157,10 @@ def width_of(text: str) -> int:
     """The width of a printable text, in columns of a terminal."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
+    from unicodedata import category, east_asian_width
 
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+    # Many vowel signs stand above or below their letter, though they have no combining class.
+    return sum(0 if category(c) in ("Mn", "Me") else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 _NAMES = 10

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from .events import Event, encodable, listen
+from .events import Event, check_callback, encodable, listen
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
@@ -41,8 +41,10 @@ def export(
     go on from its parent's.
 
     The returned function also removes the metrics. Raises ValueError if the registry has such metrics already: export
-    once.
+    once. Raises TypeError for a `name` that is neither a text nor a function, and for an `async def`.
     """
+    if not isinstance(name, str):
+        check_callback("name", name)
     exporter = _Exporter(registry, name, buckets)
     end_listening = listen(exporter)
 

@@ -109,6 +109,18 @@ def test_a_name_that_is_not_utf_8_does_not_break_the_page(disk: Path, registry: 
         end()
 
 
+def test_a_name_that_cannot_be_called_is_refused(registry: CollectorRegistry) -> None:
+    """A coroutine would be a label of its own for each acquisition."""
+
+    async def name(_event: object) -> str:
+        return "it"
+
+    for wrong in (name, 7, None):
+        with pytest.raises(TypeError, match="name"):
+            export(registry, name=wrong)  # type: ignore[arg-type]
+    assert not list(registry.collect())
+
+
 def test_a_waiter_is_counted_while_it_waits(disk: Path, value: Values) -> None:
     waiting = threading.Event()
     lock = Lock(disk / "l", on_event=lambda event: event.kind == "waiting" and waiting.set())

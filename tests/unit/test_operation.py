@@ -41,6 +41,7 @@ from holdfast.aio import AsyncExit, AsyncLeaving, Together
 from holdfast.engines.file import queue as queues
 from holdfast.engines.file.request import FileRequest
 from holdfast.engines.file.uncontended import acquire
+from holdfast.events import Event
 from holdfast.lock import BaseHold, Exit, Leaving
 from holdfast.several import Holds
 from unit.ctrl_c import drop_statements
@@ -174,6 +175,30 @@ def test_an_operation_goes_on_after_a_loop_that_ran_in_its_midst(durable: bool, 
     asyncio.run(main())
     assert env.operations.current() is operation
     env.operations.end(operation)
+
+
+def test_an_acquisition_in_whose_midst_an_eager_task_begins_is_undone(shm: Path, env: Any) -> None:
+    """J8: as with `asyncio.eager_task_factory`, from Python 3.12 on."""
+    held = Lock(shm / "l").acquire()
+    begun: list[Any] = []
+
+    def payload() -> dict[str, Any]:
+        begun.append(AsyncLock(shm / "l").acquire(timeout=60))
+        begun[0].send(None)
+        return {}
+
+    def interrupt(event: Event) -> None:
+        if event.kind == "acquired":
+            raise KeyboardInterrupt
+
+    async def main() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await AsyncLock(shm / "s", protocol="sidecar", payload=payload, on_event=interrupt).acquire()
+        assert not (shm / "s.lock").exists()
+        begun.pop().close()
+
+    asyncio.run(main())
+    held.release()
 
 
 @pytest.mark.parametrize("how", ["acquire", "with", "several"])

@@ -123,6 +123,7 @@ async def drive(steps: Steps[T], operation: Operation, *, in_threads: bool = Fal
     if in_threads:
         return await _drive_in_threads(steps, operation, apart)
     loop, operations = id(asyncio.get_running_loop()), operation.env.operations
+    operation.steps = weakref.ref(steps)
     try:
         while True:
             wait = _next(steps, loop)

@@ -114,6 +114,8 @@ class Operation:
 
     task: Callable[[], Any] | None = None
     """A weak reference to the task that performs it, if a task does."""
+    steps: Callable[[], Any] | None = None
+    """A weak reference to the generator that its task resumes on an event loop."""
     attempt: Any = None
     watches: Any = ()
     temporary: tuple[str, ...] = ()
@@ -135,6 +137,10 @@ class Operation:
         self.gave = gave
         """Mutexes, by how to take them back, that other threads may have until this operation ends (J7)."""
         self.number = next(numbers)
+
+    def is_in_step(self) -> bool:
+        """Whether an event loop is in the midst of a step of it."""
+        return getattr(None if self.steps is None else self.steps(), "gi_running", False)
 
     def undo(self) -> None:
         """Give up all that it has, except what is the caller's (J3)."""
@@ -256,9 +262,9 @@ class Operations:
 
     def leave_tasks(self) -> None:
         """Note that the tasks of this thread sleep next: its steps meanwhile belong to the operation that runs their
-        loop, if there is one (J8)."""
+        loop, if there is one, or to the one in whose midst an eager task has begun (J8)."""
         one = self.current()
-        while one is not None and one.task is not None:
+        while one is not None and one.task is not None and not one.is_in_step():
             one = one.outer
         self._here.current = one
 

@@ -28,7 +28,7 @@ def elsewhere(
     user: int | None = None,
     mounts: Callable[[], None] | None = None,
     files: int | None = None,
-    limit: int = 10,
+    limit: int = 60,
 ) -> Any:
     """Run the function in a forked child; its result, or what it raises.
 

@@ -346,14 +346,14 @@ def test_a_look_of_the_faces_gives_up_on_a_silent_server(
     call: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AP3."""
-    monkeypatch.setattr(apart, "ANSWER", SHORT)
     path = f"{server.directory}/l"
-    of_semats = semats.Semaphore(path)
+    of_semats = semats.Semaphore(path)  # asks the server
     calls: dict[str, Callable[[], object]] = {
         "lock_info": sema.Semaphore(path).lock_info,
         "is_locked": sema.Semaphore(path).is_locked,
         "beads": lambda: beads.release(server.directory),
     }
+    monkeypatch.setattr(apart, "ANSWER", SHORT)
     server.dies()
     took, text = seconds(calls.get(call) or getattr(of_semats, call), EngineUnavailable)
     assert took < SHORT + apart.GRACE + ROOM
@@ -722,11 +722,11 @@ def test_no_more_than_a_few_threads_are_left_behind_at_one_server(server: Server
     """AP5."""
     lock = Lock(f"{server.directory}/l")
     server.dies()
-    before = threading.active_count() + apart.MOST_LEFT
-    while threading.active_count() < before:  # one whose time is up before it has asked leaves none
+    while sum(map(len, apart._left.values())) < apart.MOST_LEFT:  # one whose time is up before it has asked leaves none
         seconds(lambda: lock.acquire(0.01), AcquireTimeout)
+    before = threading.active_count()
     took, text = seconds(lambda: lock.acquire(SHORT), AcquireTimeout)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     assert SHORT < took < SHORT + apart.GRACE + ROOM
     assert "has not answered" in text
     with pytest.raises(AcquireTimeout):

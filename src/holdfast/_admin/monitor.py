@@ -864,7 +864,7 @@ class Follower:
         for holder in before.holders:
             if holder.pid not in there:
                 since = held.shares.pop(holder.pid)
-                self._out.append(of_holder("released", now, before.replaced(holder=holder), held=now - since))
+                self._out.append(of_holder("released", now, before.replaced(holder=holder), held=max(0.0, now - since)))
         held.share(one)
         for pid, holder in there.items():
             if pid not in held.shares:

@@ -55,6 +55,27 @@ def test_an_event_of_a_directory_given_up_is_not_reported(
     assert watch.take() == [(str(disk), "", "gone")], "and one without a name says nothing of any file"
 
 
+def test_each_name_of_a_directory_is_told(watch: FolderWatch, disk: Path) -> None:
+    """A link leads to it, and later to another one."""
+    for name in ("real", "other"):
+        (disk / name).mkdir()
+    link = disk / "link"
+    link.symlink_to("real")
+    names = [f"{disk}/real", f"{disk}/link"]
+    assert all(map(watch.add, names))
+    (disk / "real" / "one").mkdir()
+    assert watch.take() == [(name, "one", "made") for name in names]
+    watch.discard(names[0])
+    (disk / "real" / "two").mkdir()
+    assert watch.take() == [(names[1], "two", "made")]
+    link.unlink()
+    link.symlink_to("other")
+    assert watch.add(names[1])
+    (disk / "real" / "three").mkdir()
+    (disk / "other" / "four").mkdir()
+    assert watch.take() == [(names[1], "four", "made")]
+
+
 def test_a_watch_closed_twice_leaves_other_files_alone() -> None:
     os.close(inotify_instance())
     watch = FolderWatch()

@@ -502,7 +502,8 @@ class FolderWatch:
         self.fd: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.fd < 0:
             raise last_error("inotify_init1")
-        self._directories: dict[int, str] = {}
+        self._directories: dict[int, list[str]] = {}
+        """The paths by which each was added: links may lead to one directory."""
         self._keys: dict[str, int] = {}
 
     def add(self, directory: str, *, modes: bool = False) -> bool:
@@ -514,15 +515,20 @@ class FolderWatch:
         wd: int = _libc.inotify_add_watch(self.fd, os.fsencode(directory), mask)
         if wd < 0:
             return False
-        self._keys.pop(self._directories.get(wd, ""), None)  # the same directory, by a name that it has now
-        self._directories[wd] = directory
-        self._keys[directory] = wd
+        if self._keys.get(directory) != wd:
+            self.discard(directory)  # another directory had that name before
+            self._keys[directory] = wd
+            self._directories.setdefault(wd, []).append(directory)
         return True
 
     def discard(self, directory: str) -> None:
-        wd = self._keys.pop(directory, None)
-        if wd is not None and self._directories.pop(wd, None) is not None:
+        wd = self._keys.pop(directory, -1)
+        names = self._directories.get(wd, [])
+        if names == [directory]:
+            del self._directories[wd]
             _libc.inotify_rm_watch(self.fd, wd)
+        elif directory in names:
+            names.remove(directory)
 
     def take(self) -> list[Change]:
         found: list[Change] = []
@@ -538,16 +544,14 @@ class FolderWatch:
         if mask & IN_Q_OVERFLOW:
             found.append(("", "", "unknown"))
             return
-        directory = self._directories.get(wd)
-        if directory is None:
-            return
+        for directory in self._directories.get(wd, ()):
+            if mask & (IN_IGNORED | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT):
+                found.append((directory, "", "gone"))
+            elif name:
+                found.append((directory, name, next(what for bits, what in _MEANINGS if mask & bits)))
         if mask & IN_IGNORED:
-            del self._directories[wd]
-            self._keys.pop(directory, None)
-        if mask & (IN_IGNORED | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT):
-            found.append((directory, "", "gone"))
-        elif name:
-            found.append((directory, name, next(what for bits, what in _MEANINGS if mask & bits)))
+            for directory in self._directories.pop(wd, ()):
+                del self._keys[directory]
 
     def close(self) -> None:
         if self.fd >= 0:

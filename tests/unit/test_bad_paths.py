@@ -6,14 +6,14 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import InvalidPath, Lock
+from holdfast import AcquireTimeout, InvalidPath, Lock
 from unit.elsewhere import MS_RDONLY, MS_REMOUNT, NOBODY, elsewhere, mount, needs_root
 from unit.stepping import sema_record
 
@@ -285,14 +285,17 @@ def test_a_full_disk_leaves_no_half_record(
 
 
 @needs_root
-def test_the_lack_of_inodes_is_explained(disk: Path) -> None:
+@pytest.mark.parametrize("inodes", [2, 3])
+def test_the_lack_of_inodes_is_explained(inodes: int, disk: Path) -> None:
+    """For the lock file, or for its counter."""
+
     def full() -> None:
-        mount("tmpfs", str(disk), "tmpfs", 0, "nr_inodes=2")
+        mount("tmpfs", str(disk), "tmpfs", 0, f"nr_inodes={inodes}")
         (disk / "ballast").touch()
 
     with pytest.raises(OSError, match="No space left") as caught:
-        elsewhere(Lock(disk / "l").acquire, mounts=full)
-    assert str(disk) in str(caught.value)
+        elsewhere(Lock(disk / "l", fencing=inodes == 3).acquire, mounts=full)
+    assert f"the filesystem of {disk} has neither space nor files left" in str(caught.value)
 
 
 def test_a_full_descriptor_table_is_an_error_that_leaks_nothing(disk: Path) -> None:
@@ -304,12 +307,7 @@ def test_a_full_descriptor_table_is_an_error_that_leaks_nothing(disk: Path) -> N
     def exhausted() -> tuple[list[int], list[str], bool]:
         with Lock(disk / "warm"):
             pass
-        spare = []
-        while True:
-            try:
-                spare.append(os.dup(0))
-            except OSError:
-                break
+        spare = fill()
         numbers = []
         for way in (lock.acquire, lock.try_acquire):
             with pytest.raises(OSError, match="Too many open files") as caught:
@@ -323,3 +321,64 @@ def test_a_full_descriptor_table_is_an_error_that_leaks_nothing(disk: Path) -> N
             return numbers, left, not hold.lost
 
     assert elsewhere(exhausted, files=64) == ([errno.EMFILE] * 2, [], True)
+
+
+@pytest.mark.needs("unnamed", "flock", "linux")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"durable": True},
+        {"fencing": True},
+        {"lease": 5},
+        {"protocol": "sidecar"},
+        {"protocol": "proper-lockfile", "realpath": False},
+    ],
+    ids=lambda options: next(iter(options.values())) if "protocol" in options else next(iter(options)),
+)
+def test_the_limit_of_descriptors_is_named_whichever_step_meets_it(options: dict[str, Any], disk: Path) -> None:
+    from holdfast._platform import environment
+
+    environment()
+    lock = Lock(disk / "l", timeout=0.01, **options)
+
+    def die() -> None:
+        if os.fork() == 0:
+            lock.acquire()
+            os._exit(0)
+        os.wait()
+
+    def exhausted() -> set[str]:
+        said = set()
+        for state in ("free", "held", "of a dead process"):
+            for left in (64, 0, 1, 2, 3, 4):  # first with all, to load what it needs
+                if state == "of a dead process":
+                    die()
+                with lock if state == "held" else nullcontext():
+                    spare = fill()
+                    while spare and left:
+                        os.close(spare.pop())
+                        left -= 1
+                    try:
+                        lock.acquire().release()
+                    except AcquireTimeout:
+                        pass
+                    except OSError as error:
+                        said.add(str(error))
+                    finally:
+                        for fd in spare:
+                            os.close(fd)
+        return said
+
+    said = elsewhere(exhausted, files=64, limit=60)
+    assert said
+    assert not [text for text in said if "has reached its limit of 64" not in text]
+
+
+def fill() -> list[int]:
+    """Take all descriptors that are left."""
+    spare = []
+    while True:
+        try:
+            spare.append(os.dup(0))
+        except OSError:
+            return spare

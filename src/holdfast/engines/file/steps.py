@@ -23,6 +23,8 @@ UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of a user who may not write to a file or directory."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """The errors of a full disk, or of a user whose quota is used up."""
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+"""The errors of a process, or a system, that has no descriptor left."""
 REMOVED = (errno.ESTALE, errno.ENOENT)
 """The errors of an open file that another machine has removed (inspect.py, L8)."""
 # A file that was created but not yet written carries this bit; see publish.py, P6.

@@ -20,7 +20,7 @@ from ...errors import set_error_path
 from ...events import has_any_listener
 from ...model import INFINITY
 from .publish import publish
-from .steps import NO_ROOM, UNWRITABLE, prepare
+from .steps import NO_DESCRIPTOR, NO_ROOM, UNWRITABLE, prepare, with_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def acquire(
                     raise forked(first) from None  # of a descriptor that the child has closed
                 set_error_path(error, first.target)
                 if timeout == 0 or not env.is_away(first.path, error):
+                    if error.errno in (*NO_DESCRIPTOR, *NO_ROOM) and error.__cause__ in (None, error):
+                        raise with_hint(error, first, env) from error  # no step has said more
                     raise
                 left = _left(env, first, timeout, began, error)
                 attempt_events = attempt_events or AttemptEvents(env, first, context)

@@ -38,7 +38,7 @@ CROWD = int(os.environ.get("HOLDFAST_TEST_CROWD", "0"))
 def arms(etcd_node: Node, trio: list[Node]) -> dict[str, Callable[[], None]]:
     """The tests that last for seconds, all at once. The counter has a server of its own, so that nothing slows it."""
     return side_by_side(
-        many=lambda: _many(f"etcd://{etcd_node.host}/arms/many?ttl=10"),
+        many=lambda: _many(f"etcd://{etcd_node.host}/arms/many?ttl=30"),
         counter=_counter,
         storm=lambda: _storm(trio),
     )
@@ -179,7 +179,7 @@ def _many(url: str) -> None:
         locks = [AsyncLock(url.replace("?", f"/{number}?")) for number in range(200)]
         holds = await asyncio.gather(*[lock.acquire(timeout=60) for lock in locks])
         try:
-            await asyncio.sleep(10.5)  # not to win a race: the lease has to expire
+            await asyncio.sleep(30.5)  # not to win a race: the lease has to expire
             assert not [hold for hold in holds if hold.lost]
         finally:  # each later test would wait for the end of these holds
             await asyncio.gather(*[hold.release() for hold in holds], return_exceptions=True)

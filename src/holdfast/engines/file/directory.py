@@ -343,8 +343,9 @@ class WatchedDirectory(WatchedFile):
         return there
 
     def _obstacle(self) -> str | None:
+        fd = self.seen.fd
         try:
-            return _NOT_EMPTY if self.env.list_directory(self.seen.fd) else None
+            return _NOT_EMPTY if self.env.list_directory(self.request.path if fd < 0 else fd) else None
         except OSError:
             return None  # as far as is known: a takeover will tell
 

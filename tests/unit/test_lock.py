@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import functools
@@ -326,6 +327,19 @@ def test_a_hold_can_be_released_by_another_thread(path: Path) -> None:
     thread.start()
     thread.join()
     assert not path.exists()
+
+
+def test_a_thread_that_threading_has_not_started_gets_no_thread_object(path: Path) -> None:
+    """Python 3.11.2 (Debian 12) would keep it for good."""
+    seen: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def work() -> None:
+        with Lock(path) as hold:
+            seen.put(hold.record.pid)
+        seen.put(_thread.get_ident() in [one.ident for one in threading.enumerate()])
+
+    _thread.start_new_thread(work, ())
+    assert (seen.get(timeout=60), seen.get(timeout=60)) == (os.getpid(), False)
 
 
 def test_one_lock_object_keeps_the_holds_of_its_threads_apart(path: Path) -> None:

@@ -19,6 +19,7 @@ from holdfast.engines.file.hold import FileHold
 from holdfast.errors import UnsupportedFilesystem
 from holdfast.liveness import Liveness
 from holdfast.model import Identity
+from unit.elsewhere import needs_root
 from unit.stepping import Contend, Contender, Crash, Stepped, by_turns, failing
 
 # The abilities to switch off for each way of publishing; below, the step that makes its name.
@@ -370,10 +371,12 @@ def test_a_lock_file_can_be_opened_again_by_its_owner_whatever_the_umask(
     assert stat.S_IMODE((disk / "l").stat().st_mode) == 0o600 | 0o644 & ~umask
 
 
+@needs_root
 @ways
 def test_a_filesystem_without_modes_is_no_error_under_any_umask(
     way: str, disk: Path, contend: Contend, environments: Environments
 ) -> None:
+    """Of a user whom such a filesystem refuses nothing."""
     holder, before = contend(disk / "l", environments(*WAYS[way])), os.umask(0o077)
     holder.env.instead["chmod"] = failing(errno.EPERM)
     real = holder.env.real.open_new, holder.env.real.open_unnamed

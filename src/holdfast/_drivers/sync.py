@@ -202,9 +202,11 @@ class _Caller:
     __slots__ = ("_name", "_thread")
 
     def __init__(self) -> None:
-        current = getattr(sys.modules.get("threading"), "current_thread", None)
-        thread = None if current is None else current()
-        self._name: str = "MainThread" if thread is None else thread.name  # there are no others yet
+        threads, this = getattr(sys.modules.get("threading"), "enumerate", None), _thread.get_ident()
+        # Not `current_thread`, which makes a Thread for one that was not started by it, and may keep that for good.
+        thread = None if threads is None else next((one for one in threads() if one.ident == this), None)
+        # Without `threading`, there are no others yet.
+        self._name: str = thread.name if thread is not None else "MainThread" if threads is None else f"thread {this}"
         self._thread = None if thread is None else weak_reference(thread)  # which may have the hold
 
     @property

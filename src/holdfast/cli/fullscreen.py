@@ -217,8 +217,8 @@ class Signals:
     _ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
     _OTHERS = ("SIGTSTP", "SIGCONT", "SIGWINCH")
 
-    def __init__(self) -> None:
-        self._pipe = wakeup_pipe() if IS_THERE else ()
+    def __init__(self, pipe: tuple[int, ...] = ()) -> None:
+        self._pipe = pipe
         self.wakers = self._pipe[:1]
         """Descriptors that are ready when a signal has come, where a signal alone does not end a wait."""
         self._woken = -1
@@ -277,4 +277,6 @@ class Signals:
 
 def opened() -> tuple[Signals, FullScreen]:
     """The signals of the terminal of stdout, and that terminal, which must be able (`is_able`)."""
-    return Signals(), FullScreen(sys.stdout.fileno(), sys.stdout.encoding, colours=screen(sys.stdout).colours)
+    return Signals(wakeup_pipe()), FullScreen(
+        sys.stdout.fileno(), sys.stdout.encoding, colours=screen(sys.stdout).colours
+    )

@@ -345,8 +345,8 @@ is one instruction. By hand, it takes more."""
 
 
 def leaving(entered: object) -> Leaving | None:
-    """The `Leaving` of the with statement that is entering `entered`; None if it is entered by hand, by whoever may
-    have looked up its `__exit__` before."""
+    """The `Leaving` of the with statement that is entering `entered`; None if `__enter__` is called by hand, even after
+    a look-up of `__exit__`."""
     last = _last.leaving
     if last is None:
         return None

@@ -18,7 +18,7 @@ QUICK = ("acquire", "takeover", "hold", "kernel", "slots", "liveness", "asyncio_
 PROTOCOLS = ("sema", "semats", "sidecar", "beads", "flock")
 Play = Callable[..., str]
 KILLED = 1
-"""The status of a process that Wine's server ends as it cannot go on serving it. A scene that fails says why."""
+"""The status with which a process under Wine now and then ends without a word. A scene that fails says why."""
 
 
 @pytest.fixture(scope="module")

@@ -203,10 +203,11 @@ class _Caller:
 
     def __init__(self) -> None:
         threads, this = getattr(sys.modules.get("threading"), "enumerate", None), _thread.get_ident()
-        # Not `current_thread`, which makes a Thread for one that was not started by it, and may keep that for good.
-        thread = None if threads is None else next((one for one in threads() if one.ident == this), None)
-        # Without `threading`, there are no others yet.
-        self._name: str = thread.name if thread is not None else "MainThread" if threads is None else f"thread {this}"
+        thread, self._name = None, "MainThread"  # without `threading`, there are no others yet
+        if threads is not None:
+            # Not `current_thread`, which makes a Thread for one that was not started by it, and may keep that for good.
+            thread = next((one for one in threads() if one.ident == this), None)
+            self._name = f"thread {this}" if thread is None else thread.name
         self._thread = None if thread is None else weak_reference(thread)  # which may have the hold
 
     @property
